@@ -1,0 +1,26 @@
+# Everything needs only git, make and Python >= 3.11; `make verify` and `make test` set up by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: verify test lint clean
+
+verify: .venv/installed
+	$(BIN)/gradbounds verify
+
+test: .venv/installed
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradbounds needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

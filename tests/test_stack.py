@@ -1,0 +1,66 @@
+"""The vocabulary: defaults, validation, what differs from the paper."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theory import Stack
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("placement", "sideways", "^placement must be 'post' or 'pre', got 'sideways'"),
+        ("width", 0, "^width must be an integer of at least 2, got 0"),
+        ("width", 1, "^width must be"),
+        ("width", 64.0, "^width must be an integer of at least 2, got 64.0"),
+        ("width", True, "^width must be"),
+        ("width", "64", "^width must be an integer of at least 2, got '64'"),
+        ("depth", -1, "^depth must be an integer of at least 1, got -1"),
+        ("tokens", 0, "^tokens must be"),
+        ("vocab", 1, "^vocab must be an integer of at least 2, got 1"),
+        ("output_scale", 0, "^output_scale must be a positive finite number, got 0"),
+        ("output_scale", float("nan"), "^output_scale must be"),
+        ("output_scale", float("inf"), "^output_scale must be"),
+        ("output_scale", None, "^output_scale must be"),
+        ("depth", None, "^depth must be"),
+    ],
+)
+def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**{field: value})
+
+
+def test_numpy_integers_become_plain_ones():
+    stack = Stack(width=np.int64(64), depth=np.int32(3), output_scale=np.float32(2))
+    assert stack == Stack(width=64, depth=3, output_scale=2.0)
+    assert type(stack.width) is int
+    assert type(stack.output_scale) is float
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Stack().width = 3
+
+
+def test_the_paper_setting_differs_in_nothing():
+    assert Stack().non_default() == {}
+
+
+@given(
+    st.builds(
+        Stack,
+        placement=st.sampled_from(["post", "pre"]),
+        width=st.integers(2, 1000),
+        depth=st.integers(1, 100),
+        tokens=st.integers(1, 64),
+        vocab=st.integers(2, 1000),
+        output_scale=st.floats(1e-3, 100),
+    )
+)
+def test_what_differs_from_the_defaults_is_all_there_is(stack):
+    assert Stack(**stack.non_default()) == stack
+    assert all(getattr(Stack(), name) != value for name, value in stack.non_default().items())

@@ -1,0 +1,178 @@
+"""Lemmas 1, 2 and 3 of the paper, derived by sympy from a density or from matrices with symbolic entries.
+
+Nothing here is a restated result: each function integrates, differentiates or solves, and the tests compare what
+comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1-3.
+"""
+
+from collections.abc import Iterable
+
+import sympy as sp
+
+d = sp.Symbol("d", positive=True)
+L = sp.Symbol("L", integer=True, positive=True)
+layer = sp.Symbol("l", integer=True, nonnegative=True)
+attention = sp.Symbol("m", nonnegative=True)
+"""Energy per width that uniform attention adds in one layer, ||mean token||²/d: in [0, 1] by `attention_gap`."""
+
+
+def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
+    """E‖ReLU(X)‖² for X ~ N(0, σ² I_width): the second moment of the half line, integrated from the density.
+
+    Source: Lemma 1, appendix B.
+
+    >>> sigma = sp.Symbol("sigma", positive=True)
+    >>> relu_energy(d, sigma)
+    d*sigma**2/2
+    """
+    x = sp.Symbol("x", real=True)
+    s = sp.Symbol("s", positive=True)
+    density = sp.exp(-(x**2) / (2 * s**2)) / (sp.sqrt(2 * sp.pi) * s)
+    second_moment = sp.integrate(x**2 * density, (x, 0, sp.oo))
+    return sp.simplify(width * second_moment.subs(s, deviation))
+
+
+def layer_norm(vector: sp.Matrix) -> sp.Matrix:
+    """LN of a row vector with scale 1 and bias 0: √d (x − mean(x)) / ‖x − mean(x)‖."""
+    centred = vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
+    return centred * sp.sqrt(vector.cols) / sp.sqrt(sum(entry**2 for entry in centred))
+
+
+def layer_norm_energy(width: int) -> sp.Expr:
+    """‖LN(x)‖² of a vector of symbolic entries: the width itself, whatever x.
+
+    >>> layer_norm_energy(3)
+    3
+    """
+    return sp.simplify(sum(entry**2 for entry in layer_norm(_row("x", width))))
+
+
+def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
+    """E over independent centred weights of a polynomial of degree at most 2 in them.
+
+    Raises:
+        ValueError: the polynomial has a higher degree, where the second moments no longer decide.
+    """
+    polynomial = sp.Poly(sp.expand(expression), *weights)
+    total: sp.Expr = sp.Integer(0)
+    for powers, coefficient in polynomial.terms():
+        if sum(powers) > 2:
+            raise ValueError(f"expression must have degree at most 2 in the weights, got a term of powers {powers}.")
+        if sum(powers) == 0:
+            total += coefficient
+        elif max(powers) == 2:
+            total += coefficient * variance
+    return sp.simplify(total)
+
+
+def residual_energy_gap(width: int) -> sp.Expr:
+    """E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: the branch adds its energy.
+
+    >>> residual_energy_gap(3)
+    0
+    """
+    x, h = _row("x", width), _row("h", width)
+    weights = sp.Matrix(width, width, lambda i, j: sp.Symbol(f"w{i}{j}", real=True))
+    energy = weight_expectation(_square(x + h * weights), list(weights), sp.Rational(1, width))
+    return sp.simplify(energy - _square(x) - _square(h))
+
+
+def attention_gap(tokens: int, width: int) -> sp.Expr:
+    """mean_i‖x_i‖² − ‖mean_i x_i‖² minus the mean square distance between tokens over 2: zero.
+
+    So the mean token has at most the mean energy of the tokens, with equality for identical tokens only, and
+    what uniform attention adds is between 0 and d.
+
+    >>> attention_gap(3, 2)
+    0
+    """
+    rows = [_row(f"x{i}", width) for i in range(tokens)]
+    mean = sum(rows, sp.zeros(1, width)) / tokens
+    excess = sum(_square(row) for row in rows) / tokens - _square(mean)
+    spread = sum(_square(a - b) for a in rows for b in rows) / (2 * tokens**2)
+    return sp.simplify(excess - spread)
+
+
+def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
+    """E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
+
+    LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch sees
+    N(0, 1) pre-activations, since ‖x3‖² = d, and adds Lemma 1's d/2.
+    Source: Lemma 2 and appendix C.
+
+    >>> post_ln_energies()
+    (d*(m + 1), 3*d/2)
+    """
+    return sp.factor(d + attention * d), d + relu_energy(d, sp.Integer(1))
+
+
+def pre_ln_energy() -> sp.Expr:
+    """E‖x‖² after l Pre-LN layers when attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
+
+    Source: Lemma 2, appendix C. The input, after no layers, has energy d.
+
+    >>> pre_ln_energy()
+    d*(2*l*m + l + 2)/2
+    """
+    q = sp.Function("q")
+    step = attention * d + relu_energy(d, sp.Integer(1))
+    return sp.factor(sp.rsolve(q(layer + 1) - q(layer) - step, q(layer), {q(0): d}))
+
+
+def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
+    """Lemma 2's bounds on E‖x‖² after l layers: no energy from attention, and all of it.
+
+    >>> pre_ln_band()
+    (d*(l + 2)/2, d*(3*l + 2)/2)
+    """
+    energy = pre_ln_energy()
+    return sp.factor(energy.subs(attention, 0)), sp.factor(energy.subs(attention, 1))
+
+
+def pre_ln_index_excess() -> sp.Expr:
+    """By how much Lemma 2's lower bound exceeds the truth at l = 1 if x_1 is the input of layer 1, per width.
+
+    The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
+
+    >>> pre_ln_index_excess()
+    1/2
+    """
+    lower, _ = pre_ln_band()
+    return sp.simplify((lower.subs(layer, 1) - pre_ln_energy().subs(layer, 0)) / d)
+
+
+def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
+    """∂LN(x)/∂x of a row vector, by differentiation.
+
+    Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) in place of (‖y‖²)^(3/2).
+    """
+    return layer_norm(vector).jacobian(vector)
+
+
+def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
+    """J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
+
+    The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
+    for d ≥ 3 (and J = 0 for d = 2).
+    """
+    centred = vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
+    return sp.simplify(layer_norm_jacobian(vector) * sp.sqrt(_square(centred)) / sp.sqrt(vector.cols))
+
+
+def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
+    """‖J_LN(x)‖₂ over √d/‖x‖, which is ‖x‖/‖y‖, for x = offset · 1 + noise: unbounded in the offset.
+
+    >>> a = sp.Symbol("a", positive=True)
+    >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
+    sqrt(6)/2
+    """
+    x = noise + sp.ones(1, noise.cols) * offset
+    y = noise - sp.ones(1, noise.cols) * (sum(noise) / noise.cols)
+    return sp.sqrt(_square(x)) / sp.sqrt(_square(y))
+
+
+def _row(name: str, width: int) -> sp.Matrix:
+    return sp.Matrix(1, width, lambda _, j: sp.Symbol(f"{name}_{j}", real=True))
+
+
+def _square(row: sp.Matrix) -> sp.Expr:
+    return sum((entry**2 for entry in row), sp.Integer(0))

@@ -1,0 +1,196 @@
+"""The exact large-width recursion, forward and backward, for the quantities of a random stack.
+
+The state is a pair of kernels over tokens: Q_ij = x_i·x_j/d forward and G_ij = E⟨∂L/∂x_i, ∂L/∂x_j⟩ backward.
+As d grows at fixed n and L the pair closes: each weight acts forward on Q and backward on G as an independent
+Gaussian matrix. Every rule below returns its output kernel and its pullback, which maps the gradient kernel at
+the output to the one at the input and gives E‖∂L/∂W‖_F² = d Σ_ij Q_ij G_ij of the weights it passes.
+
+Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections are O(1/d) in the last layer and
+O(L/d) in the first (Post-LN).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.gaussian import cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap, softmax_overlap_curve
+from theory.kernels import Exchangeable, Kernel, Labelled, Number, Pair, Tokens
+from theory.quantities import QUANTITIES
+from theory.stack import Stack
+
+Energies = dict[str, Number]
+Pullback = Callable[[Kernel], tuple[Kernel, Energies]]
+Branch = Callable[[Tokens, Kernel], tuple[Kernel, Pullback]]
+
+# Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
+_CHUNK_ENTRIES = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction(Mapping[str, NDArray[np.float64]]):
+    """Predicted means by quantity name: shape () or, per layer, (L,) with layer l at index l - 1."""
+
+    stack: Stack
+    arrays: dict[str, NDArray[np.float64]]
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+def predict(stack: Stack, windows: NDArray[np.integer] | None = None) -> Prediction:
+    """Large-width means of every predicted quantity of a random stack.
+
+    Args:
+        stack: the network.
+        windows: word ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
+            Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
+            windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
+
+    Raises:
+        ValueError: windows do not have n + 1 columns of integers.
+
+    Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
+
+    >>> energy = predict(Stack(placement="post", depth=3))["hidden_energy"]
+    >>> energy.round(12).tolist()  # Lemma 2: 3/2 in every layer
+    [1.5, 1.5, 1.5]
+    """
+    if windows is None:
+        return Prediction(stack, _recursion(stack, Exchangeable(stack.tokens), Pair(1.0, 0.0), None))
+    ids = np.asarray(windows)
+    if ids.ndim != 2 or ids.shape[0] < 1 or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), "
+            f"got {ids.dtype} of shape {ids.shape}."
+        )
+    size = max(1, _CHUNK_ENTRIES // (stack.tokens**2 * stack.depth))
+    chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
+    parts = [_recursion(stack, Labelled(stack.tokens), *_word_kernels(chunk)) for chunk in chunks]
+    share = np.array([len(chunk) for chunk in chunks]) / len(ids)
+    return Prediction(
+        stack,
+        {name: sum((w * part[name] for w, part in zip(share, parts, strict=True)), np.array(0.0)) for name in parts[0]},
+    )
+
+
+def _word_kernels(ids: NDArray[np.integer]) -> tuple[Kernel, Kernel]:
+    """Input kernel of the words, and which pairs of positions share a label."""
+    words, labels = ids[:, :-1], ids[:, 1:]
+    return (words[:, :, None] == words[:, None, :]) * 1.0, (labels[:, :, None] == labels[:, None, :]) * 1.0
+
+
+def uniform_attention(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback]:
+    """Attention with zero queries and keys: every token receives the mean token times W^V."""
+    mean = tokens.mean(kernel)
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        return tokens.mean(gradient), {"grad_sq_WV": tokens.total(mean * gradient)}
+
+    return mean, pullback
+
+
+def relu_feed_forward(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback]:
+    """ReLU(x W1) W2 with square matrices of N(0, 1/d) entries."""
+    correlation = tokens.correlation(kernel)
+    hidden = tokens.entrywise(relu_kernel, correlation) * tokens.scales(kernel)
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        below = gradient * tokens.entrywise(relu_slope_kernel, correlation)
+        return below, {"grad_sq_W2": tokens.total(hidden * gradient), "grad_sq_W1": tokens.total(kernel * below)}
+
+    return hidden, pullback
+
+
+def post_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
+    """LN(x + f(x)): its output kernel, the kernel of the residual sum, and its pullback."""
+    output, branch_pullback = branch(tokens, kernel)
+    residual = kernel + output
+    scales = tokens.scales(residual)
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        gradient = gradient / scales
+        through_branch, energies = branch_pullback(gradient)
+        return gradient + through_branch, energies
+
+    return residual / scales, residual, pullback
+
+
+def pre_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
+    """X + f(LN(x)): its output kernel, the same as that of the residual sum, and its pullback."""
+    scales = tokens.scales(kernel)
+    output, branch_pullback = branch(tokens, kernel / scales)
+    residual = kernel + output
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        through_branch, energies = branch_pullback(gradient)
+        return gradient + through_branch / scales, energies
+
+    return residual, residual, pullback
+
+
+SUBLAYERS = {"post": post_norm, "pre": pre_norm}
+
+
+def output_gradient(stack: Stack, tokens: Tokens, correlation: Kernel, same_label: Kernel | None) -> Kernel:
+    """Gradient kernel at the stack's normalized output, for the cross-entropy averaged over the n positions.
+
+    G_ij = (σ_e²/n²) E⟨p_i − e_{y_i}, p_j − e_{y_j}⟩ with p the softmax of N(0, σ_e²) logits of the tokens'
+    correlation; the labels are independent of W_emb, so E p_i[y_j] = 1/V, and two labels agree with
+    probability 1/V (uniform) or as the text has it.
+    """
+    scale, vocab = stack.output_scale, stack.vocab
+    if same_label is None:
+        overlap = tokens.entrywise(lambda rho: softmax_overlap(rho, scale, vocab), correlation)
+        same_label = Pair(1.0, 1.0 / vocab)
+    else:
+        overlap = softmax_overlap_curve(scale, vocab)(correlation)
+    return (overlap + same_label + -2.0 / vocab) * (scale / tokens.count) ** 2
+
+
+def _recursion(
+    stack: Stack, tokens: Tokens, kernel: Kernel, same_label: Kernel | None
+) -> dict[str, NDArray[np.float64]]:
+    """Every predicted quantity; `same_label` None stands for uniform independent labels of exchangeable tokens."""
+    sublayer = SUBLAYERS[stack.placement]
+    layers: dict[str, list[Number]] = {q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer}
+    pullbacks: list[Pullback] = []
+    residual = kernel
+    for _ in range(stack.depth):
+        kernel, residual, pullback = sublayer(tokens, kernel, uniform_attention)
+        pullbacks.append(pullback)
+        layers["attention_energy"].append(tokens.diagonal(residual))
+        kernel, residual, pullback = sublayer(tokens, kernel, relu_feed_forward)
+        pullbacks.append(pullback)
+        layers["hidden_energy"].append(tokens.diagonal(residual))
+        layers["token_correlation"].append(tokens.off_diagonal(residual))
+
+    output = tokens.correlation(residual)
+    gradient = output_gradient(stack, tokens, output, same_label)
+    values: dict[str, Number] = {
+        "loss": cross_entropy(stack.output_scale, stack.vocab) + 0.0 * tokens.diagonal(output),
+        "grad_sq_Wemb": stack.width / stack.output_scale**2 * tokens.total(output * gradient),
+        "loss_gradient_sq": stack.tokens**2 * tokens.diagonal(gradient),
+        "norm_jacobian": tokens.inverse_root_diagonal(residual),
+        "norm_jacobian_uncentred": tokens.inverse_root_diagonal(residual),
+    }
+    if stack.placement == "pre":  # the final LayerNorm; Post-LN ends with one
+        gradient = gradient / tokens.scales(residual)
+    for pullback in reversed(pullbacks):
+        gradient, energies = pullback(gradient)
+        for name, energy in energies.items():
+            layers[name].append(stack.width * energy)
+    for name in ("grad_sq_W1", "grad_sq_W2", "grad_sq_WV"):  # collected from the top down
+        layers[name].reverse()
+    values["input_gradient_sq"] = stack.tokens * tokens.diagonal(gradient)
+    # The stream that enters W1 is normalized in both placements, so every token's hidden energy is Lemma 1's.
+    layers["ffn_hidden_energy"] = [relu_kernel(1.0) + 0.0 * tokens.diagonal(output)] * stack.depth
+    batch_axis = -1 if isinstance(tokens, Labelled) else ()
+    return {name: np.mean(np.array(value), axis=batch_axis) for name, value in (values | layers).items()}

@@ -1,0 +1,123 @@
+"""Theorem 1 with its constants and its probability, as sympy expressions and as numbers.
+
+The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, replaces in ‖∂L/∂W^{2,L}‖_F
+  every entry of a row by the whole row        factor √d,
+  ‖h_i‖² by d · 2 ln(100 d)                    on the event E1, h_i the input of W2,
+  ‖J_LN‖₂² by d / (α₀ E_low)                   on the event of Lemma 5, E_low Lemma 2's lower bound, and
+  ‖∂L_i/∂x_out,i‖ by B.
+Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+
+from theory.lemmas import L, d, layer, post_ln_energies, pre_ln_band
+from theory.stack import Placement, Stack
+
+B = sp.Symbol("B", positive=True)
+V = sp.Symbol("V", positive=True)
+sigma_e = sp.Symbol("sigma_e", positive=True)
+epsilon = sp.Symbol("epsilon", positive=True)
+delta = sp.Symbol("delta", positive=True)
+margin = sp.Symbol("t", positive=True)
+
+ALPHA = sp.Rational(1, 10)
+HEAD_FAILURE = 1e-3
+"""Probability allowed for ‖W_emb‖₂ to exceed what B assumes where the matrix itself is not at hand."""
+
+
+def entry_threshold() -> sp.Expr:
+    """The square that no entry of ReLU(x W1) exceeds on the event E1: 2 ln(100 d).
+
+    >>> entry_threshold()
+    2*log(100*d)
+    """
+    return 2 * sp.log(100 * d)
+
+
+def entry_failure() -> sp.Expr:
+    """P[E1 fails] for one position, by the union over d entries and P[N(0, 1) > u] ≤ exp(−u²/2)/2.
+
+    >>> entry_failure()  # the proof allows 0.01
+    1/200
+    """
+    return sp.simplify(d * sp.exp(-entry_threshold() / 2) / 2)
+
+
+def low_energy(placement: Placement) -> sp.Expr:
+    """Lemma 2's lower bound on the energy before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
+    return post_ln_energies()[1] if placement == "post" else pre_ln_band()[0].subs(layer, L)
+
+
+def bound(placement: Placement) -> sp.Expr:
+    """The bound on ‖∂L/∂W^{2,L}‖_F, assembled from the four replacements of the proof.
+
+    >>> bound("pre")
+    2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)
+    """
+    rows, entries = d, d * entry_threshold()
+    jacobian = d / (ALPHA * low_energy(placement))
+    return sp.simplify(sp.sqrt(sp.factor(rows * entries * jacobian)) * B)
+
+
+def probability() -> sp.Expr:
+    """The stated probability 0.99 − δ − ε/(0.9 + ε), from Lemma 5 with B = (1 + ε) EY and a = α₀ EY.
+
+    Lemma 5: P[Y ≤ a] ≤ E[B − Y]/(B − a) if Y ≤ B surely. The proof has Y ≤ B only with probability 1 − δ.
+
+    >>> probability()
+    -delta - 10*epsilon/(10*epsilon + 9) + 99/100
+    """
+    mean = sp.Symbol("EY", positive=True)
+    top = (1 + epsilon) * mean
+    low_tail = sp.simplify((top - mean) / (top - ALPHA * mean))
+    return sp.Rational(99, 100) - delta - low_tail
+
+
+def loss_gradient_bound() -> sp.Expr:
+    """B without the matrix: √2 σ_e (1 + √(V/d) + t), short of √2‖W_emb‖₂ with probability at most exp(−d t²/2).
+
+    Softmax cross-entropy has ‖p − e_y‖ ≤ √2, and σ_max of a Gaussian matrix concentrates.
+    Source: Vershynin (2018), High-Dimensional Probability, Theorem 7.3.1 and Gaussian concentration.
+    """
+    return sp.sqrt(2) * sigma_e * (1 + sp.sqrt(V / d) + margin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Theorem 1's bound in numbers.
+
+    Attributes:
+        value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.
+        loss_gradient: B, the bound on ‖∂L_i/∂x_out,i‖.
+        head_failure: probability that B itself is too small, to be added to the theorem's; 0 if W_emb was known.
+    """
+
+    value: NDArray[np.float64]
+    loss_gradient: NDArray[np.float64]
+    head_failure: float
+
+
+def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
+    """Theorem 1's bound for a stack: with B = √2‖W_emb‖₂ if the spectral norm is given, else with its tail bound.
+
+    Args:
+        stack: the network.
+        head_norm: ‖W_emb‖₂ of each draw, or None.
+
+    >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
+    8723
+    """
+    if head_norm is None:
+        t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
+        gradient = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())(
+            stack.width, stack.vocab, stack.output_scale, t
+        )
+        failure = HEAD_FAILURE
+    else:
+        gradient, failure = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0
+    value = sp.lambdify((d, L, B), bound(stack.placement))(stack.width, stack.depth, np.asarray(gradient))
+    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure)
