@@ -1,0 +1,20 @@
+"""What random networks do: independent draws of a Stack, their quantities, and the folder they land in."""
+
+from simulate.cell import Cell
+from simulate.jacobian import JacobianNorms, jacobian_norms
+from simulate.sample import Samples, sample
+from simulate.store import Run
+from simulate.sweep import sweep
+from simulate.text import TextWindows, read_windows
+
+__all__ = [
+    "Cell",
+    "JacobianNorms",
+    "Run",
+    "Samples",
+    "TextWindows",
+    "jacobian_norms",
+    "read_windows",
+    "sample",
+    "sweep",
+]

@@ -1,0 +1,104 @@
+"""A cell: one Stack under one way of sampling it. Its key names it; with a root seed it fixes every random number."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+from simulate.text import TextWindows
+from theory.stack import Stack
+
+EngineName = Literal["dense"]
+DtypeName = Literal["float32", "float64"]
+
+# Sized so that a block's weights take about 128 MiB in float32, and so that small networks still share a tensor.
+_BLOCK_NORMALS = 2**25
+_BLOCK_DRAWS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """A Stack with engine, device, dtype and text.
+
+    Attributes:
+        stack: the network.
+        engine: "dense".
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: of weights and tokens.
+        text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
+
+    Raises:
+        ValueError: an unknown engine, dtype or device, or windows of another length than the stack's.
+    """
+
+    stack: Stack
+    engine: EngineName = "dense"
+    device: str = "cpu"
+    dtype: DtypeName = "float32"
+    text: TextWindows | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")
+        kind, colon, index = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
+            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
+        if self.text is not None and self.text.ids.shape[1] != self.stack.tokens + 1:
+            raise ValueError(
+                f"text must have windows of tokens + 1 = {self.stack.tokens + 1} words, got {self.text.ids.shape[1]}."
+            )
+
+    @property
+    def device_kind(self) -> str:
+        """The device without its index: numbers are the same on every GPU of a kind."""
+        return self.device.partition(":")[0]
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON of what differs from the defaults, and of how it is sampled.
+
+        A field of Stack added later does not change it, as long as it keeps its default.
+        """
+        sampling = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
+        if self.text is not None:
+            sampling["text"] = self.text.digest
+        return json.dumps({"stack": self.stack.non_default()} | sampling, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def name(self) -> str:
+        """Sixteen hexadecimal digits that stand for the key in files and tables."""
+        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
+
+    @property
+    def draws_per_block(self) -> int:
+        """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
+        s = self.stack
+        normals = 3 * s.depth * s.width**2 + s.vocab * s.width + s.tokens * s.width
+        return max(1, min(_BLOCK_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
+
+    def block_seed(self, seed: int, block: int) -> int:
+        """The seed of a block's generator.
+
+        CPU generators read only the lower 32 bits of a seed (mt19937), so hashing every block on its own would
+        repeat streams after some 10^4 blocks; counting up from one hash per cell never does within a cell.
+        """
+        digest = hashlib.sha256(f"{seed}:{self.key}".encode()).digest()
+        return (int.from_bytes(digest[:7], "big") + block) % 2**56
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have; a cell may name one, since its draws can be read anywhere.
+
+    Raises:
+        ValueError: there is no such CUDA device here.
+    """
+    kind, _, index = device.partition(":")
+    if kind == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(index or 0) >= count:
+            raise ValueError(
+                f"device must be one that this machine has ({count} CUDA devices found), got {device!r}; try 'cpu'."
+            )

@@ -1,0 +1,143 @@
+"""The network of the paper, written once over an engine of random linear maps.
+
+Tokens are rows, x W; LayerNorm has scale 1 and bias 0; every draw in the batch is an independent network.
+Source: Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from simulate.engines import Engine, apply_map
+from theory.stack import Stack
+
+Stream = Float[Tensor, "draws tokens width"]
+Branch = Callable[[Stream], Stream]
+
+
+@dataclass(slots=True)
+class Record:
+    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached."""
+
+    per_network: dict[str, Tensor] = field(default_factory=dict)
+    per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def layer(self, name: str, value: Tensor) -> None:
+        """Append the next layer's value."""
+        self.per_layer.setdefault(name, []).append(value)
+
+    def network(self, name: str, value: Tensor) -> None:
+        """Set the network's value."""
+        self.per_network[name] = value
+
+
+def layer_norm(x: Stream) -> Stream:
+    """√d (x − mean(x)) / ‖x − mean(x)‖ of every token, without an epsilon, as in the paper."""
+    return F.layer_norm(x, x.shape[-1:], eps=0.0)
+
+
+def residual(x: Stream, branch: Stream) -> Stream:
+    """The sum of a stream and what a branch adds to it."""
+    return x + branch
+
+
+def post_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
+    """LN(x + f(x)), and the residual sum."""
+    total = residual(x, branch(x))
+    return layer_norm(total), total
+
+
+def pre_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
+    """X + f(LN(x)), which is the residual sum as well."""
+    total = residual(x, branch(layer_norm(x)))
+    return total, total
+
+
+SUBLAYERS = {"post": post_norm, "pre": pre_norm}
+
+
+def weight_std(fan_in: int) -> float:
+    """Standard deviation of the entries of a square matrix: Xavier-normal, N(0, 1/d)."""
+    return fan_in**-0.5
+
+
+def uniform_attention(engine: Engine, x: Stream) -> Stream:
+    """Attention with W^Q = W^K = 0: every token receives the mean token times W^V."""
+    # The mean over tokens commutes with W^V, so one row meets the matrix instead of n.
+    mean = x.mean(1, keepdim=True)
+    return apply_map(engine, "WV", mean, x.shape[-1], weight_std(x.shape[-1])).expand_as(x)
+
+
+def feed_forward(engine: Engine, record: Record, x: Stream) -> Stream:
+    """ReLU(x W1) W2."""
+    width = x.shape[-1]
+    hidden = torch.relu(apply_map(engine, "W1", x, width, weight_std(width)))
+    squares = hidden.detach().square()
+    record.layer("ffn_hidden_energy", squares.sum(-1).mean(1) / width)
+    record.layer("ffn_hidden_max_sq", squares.amax((1, 2)))
+    return apply_map(engine, "W2", hidden, width, weight_std(width))
+
+
+def sequence_loss(logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"]) -> Tensor:
+    """Cross-entropy in nats, averaged over the positions of each draw."""
+    return F.cross_entropy(logits.mT, labels, reduction="none").mean(1)
+
+
+def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws tokens"]) -> Record:
+    """One forward and one backward pass of a batch of networks; every recorded quantity.
+
+    Args:
+        stack: the network.
+        engine: where the weights come from; afterwards it holds the gradient norms too.
+        inputs: x_0 of every draw.
+        labels: class ids of every position.
+    """
+    record = Record()
+    inputs = inputs.detach().requires_grad_()
+    sublayer = SUBLAYERS[stack.placement]
+    x = total = inputs
+    for _ in range(stack.depth):
+        x, total = sublayer(x, lambda rows: uniform_attention(engine, rows))
+        record.layer("attention_energy", _energy(total))
+        x, total = sublayer(x, lambda rows: feed_forward(engine, record, rows))
+        record.layer("hidden_energy", _energy(total))
+        record.layer("token_correlation", _correlation(total))
+    output = x if stack.placement == "post" else layer_norm(x)
+    logits = apply_map(engine, "Wemb", output, stack.vocab, stack.output_scale * stack.width**-0.5)
+    loss = sequence_loss(logits, labels)
+    input_gradient, output_gradient = torch.autograd.grad(loss.sum(), (inputs, output))
+
+    record.network("loss", loss.detach())
+    record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
+    # The loss averages over n positions, so a position's own gradient is n times its share.
+    record.network("loss_gradient_sq", stack.tokens * output_gradient.square().sum((1, 2)))
+    last = total.detach()
+    record.network("norm_jacobian", _inverse_scale(last - last.mean(-1, keepdim=True)))
+    record.network("norm_jacobian_uncentred", _inverse_scale(last))
+    for role in ("W1", "W2", "WV"):
+        for value in engine.gradients.of(role).unbind(1):
+            record.layer(f"grad_sq_{role}", value)
+    record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0])
+    return record
+
+
+def _energy(x: Stream) -> Float[Tensor, " draws"]:
+    return x.detach().square().sum(-1).mean(1) / x.shape[-1]
+
+
+def _correlation(x: Stream) -> Float[Tensor, " draws"]:
+    x = x.detach()
+    tokens, width = x.shape[-2:]
+    if tokens == 1:
+        return torch.full_like(x[:, 0, 0], torch.nan)
+    pairs = x.sum(1).square().sum(-1) - x.square().sum((1, 2))
+    return pairs / (tokens * (tokens - 1) * width)
+
+
+def _inverse_scale(x: Stream) -> Float[Tensor, " draws"]:
+    """√d/‖x‖ averaged over tokens."""
+    return (x.shape[-1] ** 0.5 / x.norm(dim=-1)).mean(1)

@@ -1,0 +1,168 @@
+"""Independent draws of random networks: named quantities of each."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simulate.cell import Cell, DtypeName, EngineName, check_device
+from simulate.engines import DenseEngine
+from simulate.network import run
+from simulate.text import TextWindows, read_windows
+from theory.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples(Mapping[str, NDArray[np.floating]]):
+    """Values of named quantities over draws.
+
+    Attributes:
+        cell: what was sampled, and how.
+        seed: the root seed.
+        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1.
+    """
+
+    cell: Cell
+    seed: int
+    arrays: dict[str, NDArray[np.floating]]
+
+    def __getitem__(self, name: str) -> NDArray[np.floating]:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    @property
+    def stack(self) -> Stack:
+        """The network that was sampled."""
+        return self.cell.stack
+
+    @property
+    def draws(self) -> int:
+        """The number of draws."""
+        return len(self.arrays["loss"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """A tidy table: one row per draw, quantity and layer; `layer` is <NA> for values of the whole network."""
+        fields = asdict(self.cell.stack) | {
+            "engine": self.cell.engine,
+            "device": self.cell.device_kind,
+            "dtype": self.cell.dtype,
+            "text": "" if self.cell.text is None else self.cell.text.source,
+            "seed": self.seed,
+        }
+        parts = []
+        for name, value in self.arrays.items():
+            layers = value.shape[1] if value.ndim == 2 else 1
+            layer = np.tile(np.arange(1, layers + 1), self.draws)
+            parts.append(
+                pd.DataFrame(
+                    {
+                        "draw": np.repeat(np.arange(self.draws), layers),
+                        "quantity": name,
+                        "layer": pd.array(layer if value.ndim == 2 else [pd.NA] * len(layer), dtype="Int64"),
+                        "value": value.ravel(),
+                    }
+                )
+            )
+        table = pd.concat(parts, ignore_index=True)
+        return table.assign(**fields)[[*fields, *table.columns]]
+
+
+def sample(
+    stack: Stack,
+    *,
+    draws: int,
+    seed: int,
+    engine: EngineName = "dense",
+    device: str = "cpu",
+    dtype: DtypeName = "float32",
+    text: str | Path | TextWindows | None = None,
+) -> Samples:
+    """Independent random networks of a Stack, forward and backward.
+
+    The same arguments give the same numbers, and fewer draws give the first of more.
+
+    Args:
+        stack: the network.
+        draws: how many networks, at least 1.
+        seed: root seed, a nonnegative integer.
+        engine: "dense" draws every weight matrix.
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: "float32" or "float64", of weights and tokens.
+        text: a text file, or its windows, for inputs and labels; each draw takes one window at random. Without it
+            inputs are independent N(0, I_d) tokens and labels uniform.
+
+    Raises:
+        ValueError: an argument is outside its range.
+
+    >>> draws = sample(Stack(width=16, depth=2), draws=3, seed=0)
+    >>> draws["hidden_energy"].shape
+    (3, 2)
+    """
+    if isinstance(text, str | Path):
+        text = read_windows(text, tokens=stack.tokens, vocab=stack.vocab)
+    cell = Cell(stack, engine, device, dtype, text)
+    check_device(device)
+    check_count("draws", draws, 1)
+    check_count("seed", seed, 0)
+    blocks = [sample_block(cell, seed, block) for block in range(-(-draws // cell.draws_per_block))]
+    return Samples(cell, seed, {name: np.concatenate([b[name] for b in blocks])[:draws] for name in blocks[0]})
+
+
+def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
+    """The draws of one block: the unit of work, of seeding and of storage. One intra-op thread."""
+    with _one_thread():
+        generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
+        engine = DenseEngine(generator, cell.draws_per_block, getattr(torch, cell.dtype))
+        record = run(cell.stack, engine, *network_inputs(cell, engine))
+        record.network("head_norm", engine.spectral_norm("Wemb"))
+        values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+        return {name: value.cpu().numpy() for name, value in values.items()}
+
+
+def network_inputs(
+    cell: Cell, engine: DenseEngine
+) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]:
+    """x_0 and labels of a batch: Gaussian tokens and uniform labels, or windows of the cell's text."""
+    stack, generator = cell.stack, engine.generator
+    x = torch.randn(engine.draws, stack.tokens, stack.width, generator=generator, **engine.like)
+    shape = (engine.draws, stack.tokens)
+    if cell.text is None:
+        return x, torch.randint(stack.vocab, shape, generator=generator, device=generator.device)
+    window = torch.randint(len(cell.text.ids), shape[:1], generator=generator, device=generator.device)
+    first = torch.as_tensor(cell.text.first_occurrence, device=generator.device)[window]
+    labels = torch.as_tensor(cell.text.ids[:, 1:], device=generator.device)[window]
+    # A Gaussian table is needed only at the window's words: their first occurrences draw it, the others repeat it.
+    return x.gather(1, first[:, :, None].expand_as(x)), labels
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is not an integer of at least `least`.
+
+    Raises:
+        ValueError: the value is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    # Small matrices run many times slower on two threads of a busy machine; and sums must not depend on the count.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

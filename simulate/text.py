@@ -1,0 +1,60 @@
+"""Real text as windows of word ids: repeated words share an embedding, labels are the next words."""
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextWindows:
+    """Consecutive windows of a text.
+
+    Attributes:
+        ids: integers of shape (windows, n + 1); the first n columns are inputs, the last n labels.
+        digest: SHA-256 of the file, which is the text's name in cell keys.
+        source: the file's name, for people.
+    """
+
+    ids: NDArray[np.int64]
+    digest: str
+    source: str
+
+    @property
+    def first_occurrence(self) -> NDArray[np.int64]:
+        """For every input position the first position of the window that holds the same word, (windows, n)."""
+        words = self.ids[:, :-1]
+        return np.argmax(words[:, :, None] == words[:, None, :], axis=2)
+
+
+def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
+    """Consecutive windows of `tokens` whitespace-separated words, with the word after each as its label.
+
+    The vocab − 1 most frequent words have ids of their own, ties in order of appearance; all others share id 0.
+    Windows start every `tokens` words; words beyond the last whole window are not used.
+
+    Raises:
+        ValueError: the file is missing, unreadable, not UTF-8, or shorter than one window.
+    """
+    file = Path(path)
+    try:
+        raw = file.read_bytes()
+        words = raw.decode("utf-8").split()
+    except OSError as error:
+        raise ValueError(f"text must be a readable file, got {str(path)!r}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"text must be UTF-8, but {str(path)!r} is not (byte {error.start}).") from error
+    count = (len(words) - 1) // tokens
+    if count < 1:
+        raise ValueError(
+            f"text must have at least tokens + 1 = {tokens + 1} words, but {str(path)!r} has {len(words)}."
+        )
+    known = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common(vocab - 1), start=UNKNOWN + 1)}
+    ids = np.array([known.get(word, UNKNOWN) for word in words[: count * tokens + 1]], dtype=np.int64)
+    starts = np.arange(count)[:, None] * tokens + np.arange(tokens + 1)
+    return TextWindows(ids=ids[starts], digest=hashlib.sha256(raw).hexdigest(), source=file.name)

@@ -1,0 +1,34 @@
+"""Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
+
+from jaxtyping import install_import_hook
+
+# Before anything imports them: every shape in the signatures of these modules is checked in every test.
+with install_import_hook(["simulate.engines", "simulate.network", "simulate.sample"], "beartype.beartype"):
+    import simulate  # noqa: F401
+
+import pytest
+import torch
+
+from simulate import Samples, sample
+from theory import Stack
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def small_grid() -> list[Samples]:
+    """Both placements over three widths and three depths, few draws: enough for every verdict to have its row."""
+    stacks = {
+        Stack(placement=placement, width=width, depth=depth, tokens=4, vocab=64)
+        for placement in ("post", "pre")
+        for width, depth in ((64, 2), (128, 2), (256, 2), (256, 4), (256, 6))
+    }
+    return [sample(stack, draws=32, seed=1) for stack in sorted(stacks, key=str)]
