@@ -1,0 +1,42 @@
+"""The embedded default: the cells that `verify` samples, chosen to reach every claim on two cores in minutes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulate import Cell, read_windows
+from theory import Stack
+from theory.stack import Placement
+
+DRAWS = 128
+SEED = 0
+TEXT = Path(__file__).parent / "data" / "lighthouse.txt"
+"""A short story of our own, for the run on real text."""
+
+_PLACEMENTS: tuple[Placement, ...] = ("post", "pre")
+
+
+def verify_cells(text: str | Path = TEXT) -> list[Cell]:
+    """Every cell of the default experiment, with a text file for those of real input.
+
+    Raises:
+        ValueError: the text cannot be read or is shorter than a window.
+    """
+    stacks = [stack for placement in _PLACEMENTS for stack in _gaussian_stacks(placement)]
+    words = [Stack(placement=placement, width=512, depth=4, tokens=16, vocab=256) for placement in _PLACEMENTS]
+    windows = read_windows(text, tokens=words[0].tokens, vocab=words[0].vocab)
+    return [Cell(stack) for stack in dict.fromkeys(stacks)] + [Cell(stack, text=windows) for stack in words]
+
+
+def _gaussian_stacks(placement: Placement) -> Iterator[Stack]:
+    # Against d, at fixed V, where the norm's own exponent shows, and at V = d, where B does not bend the bound's.
+    for width in (64, 128, 256, 512):
+        yield Stack(placement=placement, width=width, vocab=512, depth=6)
+        yield Stack(placement=placement, width=width, vocab=width, depth=6)
+    # Against d with a saturated softmax, where the paper's ||dL_i/dx_i|| = O(1) fails.
+    for width in (32, 64, 128, 256, 512):
+        yield Stack(placement=placement, width=width, vocab=64, depth=2, output_scale=width**0.5)
+    # Against L.
+    for depth in (2, 4, 8, 16, 32):
+        yield Stack(placement=placement, width=256, vocab=256, depth=depth)
+    # The profile over layers, deep and still wide.
+    yield Stack(placement=placement, width=512, vocab=512, depth=12)

@@ -1,0 +1,77 @@
+"""Gradients over the layers held against appendix F."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checks.comparison import prediction_of
+from checks.statistics import CHANCE, Estimate, log_contrast, scalar_agreement, slope_weights
+from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, setting
+from simulate import Samples
+
+
+def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
+    """F1: the slope of ln‖∂L/∂W^{2,l}‖ over l, against ln(3/2)/2 per layer."""
+    cell = _deepest(cells, "post")
+    if cell is None:
+        return []
+    weights = slope_weights(np.arange(1, cell.stack.depth + 1))
+    note = "least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2"
+    return [_slope("F1", "Post-LN, growth of ||dL/dW2|| per layer", cell, weights, 0.5 * float(np.log(1.5)), note)]
+
+
+def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
+    """F2: the exponent of ‖∂L/∂W^{2,l}‖ in l over the upper two thirds of the layers, against 0."""
+    cell = _deepest(cells, "pre")
+    if cell is None:
+        return []
+    layers = np.arange(1, cell.stack.depth + 1)
+    large = layers > cell.stack.depth // 3
+    weights = np.zeros(len(layers))
+    weights[large] = slope_weights(np.log(layers[large]))
+    note = f"over l = {layers[large][0]}..{layers[-1]}; the recursion's limit is -1/2, E||dL/dW2||^2 ~ 1/l"
+    return [_slope("F2", "Pre-LN, exponent of ||dL/dW2|| in l", cell, weights, 0.0, note)]
+
+
+def _slope(claim: str, part: str, cell: Samples, weights: NDArray[np.float64], claimed: float, note: str) -> Verdict:
+    weights = weights / 2  # of the squared norm, for the norm
+    slope = log_contrast(cell["grad_sq_W2"], weights)
+    predicted = float(weights @ np.log(prediction_of(cell)["grad_sq_W2"]))
+    return Verdict(
+        claim=claim,
+        part=part,
+        verdict=_word(slope, predicted, claimed),
+        claimed=f"{claimed:.4g}",
+        predicted=predicted,
+        measured=float(slope.mean),
+        interval=interval_of(slope),
+        agreement=scalar_agreement(float(slope.mean), predicted, float(slope.sem), EXPONENT_MARGIN),
+        setting=setting([cell]),
+        note=note,
+    )
+
+
+def _word(slope: Estimate, predicted: float, claimed: float) -> Word:
+    """`fails` when the claimed slope is out of the measurement's reach, `holds` when theory has it too."""
+    if abs(slope.mean - claimed) > max(EXPONENT_MARGIN, CHANCE * float(slope.sem)):
+        return "fails"
+    return "holds" if abs(predicted - claimed) <= EXPONENT_MARGIN else "undecided"
+
+
+def _deepest(cells: Sequence[Samples], placement: str) -> Samples | None:
+    """The deepest cell that large-width theory reaches in every layer: 6 <= L <= d/40."""
+    fitting = [s for s in cells if s.stack.placement == placement and s.stack.depth >= 6 and _wide(s)]
+    return max(fitting, key=lambda s: (s.stack.depth, s.stack.width), default=None)
+
+
+def _wide(samples: Samples) -> bool:
+    return samples.stack.depth <= samples.stack.width / 40
+
+
+def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
+    """One cell per placement to draw profiles of: Gaussian inputs and wide if there is one, then the deepest."""
+    best: dict[str, Samples] = {}
+    for s in sorted(cells, key=lambda s: (s.cell.text is None, _wide(s), s.stack.depth, s.stack.width)):
+        best[s.stack.placement] = s
+    return [best[placement] for placement in sorted(best)]

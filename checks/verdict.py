@@ -1,0 +1,85 @@
+"""The verdict on one claim in one setting, and the words it may use."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal
+
+from checks.statistics import Agreement, Estimate
+from simulate import Samples
+
+Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "undecided"]
+
+EXPONENT_MARGIN = 0.02
+"""How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of one claim in one setting.
+
+    Attributes:
+        claim: id in `theory.CLAIMS`.
+        part: which part of it, and where.
+        verdict: a word; "holds, loose" goes with the factor in `loose`.
+        claimed: the paper's number, as text.
+        predicted: the number by large-width theory.
+        measured: the number by samples.
+        interval: its 95% interval, or its range where `note` says so.
+        agreement: whether measured and predicted agree: "differs" fails the run, whatever the verdict on the paper.
+        setting: the networks behind it.
+        loose: bound over measured value, for bounds that are loose.
+        note: what the numbers are.
+    """
+
+    claim: str
+    part: str
+    verdict: Word
+    claimed: str
+    predicted: float
+    measured: float
+    interval: tuple[float, float]
+    agreement: Agreement
+    setting: str
+    loose: float | None = None
+    note: str = ""
+
+    @property
+    def words(self) -> str:
+        """The verdict with its factor, as tables show it."""
+        return self.verdict if self.loose is None else f"{self.verdict} by x{significant(self.loose)}"
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number to so many digits, without an exponent where it can be read without one: 4780, not 4.78e+03."""
+    return f"{float(f'{value:.{digits}g}'):g}"
+
+
+def title(placement: str) -> str:
+    """A placement as prose has it."""
+    return {"post": "Post-LN", "pre": "Pre-LN"}[placement]
+
+
+def interval_of(value: Estimate) -> tuple[float, float]:
+    """The 95% interval of a scalar estimate, as floats."""
+    low, high = value.interval()
+    return float(low), float(high)
+
+
+def grouped(cells: Sequence[Samples], key: Callable[[Samples], Any]) -> list[tuple[Any, list[Samples]]]:
+    """Cells by the value of a key, in a stable order."""
+    ordered = sorted(cells, key=lambda s: repr(key(s)))
+    return [(value, list(group)) for value, group in groupby(ordered, key=key)]
+
+
+def setting(cells: Sequence[Samples]) -> str:
+    """The ranges of the cells' fields, in the paper's letters."""
+    parts = []
+    for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
+        values = sorted({getattr(s.stack, name) for s in cells})
+        if name == "vocab" and len(values) > 1 and all(s.stack.vocab == s.stack.width for s in cells):
+            parts.append("V = d")
+        else:
+            parts.append(f"{letter} = {values[0]}" + (f"..{values[-1]}" if len(values) > 1 else ""))
+    draws = sorted({s.draws for s in cells})
+    return ", ".join(parts) + f", {draws[0]}" + (f"-{draws[-1]}" if len(draws) > 1 else "") + " draws a cell"

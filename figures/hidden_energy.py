@@ -1,0 +1,54 @@
+"""Hidden-state energy over the layers inside Lemma 2's band."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from figures.style import MEASURED, PAPER, PREDICTED, TITLES, panels, style
+
+
+def hidden_energy(table: pd.DataFrame) -> Figure:
+    """E‖x‖²/d after every layer, samples and large-width theory, against Lemma 2.
+
+    Post-LN: the energy before the layer's last LayerNorm (3/2 by the lemma). Pre-LN: the stream after l layers, with
+    the band (1 + l/2) to (1 + 3l/2).
+
+    Args:
+        table: the comparison of one cell per placement: columns placement, width, tokens, quantity, layer, mean, sem,
+            predicted.
+
+    Raises:
+        ValueError: the table holds no hidden energy.
+    """
+    rows = table[table["quantity"] == "hidden_energy"]
+    if rows.empty:
+        raise ValueError("table must hold hidden_energy of some cell, got none.")
+    placements = [p for p in TITLES if p in set(rows["placement"])]
+    with style():
+        figure, axes = panels(len(placements), share_y=False)
+        for axis, placement in zip(axes, placements, strict=True):
+            here = rows[rows["placement"] == placement].sort_values("layer")
+            layer = here["layer"].to_numpy()
+            if placement == "pre":
+                axis.fill_between(
+                    layer, 1 + layer / 2, 1 + 3 * layer / 2, color="#bbbbbb", alpha=0.45, linewidth=0, label="Lemma 2"
+                )
+            else:
+                axis.axhline(1.5, label="Lemma 2", **PAPER)
+                # A flat line needs a frame, or noise would fill the panel.
+                reach = float(max(0.1, 1.3 * ((here["mean"] - 1.5).abs() + 2 * here["sem"]).max()))
+                axis.set_ylim(1.5 - reach, 1.5 + 1.5 * reach)
+            axis.plot(layer, here["predicted"], label="large-width theory", **PREDICTED)
+            axis.errorbar(layer, here["mean"], yerr=2 * here["sem"], label="samples (± 2 s.e.)", **MEASURED)
+            first = here.iloc[0]
+            symbol = (
+                r"$\mathbb{E}\|x^{5}_{l}\|^2/d$" if placement == "post" else r"$\mathbb{E}\|x\|^2/d$ after $l$ layers"
+            )
+            axis.set(
+                xlabel="layer $l$",
+                ylabel=symbol,
+                title=f"{TITLES[placement]}, $d = {first['width']}$, $n = {first['tokens']}$",
+            )
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.legend(loc="upper left")
+    return figure

@@ -1,0 +1,64 @@
+"""Gradient norms over the layers, per weight, for both placements."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from figures.style import PAPER, TITLES, WEIGHTS, panels, style
+
+
+def layer_profile(table: pd.DataFrame) -> Figure:
+    """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
+
+    Appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
+
+    Args:
+        table: the comparison of one cell per placement: columns placement, width, depth, tokens, quantity, layer,
+            mean, sem, predicted.
+
+    Raises:
+        ValueError: the table holds no gradient norms.
+    """
+    rows = table[table["quantity"].isin(WEIGHTS)]
+    if rows.empty:
+        raise ValueError("table must hold grad_sq_W1, grad_sq_W2 or grad_sq_WV of some cell, got none of them.")
+    placements = [p for p in TITLES if p in set(rows["placement"])]
+    with style():
+        figure, axes = panels(len(placements))
+        for axis, placement in zip(axes, placements, strict=True):
+            here = rows[rows["placement"] == placement]
+            for name, look in WEIGHTS.items():
+                one = here[here["quantity"] == name].sort_values("layer")
+                norm = np.sqrt(one["mean"])
+                axis.plot(one["layer"], np.sqrt(one["predicted"]), color=look["color"], linewidth=1.3)
+                # d√m = dm / (2√m), twice for two standard errors
+                axis.errorbar(
+                    one["layer"], norm, yerr=one["sem"] / norm, linestyle="none", markersize=4.5, capsize=2.5,
+                    elinewidth=1, **look,
+                )  # fmt: skip
+            last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")
+            layers = last["layer"].to_numpy()
+            decay = (2 / 3) ** ((layers[-1] - layers) / 2) if placement == "post" else np.ones(len(layers))
+            axis.plot(layers, np.sqrt(last["predicted"].iloc[-1]) * decay, label="appendix F, $W^2$", **PAPER)
+            first = here.iloc[0]
+            axis.set(
+                yscale="log",
+                xlabel="layer $l$",
+                title=f"{TITLES[placement]}, $d = {first['width']}$, $n = {first['tokens']}$",
+            )
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+            axis.yaxis.set_minor_formatter(NullFormatter())
+        axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms over draws, ± 2 s.e.)")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles,
+            labels,
+            loc="outside lower center",
+            ncols=4,
+            title="points: samples; lines: large-width theory",
+            title_fontsize=8,
+        )
+    return figure

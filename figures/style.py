@@ -1,0 +1,54 @@
+"""One look for every figure: size, fonts, and marks that stay apart in grey."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "grad_sq_W1": {"label": r"$W^1$", "color": "#0072b2", "marker": "o"},
+    "grad_sq_W2": {"label": r"$W^2$", "color": "#d55e00", "marker": "s"},
+    "grad_sq_WV": {"label": r"$W^V$", "color": "#3b3b3b", "marker": "^"},
+}
+MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
+PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
+BOUND: dict[str, Any] = {"color": "#3b3b3b", "linestyle": "--", "linewidth": 1.4}
+PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
+
+_RC: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.fonttype": "none",
+    # Without it every SVG has new random ids, and figures of the same numbers differ.
+    "svg.hashsalt": "gradbounds",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The settings under which a figure is made and saved."""
+    with mpl.rc_context(_RC):
+        yield
+
+
+def panels(count: int, *, share_y: bool = True) -> tuple[Figure, list[Axes]]:
+    """A row of panels of one size."""
+    figure = Figure(figsize=(3.5 * count, 3.1), layout="constrained", dpi=160)
+    axes = figure.subplots(1, count, sharey=share_y, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def integer_ticks(axes: Axes, values: list[int]) -> None:
+    """Ticks of a log₂ axis at the measured values, written as integers."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [str(v) for v in values])
+    axes.minorticks_off()
