@@ -1,0 +1,46 @@
+"""`gradbounds bound`: Theorem 1 for one Stack, in numbers and plain words."""
+
+import math
+from dataclasses import fields
+
+import sympy as sp
+
+from theory import Stack, predict
+from theory.theorem1 import bound, bound_value, loss_gradient_bound, probability
+
+_TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
+
+
+def bound_text(stack: Stack) -> str:
+    """The bound with its constants, the prediction, and their ratio."""
+    numbers = bound_value(stack)
+    prediction = predict(stack)
+    norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
+    ratio = float(numbers.value) / norm
+    gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
+    shrinks = "does not depend on the depth" if stack.placement == "post" else "falls like 1/sqrt(L)"
+    return f"""{_TITLES[stack.placement]}, {", ".join(f"{f.name} {getattr(stack, f.name)}" for f in fields(stack)[1:])}
+
+Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
+             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
+             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())},
+             exceeded with probability at most {numbers.head_failure:g}
+             holds with probability at least {sp.sstr(probability())}, less that of B,
+             if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
+Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
+Ratio        {ratio:,.0f}
+
+In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed sigma_e it
+grows like sqrt(d) and {shrinks}. The theorem allows {ratio:,.0f} times as much: it is
+true but loose, by a factor that grows like sqrt(d ln(100 d)) at fixed V/d.
+"""
+
+
+def bound_latex(stack: Stack) -> str:
+    """The bound as a LaTeX formula, and its number."""
+    value = float(bound_value(stack).value)
+    return (
+        r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F \le "
+        + sp.latex(bound(stack.placement))
+        + rf" = {value:.4g} \quad (B = {sp.latex(loss_gradient_bound())})"
+    )

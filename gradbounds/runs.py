@@ -1,0 +1,175 @@
+"""The commands that touch a run folder: sample into it, judge it, draw it, report it."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import gradbounds
+from checks import Verdict, comparison, verdicts
+from checks.experiment import DRAWS, SEED, TEXT, verify_cells
+from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, results
+from gradbounds.drawing import draw_figures
+from gradbounds.grid import stacks
+from simulate import Cell, Run, read_windows, sweep
+from simulate.sample import check_count
+from simulate.store import write_whole
+from simulate.sweep import check_sweep
+
+if TYPE_CHECKING:
+    from gradbounds.cli import Sweep
+
+
+def verify(
+    out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None, *, accept: bool
+) -> int:
+    """Sample the default experiment, judge it, and leave data, figures and a report; 1 if anything changed.
+
+    Raises:
+        ValueError: an argument is outside its range, or `accept` outside a checkout.
+    """
+    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
+    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    checks_folder = Path("checks/data")
+    if accept and not checks_folder.is_dir():
+        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+    check_count("draws", draws, 2)  # one draw has no standard error
+    cells = verify_cells(text or TEXT)
+    check_sweep(cells, draws=draws, seed=seed, workers=workers)
+    request = {"command": "verify", "draws": draws, "seed": seed, "cells": [cell.key for cell in cells]}
+    run = Run.create(out, _manifest(request), replace=True)
+    with _progress("sampling") as on_block:
+        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
+    sampled = run.samples()
+    found, table = verdicts(sampled), comparison(sampled)
+    drawn = draw_figures(sampled, out / "figures")
+    # What is accepted is judged against theory, not against what it replaces.
+    code = _judge(found, table, [] if accept else load_verdicts())
+    summary = (
+        f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
+    )
+    names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
+    write_whole(out / "report.html", html(found, table, names, title="gradbounds: verify", summary=summary).encode())
+    print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
+    if accept:
+        write_whole(checks_folder / COMMITTED.name, results(found, sampled, "gradbounds verify").encode())
+        write_whole(Path("paper_checks.md"), markdown(found, "gradbounds verify").encode())
+        print(f"Accepted {checks_folder / COMMITTED.name} and paper_checks.md")
+    return code
+
+
+def sweep_into(command: "Sweep") -> int:
+    """Sample a grid into a run folder, or continue it."""
+    chosen = list(stacks(command.grid))
+    cells = []
+    for stack in chosen:
+        windows = read_windows(command.text, tokens=stack.tokens, vocab=stack.vocab) if command.text else None
+        cells.append(Cell(stack, command.engine, command.device, command.dtype, windows))
+    cells = list({cell.key: cell for cell in cells}.values())
+    check_sweep(cells, draws=command.draws, seed=command.seed, workers=command.workers)
+    keys = sorted(cell.key for cell in cells)
+    request = {"command": "sweep", "draws": command.draws, "seed": command.seed, "cells": keys}
+    run = Run.create(command.out, _manifest(request))
+    with _progress("sampling") as on_block:
+        sweep(
+            cells,
+            draws=command.draws,
+            seed=command.seed,
+            run=run,
+            workers=command.workers,
+            on_block=on_block,
+        )
+    print(f"{len(cells)} cells, {len(run.landed())} blocks in {command.out}")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(command.out))}")
+    return 0
+
+
+def check(folder: Path) -> int:
+    """Print every verdict a run can give and how theory and samples compare; 1 if a verdict changed or they differ."""
+    sampled = Run.open(folder).samples()
+    return _judge(verdicts(sampled), comparison(sampled), load_verdicts())
+
+
+def draw(folder: Path, out: Path) -> int:
+    """Draw every figure a run can give."""
+    for path in draw_figures(Run.open(folder).samples(), out):
+        print(path)
+    return 0
+
+
+def _judge(found: Sequence[Verdict], table: pd.DataFrame, committed: Sequence[Verdict]) -> int:
+    """Print verdicts and agreement; the exit code."""
+    for v in found:
+        low, high = v.interval
+        print(f"{v.claim:4} {v.part:55} {v.words}")
+        print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    code = 0
+    for row in table[table["agreement"] == "differs"].itertuples():
+        print(
+            f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
+            f"samples {row.mean:.4g} ± {row.sem:.2g}, theory {row.predicted:.4g}"
+        )
+        code = 1
+    for v in found:
+        if v.agreement == "differs":
+            print(f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}")
+            code = 1
+    for now, before in changed(found, committed):
+        print(f"CHANGED {now.claim}, {now.part}: was {before.verdict!r}, is {now.verdict!r}")
+        code = 1
+    return code
+
+
+def _manifest(request: dict[str, Any]) -> dict[str, Any]:
+    """What was asked, and with what it was done."""
+    return {
+        "request": request,
+        "command": shlex.join(["gradbounds", *sys.argv[1:]]),
+        "environment": {
+            "gradbounds": gradbounds.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "system": platform.platform(),
+            "processor": torch.backends.cpu.get_cpu_capability(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        },
+    }
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal; one line per tenth of the blocks elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = -1
+
+        def line(done: int, total: int) -> None:
+            nonlocal last
+            if (tenth := 10 * done // total) != last:
+                last = tenth
+                print(f"{title}: {done} of {total} blocks", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("blocks"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
