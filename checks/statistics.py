@@ -121,12 +121,12 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
     return PowerLaw(float(parameters[1]), float(np.sqrt(covariance[1, 1])))
 
 
-def chance_limit(sem: Array, draws: int) -> Array:
-    """How far a mean strays from its expectation by chance in all but `FALSE_ALARM` of cases.
+def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
+    """How far a mean strays from its expectation by chance in all but `false_alarm` of cases.
 
     Four standard errors with many draws, more with few: Student's t at the same tail.
     """
-    return float(stats.t.isf(FALSE_ALARM / 2, draws - 1)) * sem
+    return float(stats.t.isf(false_alarm / 2, draws - 1)) * sem
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 import gradbounds
-from gradbounds.grid import Grid
+from gradbounds.grid import Grid, stacks
 from theory import Stack
 
 FINE, CHANGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -74,7 +74,17 @@ class Sweep:
         """Exit code."""
         from gradbounds.runs import sweep_into
 
-        return sweep_into(self)
+        return sweep_into(
+            self.out,
+            list(stacks(self.grid)),
+            draws=self.draws,
+            seed=self.seed,
+            engine=self.engine,
+            device=self.device,
+            dtype=self.dtype,
+            text=self.text,
+            workers=self.workers,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

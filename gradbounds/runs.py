@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,14 +20,12 @@ from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, results
 from gradbounds.drawing import draw_figures
-from gradbounds.grid import stacks
 from simulate import Cell, Run, read_windows, sweep
+from simulate.cell import DtypeName, EngineName
 from simulate.sample import check_count
 from simulate.store import write_whole
 from simulate.sweep import check_sweep
-
-if TYPE_CHECKING:
-    from gradbounds.cli import Sweep
+from theory import Stack
 
 
 def verify(
@@ -68,29 +66,30 @@ def verify(
     return code
 
 
-def sweep_into(command: "Sweep") -> int:
-    """Sample a grid into a run folder, or continue it."""
-    chosen = list(stacks(command.grid))
-    cells = []
-    for stack in chosen:
-        windows = read_windows(command.text, tokens=stack.tokens, vocab=stack.vocab) if command.text else None
-        cells.append(Cell(stack, command.engine, command.device, command.dtype, windows))
-    cells = list({cell.key: cell for cell in cells}.values())
-    check_sweep(cells, draws=command.draws, seed=command.seed, workers=command.workers)
+def sweep_into(
+    out: Path,
+    chosen: Sequence[Stack],
+    *,
+    draws: int,
+    seed: int,
+    engine: EngineName,
+    device: str,
+    dtype: DtypeName,
+    text: Path | None,
+    workers: int,
+) -> int:
+    """Sample Stacks into a run folder, or continue it."""
+    windows = {
+        (s.tokens, s.vocab): read_windows(text, tokens=s.tokens, vocab=s.vocab) if text else None for s in chosen
+    }
+    cells = [Cell(s, engine, device, dtype, windows[s.tokens, s.vocab]) for s in dict.fromkeys(chosen)]
+    check_sweep(cells, draws=draws, seed=seed, workers=workers)
     keys = sorted(cell.key for cell in cells)
-    request = {"command": "sweep", "draws": command.draws, "seed": command.seed, "cells": keys}
-    run = Run.create(command.out, _manifest(request))
+    run = Run.create(out, _manifest({"command": "sweep", "draws": draws, "seed": seed, "cells": keys}))
     with _progress("sampling") as on_block:
-        sweep(
-            cells,
-            draws=command.draws,
-            seed=command.seed,
-            run=run,
-            workers=command.workers,
-            on_block=on_block,
-        )
-    print(f"{len(cells)} cells, {len(run.landed())} blocks in {command.out}")
-    print(f"Judge them with: gradbounds check {shlex.quote(str(command.out))}")
+        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
+    print(f"{len(cells)} cells, {len(run.landed())} blocks in {out}")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0
 
 

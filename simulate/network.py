@@ -35,7 +35,7 @@ class Record:
         self.per_network[name] = value
 
 
-def layer_norm(x: Stream) -> Stream:
+def layer_norm(x: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens width"]:
     """√d (x − mean(x)) / ‖x − mean(x)‖ of every token, without an epsilon, as in the paper."""
     return F.layer_norm(x, x.shape[-1:], eps=0.0)
 

@@ -48,7 +48,7 @@ def test_overlap_of_two_classes_is_a_logistic_integral(scale, correlation):
 @pytest.mark.parametrize(("vocab", "scale"), [(3, 1.0), (16, 1.0), (50, 8.0), (300, 2.0)])
 @pytest.mark.parametrize("correlation", [-0.5, 0.2, 0.9, 1.0])
 def test_overlap_against_sampled_softmaxes(vocab, scale, correlation):
-    """False alarm 1e-5; an error of 20% of the overlap (of 1% in most cases) is missed with less than 1e-5 (asserted below)."""
+    """False alarm 1e-5; an error of 20% of the overlap is missed with less than 1e-5 (asserted below)."""
     rng = np.random.default_rng(3)
     a = rng.standard_normal((40_000, vocab))
     b = correlation * a + np.sqrt(1 - correlation**2) * rng.standard_normal(a.shape)

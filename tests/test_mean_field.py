@@ -48,15 +48,14 @@ def slow_prediction(stack, inputs_equal, labels_equal):
         out["hidden_energy"].append(sum(total[i, i] for i in range(n)) / n)
         off = [total[i, j] for i, j in pairs if i != j]
         out["token_correlation"].append(sum(off) / len(off) if off else math.nan)
-        kept.append((q, into, mean, after_attention, middle, hidden, total))
+        kept.append((q, mean, after_attention, middle, hidden, total))
         q = normalized(total) if post else total
     last = kept[-1][-1]
     final = normalized(last)
-    g = {
-        (i, j): (stack.output_scale / n) ** 2
-        * (softmax_overlap(min(1.0, final[i, j]), stack.output_scale, stack.vocab) - 2 / stack.vocab + labels_equal[i][j])
-        for i, j in pairs
-    }  # fmt: skip
+    g = {}
+    for i, j in pairs:
+        overlap = softmax_overlap(min(1.0, final[i, j]), stack.output_scale, stack.vocab)
+        g[i, j] = (stack.output_scale / n) ** 2 * (overlap - 2 / stack.vocab + labels_equal[i][j])
     out["loss_gradient_sq"] = n**2 * sum(g[i, i] for i in range(n)) / n
     out["grad_sq_Wemb"] = stack.width * sum(final[p] * g[p] for p in pairs) / stack.output_scale**2
     out["norm_jacobian"] = sum(last[i, i] ** -0.5 for i in range(n)) / n
@@ -66,7 +65,7 @@ def slow_prediction(stack, inputs_equal, labels_equal):
 
     if not post:
         g = through_norm(last, g)
-    for before, into, mean, after_attention, middle, hidden, total in reversed(kept):
+    for before, mean, after_attention, middle, hidden, total in reversed(kept):
         if post:
             g = through_norm(total, g)
         slope = relu(middle, True)
@@ -131,7 +130,7 @@ def test_many_windows_are_chunked_without_a_trace(monkeypatch):
 
 
 def test_one_token_closed_forms():
-    """n = 1: attention is a linear map. Post-LN is flat in l; Pre-LN has q_l = 1 + 3l/2 and gradients d G/(2 q_l)."""
+    """Attention is a linear map. Post-LN is flat in l; Pre-LN has q_l = 1 + 3l/2 and gradients d G/(2 q_l)."""
     vocab, depth, width = 40, 9, 64
     gradient = 1 - 2 / vocab + softmax_overlap(1.0, 1.0, vocab)
     post = predict(Stack(placement="post", width=width, depth=depth, tokens=1, vocab=vocab))

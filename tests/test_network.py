@@ -64,8 +64,12 @@ PLANTED = {
     "sum instead of mean loss": (network, "sequence_loss", _no_mean),
     "transposed gradient": (engines.DenseMap, "pullback", lambda self, g: g @ self.weight),
     "transposed weight": (engines.DenseMap, "forward", lambda self, x: x @ self.weight.mT),
-    "gradient norm of one token only": (engines, "gradient_norm_sq", lambda x, g: (x[:, :1].mT @ g[:, :1]).square().sum((1, 2))),
-}  # fmt: skip
+    "gradient norm of one token": (
+        engines,
+        "gradient_norm_sq",
+        lambda x, g: (x[:, :1].mT @ g[:, :1]).square().sum((1, 2)),
+    ),
+}
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])

@@ -1,0 +1,197 @@
+"""The command line as a user meets it: what it prints, what it writes, how it refuses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradbounds import runs
+from gradbounds.cli import main
+from simulate import Run, network
+
+
+def call(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "gradbounds", *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | {"COLUMNS": "60"},
+    )  # fmt: skip
+
+
+SWEEP = ("sweep", "--width", "8", "16", "32", "--depth", "1", "2", "--tokens", "3", "--draws", "5")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "run"
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    return out
+
+
+BAD = [
+    (("bound", "--width", "0"), "width must be an integer of at least 2, got 0."),
+    (("bound", "--width", "x"), "Error parsing --width: invalid literal for int() with base 10: 'x'"),
+    (("bound", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
+    (("bound", "--output-scale", "nan"), "output_scale must be a positive finite number, got nan."),
+    (("bound", "--widht", "3"), "Unrecognized options: --widht, 3"),
+    (("bound", "--placement", "sideways"), "invalid choice 'sideways' for argument '--placement'"),
+    (("sweep", "--out", "NEW", "--placement", "sideways"), "invalid choice 'sideways' for argument '--placement'"),
+    (("sweep", "--out", "NEW", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
+    (("sweep", "--out", "NEW", "--seed", "-1"), "seed must be an integer of at least 0, got -1."),
+    (("sweep", "--out", "NEW", "--workers", "0"), "workers must be an integer of at least 1, got 0."),
+    (("sweep", "--out", "NEW", "--text", "missing.txt"), "text must be a readable file, got 'missing.txt'"),
+    (("sweep", "--out", "NEW", "--device", "abacus"), "device must be 'cpu', 'cuda' or 'cuda:N', got 'abacus'."),
+    (("sweep", "--out", "NEW", "--device", "cuda:99"), "device must be one that this machine has"),
+    (("sweep", "--out", "NEW", "--dtype", "int8"), "invalid choice 'int8' for argument '--dtype'"),
+    (("sweep", "--out", "NEW", "--engine", "magic"), "invalid choice 'magic' for argument '--engine'"),
+    (("sweep", "--out", "NEW", "--width"), "width must have at least one value, got none."),
+    (("sweep", "--out", "NEW", "--vocab", "depth"), "--vocab"),
+    (("sweep", "--out", "/proc/nowhere/run"), "out must be a place that can be written"),
+    (("sweep", "--out", "FULL"), "out must be a new or empty folder"),
+    (("sweep",), "Missing from gradbounds sweep: --out PATH"),
+    (("frobnicate",), "Unrecognized options: frobnicate"),
+    ((), "Expected one of {verify, bound, sweep, check, figures}"),
+    (("check",), "run folder (required)"),
+    (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
+    (("check", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),
+    (("figures", "NEW", "--out", "OUT"), "run must be a folder that `gradbounds sweep` wrote"),
+    (("verify", "--draws", "1"), "draws must be an integer of at least 2, got 1."),
+    (("verify", "--text", "missing.txt"), "text must be a readable file"),
+    (("verify", "--accept", "--out", "NEW"), "accept must be given in a checkout of gradbounds"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FULL").mkdir()
+    (tmp_path / "FULL" / "thesis.tex").write_text("irreplaceable")
+    assert main(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("gradbounds: ")
+    assert message in line
+    assert not (tmp_path / "NEW").exists(), "a refused command left a folder behind"
+    assert (tmp_path / "FULL" / "thesis.tex").read_text() == "irreplaceable"
+
+
+@pytest.mark.parametrize("arguments", [("bound", "--width", "0"), ("check", "nowhere"), ("frobnicate",)])
+def test_no_traceback_in_a_process_of_its_own(arguments):
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_where_there_is_none(tmp_path, capsys):
+    assert main(["sweep", "--out", str(tmp_path / "run"), "--device", "cuda"]) == 2
+    assert "(0 CUDA devices found), got 'cuda'; try 'cpu'." in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_and_version(capsys):
+    for arguments in (["--help"], ["sweep", "--help"]):
+        assert main(arguments) == 0
+    assert "--output-scale" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gradbounds ")
+
+
+def test_bound(capsys):
+    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12"]) == 0
+    said = capsys.readouterr().out
+    assert "Pre-LN, width 512, depth 12" in said
+    assert "2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)" in said
+    assert "= 8,723" in said
+    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12", "--latex"]) == 0
+    assert r"\sqrt{\log{\left(100 d \right)}}" in capsys.readouterr().out
+
+
+def test_sweep_check_and_figures(run, tmp_path, capsys):
+    cells = Run.open(run).samples()
+    assert len(cells) == 12
+    assert all(s.stack.vocab == s.stack.width and s.draws >= 5 for s in cells)
+    code = main(["check", str(run)])
+    said = capsys.readouterr().out
+    assert code in (0, 1), "widths of 8 to 32 are far from large, so rows may differ; they must be judged"
+    assert ("DIFFERS" in said or "CHANGED" in said) == (code == 1)
+    assert "T1   Pre-LN, exponent in d, V = d" in said
+    assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
+    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers", "hidden_energy"]
+    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
+
+
+def test_a_figure_that_a_run_cannot_give_is_said(tmp_path, capsys):
+    assert main(["sweep", "--width", "8", "--depth", "2", "--draws", "2", "--out", str(tmp_path / "run")]) == 0
+    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
+    said = capsys.readouterr().out
+    assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
+    assert len(list((tmp_path / "figures").iterdir())) == 4
+
+
+def test_figures_are_the_same_for_the_same_run(run, tmp_path):
+    for name in ("a", "b"):
+        assert main(["figures", str(run), "--out", str(tmp_path / name)]) == 0
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
+    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
+    assert main([*SWEEP, "--out", str(run)]) == 0
+    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
+    capsys.readouterr()
+    assert main([*SWEEP, "--seed", "9", "--out", str(run)]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "sweep", interrupted)
+    assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory):
+    out = tmp_path_factory.mktemp("verify") / "run"
+    return out, main(["verify", "--draws", "8", "--out", str(out), "--workers", "1"])
+
+
+def test_verify_leaves_a_report_data_and_figures(verified):
+    out, code = verified
+    assert code == 0, "few draws leave more undecided; they must not make theory and samples differ"
+    page = (out / "report.html").read_text()
+    for picture in ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy"):
+        assert f"figures/{picture}.svg" in page
+        assert (out / "figures" / f"{picture}.png").stat().st_size > 10_000
+    assert len(Run.open(out).samples()) == 38
+
+
+def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(network, "residual", lambda x, branch: branch)
+    arguments = [
+        "sweep",
+        "--width",
+        "256",
+        "--depth",
+        "2",
+        "--tokens",
+        "4",
+        "--draws",
+        "64",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(arguments) == 0
+    assert main(["check", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().out
+    assert "DIFFERS hidden_energy layer 2 at post, d = 256, L = 2" in said
+    assert "CHANGED L2a" in said

@@ -1,0 +1,128 @@
+"""Verdicts: each word is given where it is due, on samples made to follow or to break a claim."""
+
+import dataclasses
+import zlib
+
+import numpy as np
+import pytest
+
+from checks import Verdict, verdicts
+from checks.profiles import profile_cells
+from simulate import Cell, Samples, TextWindows
+from theory import CLAIMS, Stack, predict
+
+DRAWS = 400
+
+
+def made(stack: Stack, **changes) -> Samples:
+    """Draws that scatter by 10% around the prediction, or around what `changes` make of it."""
+    rng = np.random.default_rng(zlib.crc32(repr(stack).encode()))
+    arrays = {}
+    for name, mean in predict(stack).items():
+        mean = changes[name](mean) if name in changes else mean
+        arrays[name] = mean * rng.normal(1, 0.1, (DRAWS, *np.shape(mean)))
+    arrays["head_norm"] = np.full(DRAWS, stack.output_scale * (1 + np.sqrt(stack.vocab / stack.width)))
+    return Samples(Cell(stack), 0, arrays)
+
+
+def only(cells, claim, part="") -> Verdict:
+    (row,) = [v for v in verdicts(cells) if v.claim == claim and part in v.part]
+    return row
+
+
+def stacks(placement, widths=(512,), depths=(12,)):
+    return [Stack(placement=placement, width=w, vocab=w, depth=d) for w in widths for d in depths]
+
+
+def test_every_claim_has_a_verdict_on_a_full_grid():
+    cells = [
+        made(stack)
+        for placement in ("post", "pre")
+        for stack in {*stacks(placement, (64, 128, 512)), *stacks(placement, (512,), (2, 6, 12))}
+    ]
+    rows = verdicts(cells)
+    assert {v.claim for v in rows} == set(CLAIMS)
+    word = {(v.claim, v.part): v.verdict for v in rows}
+    assert word["L1", "all layers"] == "holds"
+    assert word["L2a", "Post-LN, all layers"] == "holds"
+    assert word["L2b", "Pre-LN, all layers"] == "holds with a correction"
+    assert word["L2c", "Post-LN, all layers"] == "holds"
+    assert word["L3", "as printed, with ||x||"] == "fails"
+    assert word["L3", "corrected, with y = x - mean(x)"] == "holds with a correction"
+    assert {v.verdict for v in rows if v.claim == "T1" and "exponent in L" not in v.part} == {"holds, loose"}
+    assert {v.verdict for v in rows if "exponent in L" in v.part} == {"holds"}
+    assert word["F1", "Post-LN, growth of ||dL/dW2|| per layer"] == "fails"
+    assert word["F2", "Pre-LN, exponent of ||dL/dW2|| in l"] == "fails"
+    assert {v.agreement for v in rows} <= {"agrees", "undecided"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "placement", "quantity", "change"),
+    [
+        ("L1", "post", "ffn_hidden_energy", lambda m: 1.1 * m),
+        ("L1", "pre", "ffn_hidden_energy", lambda m: m * (1 + 0.3 * (np.arange(12) == 4))),
+        ("L2a", "post", "hidden_energy", lambda m: m + 0.1),
+        ("L2b", "pre", "hidden_energy", lambda m: 0.5 * m),
+        ("L2b", "pre", "hidden_energy", lambda m: 2.0 * m),
+        ("L2c", "post", "attention_energy", lambda m: 1.3 * m),
+    ],
+)
+def test_lemmas_that_samples_break_fail(claim, placement, quantity, change):
+    cells = [made(stack, **{quantity: change}) for stack in stacks(placement)]
+    row = only(cells, claim)
+    assert row.verdict == "fails"
+    assert row.agreement == "differs" or claim in ("L1", "L2c")
+
+
+def test_lemma2_pre_would_hold_as_printed_if_its_index_were_right():
+    row = only([made(s, hidden_energy=lambda m: m + 0.5) for s in stacks("pre")], "L2b")
+    # With half a unit more everywhere only x_1, the embedding itself, is below the printed bound.
+    assert row.verdict == "holds with a correction"
+    assert "fails up to l = 1 " in row.note
+
+
+def test_a_bound_that_draws_exceed_fails():
+    row = only([made(s, grad_sq_W2=lambda m: 1e9 * m) for s in stacks("post", (512,), (6,))], "T1", "bound")
+    assert row.verdict == "fails"
+    assert row.agreement == "differs"
+    assert row.loose is None
+
+
+def test_an_exponent_steeper_than_the_bound_fails():
+    cells = [made(s, grad_sq_W2=lambda m, s=s: m * s.width**2) for s in stacks("post", (64, 128, 512))]
+    assert only(cells, "T1", "exponent in d").verdict == "fails"
+
+
+def test_an_exponent_in_depth_that_theory_does_not_have_is_not_called_holding():
+    cells = [made(s, grad_sq_W2=lambda m, s=s: m * s.depth) for s in stacks("pre", (512,), (2, 4, 8))]
+    row = only(cells, "T1", "exponent in L")
+    assert (row.verdict, row.agreement) == ("undecided", "differs")
+
+
+def test_profiles_that_follow_the_paper_are_not_called_failing():
+    layer = np.arange(1, 13)
+    decaying = [made(s, grad_sq_W2=lambda m: m[-1] * (2 / 3.0) ** (12 - layer)) for s in stacks("post")]
+    flat = [made(s, grad_sq_W2=lambda m: np.full(12, m[-1])) for s in stacks("pre")]
+    for row in (only(decaying, "F1"), only(flat, "F2")):
+        assert row.verdict == "undecided", "samples have the paper's law and theory has not"
+        assert row.agreement == "differs"
+
+
+def test_cells_of_text_give_no_verdicts():
+    cells = [made(s) for s in stacks("post")]
+    text = [dataclasses.replace(c, cell=dataclasses.replace(c.cell, text=one_word(c.stack.tokens))) for c in cells]
+    assert {v.claim for v in verdicts(text)} == {"L3"}, "Lemma 3 is about a function and needs no cells"
+
+
+def one_word(tokens):
+    return TextWindows(ids=np.ones((1, tokens + 1), int), digest="", source="")
+
+
+def test_profile_cells_prefer_wide_gaussian_ones():
+    cells = [
+        made(s) for s in (*stacks("post", (64,), (6,)), *stacks("post", (512,), (2, 6)), *stacks("pre", (64,), (6,)))
+    ]
+    assert [(s.stack.placement, s.stack.width, s.stack.depth) for s in profile_cells(cells)] == [
+        ("post", 512, 6),
+        ("pre", 64, 6),
+    ]
