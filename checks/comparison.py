@@ -1,5 +1,6 @@
 """Predictions and samples side by side, as data frames."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,8 +12,8 @@ from checks.statistics import agreement, estimate
 from simulate import Samples
 from theory import Prediction, Stack, predict
 
-# Beyond this depth-to-width ratio finite-width corrections of the first layers exceed the margin (docs/theory.md).
 LARGE_WIDTH = 1 / 80
+"""Largest finite-width correction, in units of its order, up to which a prediction is judged at its 3% margin."""
 
 
 def prediction_of(samples: Samples) -> Prediction:
@@ -21,9 +22,23 @@ def prediction_of(samples: Samples) -> Prediction:
     return predict(samples.stack, None if text is None else text.ids)
 
 
+def output_correction(stack: Stack) -> float:
+    """The order of the relative O(1/d) correction at the output: (1 + min(σ_e², 2 ln V))/d.
+
+    The gradient there is W_embᵀ(p − e_y), and W_emb is not independent of p: its part along x_out contributes the
+    square of the logit gap, which is of order σ_e² until the softmax saturates and 2 ln V beyond.
+    """
+    return (1.0 + min(stack.output_scale**2, 2.0 * math.log(stack.vocab))) / stack.width
+
+
 def in_large_width(stack: Stack) -> bool:
-    """Whether the large-width prediction is judged at its 3% margin for this Stack, in every layer."""
-    return stack.depth / stack.width <= LARGE_WIDTH
+    """Whether the large-width prediction is judged for this Stack, in every layer.
+
+    The corrections are O(L/d) in the first layers, O(n/d) from the overlap of a matrix with its n inputs (about a
+    fifth of that), and `output_correction`.
+    """
+    layers_and_tokens = max(stack.depth, stack.tokens / 5) / stack.width
+    return max(layers_and_tokens, output_correction(stack)) <= LARGE_WIDTH
 
 
 def cell_fields(samples: Samples) -> dict[str, Any]:
@@ -35,7 +50,7 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
     """One row per cell, quantity and layer: mean, standard error, prediction and whether they agree.
 
     `layer` is 0 for quantities of the whole network. `agreement` is "agrees", "undecided" or "differs" up to the 3%
-    margin where L/d is at most `LARGE_WIDTH`, "beyond" where it is not and the large-width prediction is only shown.
+    margin where `in_large_width`, "beyond" where the prediction is only shown.
     Quantities without a prediction have NaN and "".
     """
     rows: list[pd.DataFrame] = []

@@ -60,12 +60,13 @@ def _word(slope: Estimate, predicted: float, claimed: float) -> Word:
 
 
 def _deepest(cells: Sequence[Samples], placement: str) -> Samples | None:
-    """The deepest cell that large-width theory reaches in every layer: 6 <= L <= d/40."""
+    """The deepest cell whose profile large-width theory reaches: 6 <= L <= d/40."""
     fitting = [s for s in cells if s.stack.placement == placement and s.stack.depth >= 6 and _wide(s)]
     return max(fitting, key=lambda s: (s.stack.depth, s.stack.width), default=None)
 
 
 def _wide(samples: Samples) -> bool:
+    """A first layer off by L/d moves a slope over L layers by 1/d only, so profiles reach beyond `in_large_width`."""
     return samples.stack.depth <= samples.stack.width / 40
 
 

@@ -79,6 +79,12 @@ def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Ver
     return [(v, old) for v, old in pairs if v.verdict not in (old.verdict, "undecided")]
 
 
+def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
+    """Verdicts of `before` whose claim and part have no verdict now."""
+    found = {(v.claim, v.part) for v in now}
+    return [v for v in before if (v.claim, v.part) not in found]
+
+
 def markdown(verdicts: Sequence[Verdict], command: str) -> str:
     """`paper_checks.md`: a table of verdicts, and the setting and meaning of each row's numbers below it."""
     lines = [
@@ -146,7 +152,7 @@ _COUNTED = {
     "agrees": "agree within 3%",
     "undecided": "are consistent but need more draws to tell",
     "differs": "differ",
-    "beyond": "are shown only (L/d above 1/80)",
+    "beyond": "are shown only (too narrow for the large-width prediction to be judged)",
 }
 
 

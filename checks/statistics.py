@@ -1,14 +1,16 @@
 """Estimates with their errors, exponents with intervals, and the rules by which a number agrees with another."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import stats
 
 Array = NDArray[np.float64]
-Agreement = Literal["agrees", "undecided", "differs"]
+Agreement = Literal["agrees", "undecided", "differs", "beyond"]
+"""Measured against predicted; "beyond" where the large-width prediction is shown but not judged."""
 
 MARGIN = 0.03
 """Equivalence margin of a mean, relative to its prediction."""
@@ -55,11 +57,16 @@ def estimate(values: ArrayLike) -> Estimate:
     return Estimate(values.mean(0), stats.sem(values, axis=0), len(values))
 
 
-def pooled(estimates: list[Estimate]) -> Estimate:
-    """The inverse-variance mean of independent scalar estimates of one number."""
-    weights = np.array([1.0 / e.sem**2 for e in estimates])
-    mean = np.average([e.mean for e in estimates], weights=weights)
-    return Estimate(np.asarray(mean), np.asarray(weights.sum() ** -0.5), sum(e.draws for e in estimates))
+def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
+    """The weighted mean of independent scalar estimates of one number.
+
+    The weights must not come from the same draws: inverse sample variances favour the cells whose scatter happened
+    to be small, which biases skewed means and narrows the interval.
+    """
+    share = np.asarray(weights, dtype=float)
+    share = share / share.sum()
+    mean, sem = (np.array([getattr(e, name) for e in estimates], dtype=float) for name in ("mean", "sem"))
+    return Estimate(share @ mean, np.sqrt(share**2 @ sem**2), sum(e.draws for e in estimates))
 
 
 def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
@@ -100,7 +107,7 @@ class PowerLaw:
 
 
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """Weighted log-log fit to independent points with known standard errors.
+    """Weighted log-log fit to independent points with standard errors from some 30 draws or more each.
 
     A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
     range neither need be the limit.
@@ -111,14 +118,8 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
     x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
     if len(np.unique(x)) < 2:
         raise ValueError(f"x must have at least 2 different values to give an exponent, got {np.unique(x).tolist()}.")
-    parameters, covariance = optimize.curve_fit(
-        lambda log_x, intercept, slope: intercept + slope * log_x,
-        np.log(x),
-        np.log(y),
-        sigma=sem / y,
-        absolute_sigma=True,
-    )
-    return PowerLaw(float(parameters[1]), float(np.sqrt(covariance[1, 1])))
+    (exponent, _), covariance = np.polyfit(np.log(x), np.log(y), 1, w=y / sem, cov="unscaled")
+    return PowerLaw(float(exponent), float(np.sqrt(covariance[0, 0])))
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:

@@ -1,16 +1,27 @@
 """Theorem 1 held against samples: whether its bound is kept, how loose it is, and its exponents in d and L."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
-from checks.comparison import cell_fields, in_large_width, prediction_of
-from checks.statistics import CHANCE, MARGIN, Estimate, PowerLaw, estimate, power_law, scalar_agreement
-from checks.verdict import EXPONENT_MARGIN, Verdict, grouped, setting, significant, title
+from checks.comparison import cell_fields, in_large_width, output_correction, prediction_of
+from checks.statistics import (
+    CHANCE,
+    FALSE_ALARM,
+    MARGIN,
+    Agreement,
+    Estimate,
+    PowerLaw,
+    estimate,
+    power_law,
+    scalar_agreement,
+)
+from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, setting, significant, title
 from simulate import Samples
 from theory import Stack, predict
 from theory.theorem1 import bound_value
@@ -68,116 +79,146 @@ def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
     """Every draw against its own bound: with its own ‖W_emb‖₂ where the engine has the matrix."""
     rows = []
     for placement, group in grouped(cells, lambda s: s.stack.placement):
-        ratios = [
-            bound_value(s.stack, s.get("head_norm")).value / np.sqrt(s["grad_sq_W2"][:, -1].astype(float))
-            for s in group
-        ]
-        every = np.concatenate(ratios)
-        exceeded = int((every < 1).sum())
+        ratios = np.concatenate([bound_value(s.stack, s.get("head_norm")).value / _norms(s) for s in group])
         last = last_layers(group)
-        reached = np.array([in_large_width(s.stack) for s in group])
-        # The row's numbers are of the tightest cell that the prediction is meant for.
-        tightest = int(np.where(reached | ~reached.any(), last.bound / last.predicted, np.inf).argmin())
-        predicted_norm = float(last.predicted[tightest])
-        norm = last.norm[tightest]
-        measured = float(last.bound[tightest] / norm.mean)
+        tightest = int((last.bound / last.predicted).argmin())
+        bound, predicted, norm = float(last.bound[tightest]), float(last.predicted[tightest]), last.norm[tightest]
         low, high = norm.interval()
-        # The theorem's probability is below 0.99, so a share of exceptions above 1% by more than chance refutes it.
-        allowed = 0.01 * len(every)
-        refuted = exceeded > allowed + CHANCE * np.sqrt(allowed)
+        exceeded = int((ratios < 1).sum())
+        word = _bound_word(exceeded, len(ratios), bound / float(norm.mean))
+        stack = group[tightest].stack
         rows.append(
             Verdict(
                 claim="T1",
                 part=f"{title(placement)}, bound",
-                verdict="fails" if refuted else "holds, loose" if measured > 2 else "holds",
+                verdict=word,
                 claimed="at least 1",
-                predicted=float(last.bound[tightest]) / predicted_norm,
-                measured=measured,
-                interval=(float(last.bound[tightest] / high), float(last.bound[tightest] / low)),
-                agreement=scalar_agreement(float(norm.mean), predicted_norm, float(norm.sem), MARGIN * predicted_norm)
-                if reached.any()
-                else "undecided",
+                predicted=bound / predicted,
+                measured=bound / float(norm.mean),
+                interval=(bound / float(high), bound / float(low)),
+                agreement=scalar_agreement(float(norm.mean), predicted, float(norm.sem), MARGIN * predicted)
+                if in_large_width(stack)
+                else "beyond",
                 setting=setting(group),
-                loose=measured if measured > 2 and not refuted else None,
-                note=f"bound over root mean square in the tightest cell; {exceeded} of {len(every)} draws exceed their "
-                f"bound, the closest by a factor {every.min():.1f}",
+                loose=bound / float(norm.mean) if word == "holds, loose" else None,
+                note=f"bound over root mean square in the tightest cell (d = {stack.width}, L = {stack.depth}, "
+                f"V = {stack.vocab}, sigma_e = {stack.output_scale:.4g}); {exceeded} of {len(ratios)} draws exceed "
+                f"their bound, and the closest is below it by a factor {ratios.min():.0f}",
             )
         )
     return rows
 
 
+def _norms(samples: Samples) -> Array:
+    return np.sqrt(samples["grad_sq_W2"][:, -1].astype(float))
+
+
+def _bound_word(exceeded: int, draws: int, loose: float) -> Word:
+    """The verdict on a bound that the theorem states with probability 0.99 − δ − ε/(0.9 + ε).
+
+    No exception in 300 draws bounds their share by 1% (at 95%), whatever ε and δ. The theorem allows more where the
+    norms concentrate badly, which is not measured here; but a bound that most draws exceed says nothing.
+    """
+    if exceeded == 0 and draws >= 300:
+        return "holds, loose" if loose > 2 else "holds"
+    return "fails" if stats.binom(draws, 0.5).sf(exceeded - 1) < FALSE_ALARM else "undecided"
+
+
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
-    """The exponent in d, for σ_e fixed and for σ_e = √d, at fixed V and at fixed V/d.
+    """The exponent in d against that of the paper's d √(ln d) over the same grid, at fixed V and at fixed V/d.
 
     At fixed V the norm's own exponent shows, but B = O(1 + √(V/d)) bends the bound's; at fixed V/d it is the reverse,
     since labels coincide more often when V is small.
     """
-    series_of = grouped(cells, _fixed_vocab) + grouped(cells, _fixed_ratio)
     rows = []
-    for (placement, vocab, saturated, *_), group in sorted(series_of, key=lambda pair: pair[0][:3]):
-        series = sorted(group, key=lambda s: s.stack.width)
-        widths = np.array([float(s.stack.width) for s in series])
-        if len(set(widths)) < 3:
-            continue
-        last = last_layers(series)
-        measured, predicted, of_bound = last.exponents(widths)
-        reference = replace(last, predicted=np.sqrt(widths * np.log(100 * widths))).exponents(widths)[1]
-        loose = float(last.bound[-1] / last.norm[-1].mean)
-        too_steep = measured.exponent - CHANCE * measured.sem > of_bound
-        slack = of_bound - measured.exponent
-        note = (
-            f"bound over norm is x{significant(loose)} at d = {widths[-1]:.0f} and grows like d^{slack:.3f}; "
-            f"sqrt(d ln 100d) has {reference:.3f} over this grid"
+    saturated = [s for s in cells if abs(s.stack.output_scale**2 / s.stack.width - 1) < 1e-6]
+    for which, key in ((cells, _fixed_scale), (saturated, _scale_follows)):
+        for vocab_of in (_vocab_itself, _vocab_ratio):
+            for (placement, *fixed), group in grouped(which, partial(_series, key, vocab_of)):
+                series = sorted(group, key=lambda s: s.stack.width)
+                if len({s.stack.width for s in series}) >= 3:
+                    part = f"{title(placement)}, exponent in d ({', '.join(fixed)})"
+                    rows.append(_width_row(part, series))
+    return sorted(rows, key=lambda row: row.part)
+
+
+def _width_row(part: str, series: list[Samples]) -> Verdict:
+    widths = np.array([float(s.stack.width) for s in series])
+    last = last_layers(series)
+    measured, predicted, of_bound = last.exponents(widths)
+    claimed = replace(last, predicted=widths * np.sqrt(np.log(widths))).exponents(widths)[1]
+    loose = float(last.bound[-1] / last.norm[-1].mean)
+    below = claimed - measured.exponent > CHANCE * measured.sem
+    note = f"bound over norm is x{significant(loose)} at d = {widths[-1]:.0f}"
+    if series[0].stack.vocab * widths[-1] == series[-1].stack.vocab * widths[0]:
+        slack = np.sqrt(widths * np.log(100 * widths))
+        reference = replace(last, predicted=slack).exponents(widths)[1]
+        note += (
+            f" and grows like d^{of_bound - measured.exponent:.3f}; sqrt(d ln 100d) has {reference:.3f} over this grid"
         )
-        if saturated:
-            note += "; here B grows like sqrt(d), so an exponent near 1 does not support d sqrt(ln d) with B = O(1)"
-        rows.append(
-            Verdict(
-                claim="T1",
-                part=f"{title(placement)}, exponent in d, {vocab}" + (", sigma_e = sqrt(d)" if saturated else ""),
-                verdict="fails" if too_steep else "holds, loose" if slack > CHANCE * measured.sem else "holds",
-                claimed=f"{of_bound:.3f}",
-                predicted=predicted,
-                measured=measured.exponent,
-                interval=measured.interval(),
-                agreement=scalar_agreement(measured.exponent, predicted, measured.sem, EXPONENT_MARGIN),
-                setting=setting(series),
-                loose=loose if slack > CHANCE * measured.sem and not too_steep else None,
-                note=note,
-            )
+    if series[0].stack.output_scale != series[-1].stack.output_scale:
+        gradient = np.sqrt([float(prediction_of(s)["loss_gradient_sq"]) for s in series])
+        own = replace(last, predicted=gradient).exponents(widths)[1]
+        note += (
+            f"; ||dL_i/dx_out,i|| itself grows like d^{own:.3f} here (by theory), where the paper has O(1), so an "
+            "exponent near 1 is no support for d sqrt(ln d)"
         )
-    return rows
+    return Verdict(
+        claim="T1",
+        part=part,
+        # A slope over a finite grid cannot refute an order of growth; it can only show that it is not needed.
+        verdict="holds, loose" if below and loose > 2 else "undecided",
+        claimed=f"at most {claimed:.3f}",
+        predicted=predicted,
+        measured=measured.exponent,
+        interval=measured.interval(),
+        agreement=_exponent_agreement(measured, predicted, widths, series[0].stack),
+        setting=setting(series),
+        loose=loose if below and loose > 2 else None,
+        note=note,
+    )
 
 
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
     rows = []
-    for (placement, *_), group in grouped(cells, _depth_series):
+    for (placement, *fixed), group in grouped(cells, _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < 3:
             continue
-        measured, predicted, of_bound = last_layers(series).exponents(depths)
+        measured, predicted, _ = last_layers(series).exponents(depths)
         claimed = {"post": 0.0, "pre": -0.5}[placement]
         limit = _depth_limit(series[-1].stack)
-        agreement = scalar_agreement(measured.exponent, predicted, measured.sem, EXPONENT_MARGIN)
+        agreement = _exponent_agreement(measured, predicted, depths, series[0].stack)
         right = abs(limit - claimed) <= EXPONENT_MARGIN
         rows.append(
             Verdict(
                 claim="T1",
-                part=f"{title(placement)}, exponent in L",
+                part=f"{title(placement)}, exponent in L ({', '.join(fixed)})",
                 verdict="fails" if not right else "holds" if agreement == "agrees" else "undecided",
-                claimed=f"{claimed:g}",
+                claimed=f"{claimed:g} as L grows",
                 predicted=predicted,
                 measured=measured.exponent,
                 interval=measured.interval(),
                 agreement=agreement,
                 setting=setting(series),
-                note=f"right as a limit: the recursion's local exponent between L = 500 and 1000 is {limit:.4f}; the "
-                f"bound's own over this grid is {of_bound:.3f}",
+                note="samples agree with the recursion over this grid, and the recursion has the paper's limit: its "
+                f"local exponent between L = 500 and 1000 is {limit:.3f}",
             )
         )
     return rows
+
+
+def _exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
+    """Agreement of exponents, where finite width cannot bend them by more than the margin.
+
+    The last layer's correction is of the order of `output_correction`, whatever the depth; it bends the exponent of
+    the norm by half of its change over the logarithm of the range.
+    """
+    if output_correction(narrowest) / 2 / np.log(x[-1] / x[0]) > EXPONENT_MARGIN:
+        return "beyond"
+    return scalar_agreement(measured.exponent, predicted, measured.sem, EXPONENT_MARGIN)
 
 
 def _depth_limit(stack: Stack) -> float:
@@ -186,23 +227,29 @@ def _depth_limit(stack: Stack) -> float:
     return 0.5 * float(np.log2(ends[1] / ends[0]))
 
 
-def _fixed_vocab(samples: Samples) -> tuple[Any, ...]:
+def _series(
+    key: Callable[[Stack, str], tuple[str, ...]], vocab: Callable[[Stack], str], samples: Samples
+) -> tuple[str, ...]:
+    return key(samples.stack, vocab(samples.stack))
+
+
+def _vocab_itself(stack: Stack) -> str:
+    return f"V = {stack.vocab}"
+
+
+def _vocab_ratio(stack: Stack) -> str:
+    return "V = d" if stack.vocab == stack.width else f"V = {stack.vocab / stack.width:.4g} d"
+
+
+def _fixed_scale(stack: Stack, vocab: str) -> tuple[str, ...]:
+    scale = () if stack.output_scale == 1.0 else (f"sigma_e = {stack.output_scale:.4g}",)
+    return stack.placement, vocab, f"L = {stack.depth}", f"n = {stack.tokens}", *scale
+
+
+def _scale_follows(stack: Stack, vocab: str) -> tuple[str, ...]:
+    return stack.placement, vocab, f"L = {stack.depth}", f"n = {stack.tokens}", "sigma_e = sqrt(d)"
+
+
+def _depth_series(samples: Samples) -> tuple[str, ...]:
     s = samples.stack
-    return s.placement, f"V = {s.vocab}", *_output(s), s.depth, s.tokens
-
-
-def _fixed_ratio(samples: Samples) -> tuple[Any, ...]:
-    s = samples.stack
-    ratio = s.vocab / s.width
-    return s.placement, "V = d" if ratio == 1 else f"V = {ratio:.4g} d", *_output(s), s.depth, s.tokens
-
-
-def _output(stack: Stack) -> tuple[bool, float | None]:
-    """Whether σ_e = √d, which saturates the softmax; and σ_e where it is fixed."""
-    saturated = abs(stack.output_scale**2 / stack.width - 1) < 1e-6
-    return saturated, None if saturated else stack.output_scale
-
-
-def _depth_series(samples: Samples) -> tuple[Any, ...]:
-    s = samples.stack
-    return s.placement, s.width, s.tokens, s.vocab, s.output_scale
+    return s.placement, f"d = {s.width}", f"n = {s.tokens}", f"V = {s.vocab}"

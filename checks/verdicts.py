@@ -9,23 +9,27 @@ from checks.verdict import Verdict
 from simulate import Samples
 from theory import Stack
 
+MINIMUM_DRAWS = 32
+"""Cells with fewer draws give no verdicts: errors estimated from fewer make intervals of exponents too narrow."""
+
 
 def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """Verdicts in the order of the claims.
 
-    The claims are about Gaussian inputs, so cells of text are left to the comparison with theory. A claim for which
-    the cells hold no fitting grid (an exponent needs three widths or depths) gives no row.
+    The claims are about Gaussian inputs, so cells of text are left to the comparison with theory, and so are cells
+    of fewer than `MINIMUM_DRAWS` draws. A claim for which the cells hold no fitting grid (an exponent needs three
+    widths or depths) gives no row.
     """
-    gaussian = [s for s in cells if s.cell.text is None]
-    unit_output = [s for s in gaussian if s.stack.output_scale == Stack().output_scale]
+    judged = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
+    unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
     return [
-        *lemma1(gaussian),
-        *lemma2_post(gaussian),
-        *lemma2_pre(gaussian),
-        *lemma2_attention(gaussian),
+        *lemma1(judged),
+        *lemma2_post(judged),
+        *lemma2_pre(judged),
+        *lemma2_attention(judged),
         *lemma3(),
-        *bound_kept(gaussian),
-        *width_exponent(gaussian),
+        *bound_kept(judged),
+        *width_exponent(judged),
         *depth_exponent(unit_output),
         *post_profile(unit_output),
         *pre_profile(unit_output),

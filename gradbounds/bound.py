@@ -18,21 +18,21 @@ def bound_text(stack: Stack) -> str:
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
-    shrinks = "does not depend on the depth" if stack.placement == "post" else "falls like 1/sqrt(L)"
+    shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
     return f"""{_TITLES[stack.placement]}, {", ".join(f"{f.name} {getattr(stack, f.name)}" for f in fields(stack)[1:])}
 
 Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
              = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
              B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())},
              exceeded with probability at most {numbers.head_failure:g}
-             holds with probability at least {sp.sstr(probability())}, less that of B,
-             if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
+             stated to hold with probability at least {sp.sstr(probability())},
+             here less that of B, if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
 Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
 Ratio        {ratio:,.0f}
 
-In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed sigma_e it
-grows like sqrt(d) and {shrinks}. The theorem allows {ratio:,.0f} times as much: it is
-true but loose, by a factor that grows like sqrt(d ln(100 d)) at fixed V/d.
+In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed sigma_e and V
+it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows
+{ratio:,.0f} times as much; at fixed V/d that factor grows like sqrt(d ln(100 d)).
 """
 
 

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import gradbounds
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, results
+from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, missing, results
+from checks.verdicts import MINIMUM_DRAWS
 from gradbounds.drawing import draw_figures
 from simulate import Cell, Run, read_windows, sweep
 from simulate.cell import DtypeName, EngineName
@@ -41,7 +42,7 @@ def verify(
     checks_folder = Path("checks/data")
     if accept and not checks_folder.is_dir():
         raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
-    check_count("draws", draws, 2)  # one draw has no standard error
+    check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
     check_sweep(cells, draws=draws, seed=seed, workers=workers)
     request = {"command": "verify", "draws": draws, "seed": seed, "cells": [cell.key for cell in cells]}
@@ -52,7 +53,11 @@ def verify(
     found, table = verdicts(sampled), comparison(sampled)
     drawn = draw_figures(sampled, out / "figures")
     # What is accepted is judged against theory, not against what it replaces.
-    code = _judge(found, table, [] if accept else load_verdicts())
+    committed = [] if accept else load_verdicts()
+    code = _judge(found, table, committed)
+    for before in missing(found, committed):
+        print(f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict")
+        code = 1
     summary = (
         f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
     )

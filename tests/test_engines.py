@@ -20,7 +20,7 @@ def test_gradient_norm_from_gram_matrices(rows, d_in, d_out):
 
 
 def test_weights_are_normal_with_the_asked_deviation():
-    """False alarm 1e-5; at 6e4 entries a deviation of 2% in the scale is missed with less than 1e-5."""
+    """False alarm 1e-5; at 6e4 entries a deviation of 2% in the scale is missed with less than 1%."""
     weights = engine(draws=6).map("W1", 100, 100, 0.3).weight.flatten()
     assert stats.kstest(weights.numpy() / 0.3, "norm").pvalue > 1e-5
     chi_square = float((weights / 0.3).square().sum())

@@ -10,7 +10,7 @@ import pytest
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
-from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, results
+from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, missing, results
 from simulate import sample
 from theory import Stack
 
@@ -75,6 +75,8 @@ def test_changed_verdicts_are_seen():
     assert changed(fewer_draws, before) == []
     unknown = [replace(v, part="another part", verdict="holds") for v in before]
     assert changed(unknown, before) == []
+    assert missing(before, before) == []
+    assert missing(unknown, before) == before
 
 
 def test_a_broken_results_file(tmp_path):
@@ -96,5 +98,6 @@ def test_the_page_escapes_and_shows_everything(small_grid):
 def test_counts_in_words():
     table = pd.DataFrame({"agreement": ["agrees", "agrees", "differs", "beyond", ""]})
     assert agreement_counts(table) == (
-        "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, 1 are shown only (L/d above 1/80)"
+        "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, "
+        "1 are shown only (too narrow for the large-width prediction to be judged)"
     )

@@ -4,6 +4,7 @@ Nothing here is a restated result: each function integrates, differentiates or s
 comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1-3.
 """
 
+import math
 from collections.abc import Iterable
 
 import sympy as sp
@@ -168,6 +169,15 @@ def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
     x = noise + sp.ones(1, noise.cols) * offset
     y = noise - sp.ones(1, noise.cols) * (sum(noise) / noise.cols)
     return sp.sqrt(_square(x)) / sp.sqrt(_square(y))
+
+
+def uncentred_ratio_mean(width: int, offset: float) -> float:
+    """E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset: offset √d E[1/‖y‖], ‖y‖² chi-square, d − 1.
+
+    Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean noise)².
+    """
+    inverse_norm = math.exp(math.lgamma((width - 2) / 2) - math.lgamma((width - 1) / 2)) / math.sqrt(2)
+    return offset * math.sqrt(width) * inverse_norm
 
 
 def _row(name: str, width: int) -> sp.Matrix:
