@@ -38,7 +38,7 @@ def verify(
         ValueError: an argument is outside its range, or `accept` outside a checkout.
     """
     draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    workers = _cores() if workers is None else workers
     checks_folder = Path("checks/data")
     if accept and not checks_folder.is_dir():
         raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
@@ -133,6 +133,11 @@ def _judge(found: Sequence[Verdict], table: pd.DataFrame, committed: Sequence[Ve
         print(f"CHANGED {now.claim}, {now.part}: was {before.verdict!r}, is {now.verdict!r}")
         code = 1
     return code
+
+
+def _cores() -> int:
+    """Cores that this process may use; macOS and Windows do not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _manifest(request: dict[str, Any]) -> dict[str, Any]:
