@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -136,8 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gradbounds: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("gradbounds: interrupted; what had landed stays, and the same command continues it.", file=sys.stderr)
+        print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
 
 
 def _parsed(arguments: list[str]) -> Any:

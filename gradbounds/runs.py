@@ -37,11 +37,15 @@ def verify(
     Raises:
         ValueError: an argument is outside its range, or `accept` outside a checkout.
     """
-    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
-    workers = _cores() if workers is None else workers
     checks_folder = Path("checks/data")
     if accept and not checks_folder.is_dir():
         raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+    if accept and (draws, seed, text) != (None, None, None):
+        raise ValueError(
+            "accept must be given without draws, seed and text: what is committed is the default experiment."
+        )
+    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
+    workers = _cores() if workers is None else workers
     check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
     check_sweep(cells, draws=draws, seed=seed, workers=workers)
@@ -64,7 +68,9 @@ def verify(
     names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
     write_whole(out / "report.html", html(found, table, names, title="gradbounds: verify", summary=summary).encode())
     print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
-    if accept:
+    if accept and code:
+        print("Not accepted: theory and samples differ.")
+    elif accept:
         write_whole(checks_folder / COMMITTED.name, results(found, sampled, "gradbounds verify").encode())
         write_whole(Path("paper_checks.md"), markdown(found, "gradbounds verify").encode())
         print(f"Accepted {checks_folder / COMMITTED.name} and paper_checks.md")
@@ -122,7 +128,7 @@ def _judge(found: Sequence[Verdict], table: pd.DataFrame, committed: Sequence[Ve
     for row in table[table["agreement"] == "differs"].itertuples():
         print(
             f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
-            f"samples {row.mean:.4g} ± {row.sem:.2g}, theory {row.predicted:.4g}"
+            f"samples {row.mean:.4g} +- {row.sem:.2g}, theory {row.predicted:.4g}"
         )
         code = 1
     for v in found:

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from checks.experiment import verify_cells
+from checks.report import load_verdicts
 from gradbounds import runs
 from gradbounds.cli import main
-from simulate import Run, network
+from simulate import Cell, Run, network
+from theory import Stack
 
 
 def call(*arguments, cwd=None):
@@ -61,6 +63,7 @@ BAD = [
     (("verify", "--draws", "31"), "draws must be an integer of at least 32, got 31."),
     (("verify", "--text", "missing.txt"), "text must be a readable file"),
     (("verify", "--accept", "--out", "NEW"), "accept must be given in a checkout of gradbounds"),
+    (("verify", "--accept", "--out", "NEW", "--seed", "3"), "accept must be given"),
 ]
 
 
@@ -178,6 +181,30 @@ def test_verify_leaves_a_report_data_and_figures(verified):
         assert f"figures/{picture}.svg" in page
         assert (out / "figures" / f"{picture}.png").stat().st_size > 10_000
     assert len(Run.open(out).samples()) == cells
+
+
+def test_a_reader_that_stops_reading_is_no_error(run):
+    command = f"{sys.executable} -m gradbounds check {run} | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_what_differs_is_not_accepted(tmp_path, monkeypatch, capsys):
+    (tmp_path / "checks" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    cells = [Cell(Stack(width=256, depth=1, tokens=2))]
+    monkeypatch.setattr(runs, "verify_cells", lambda text: cells)
+    monkeypatch.setattr(network, "residual", lambda x, branch: branch)
+    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 1
+    assert "Not accepted: theory and samples differ." in capsys.readouterr().out
+    assert not list((tmp_path / "checks" / "data").iterdir())
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(runs, "verify_cells", lambda text: cells)
+    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 0
+    assert (tmp_path / "paper_checks.md").read_text().startswith("# Paper checks")
+    assert len(load_verdicts(tmp_path / "checks" / "data" / "paper_checks.json")) > 2
 
 
 def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
