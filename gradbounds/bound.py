@@ -6,7 +6,7 @@ from dataclasses import fields
 import sympy as sp
 
 from theory import Stack, predict
-from theory.theorem1 import bound, bound_value, loss_gradient_bound, probability
+from theory.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
 
 _TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
 
@@ -26,7 +26,8 @@ Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
              B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())},
              exceeded with probability at most {numbers.head_failure:g}
              stated to hold with probability at least {sp.sstr(probability())},
-             here less that of B, if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
+             ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), here less that of B,
+             if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
 Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
 Ratio        {ratio:,.0f}
 

@@ -77,6 +77,22 @@ def probability() -> sp.Expr:
     return sp.Rational(99, 100) - delta - low_tail
 
 
+def probability_value(epsilon_value: float, delta_value: float) -> float:
+    """The stated probability at one (ε, δ); at most 0.99, and below 0 where the theorem says nothing.
+
+    Raises:
+        ValueError: ε is not positive, or δ is not a probability.
+
+    >>> round(probability_value(0.1, 0.125), 3)  # what section 3.4 measures on the real model
+    0.765
+    """
+    if not epsilon_value > 0:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon_value!r}.")
+    if not 0 <= delta_value <= 1:
+        raise ValueError(f"delta must be a probability, got {delta_value!r}.")
+    return float(probability().subs({epsilon: epsilon_value, delta: delta_value}))
+
+
 def loss_gradient_bound() -> sp.Expr:
     """B without the matrix: √2 σ_e (1 + √(V/d) + t), short of √2‖W_emb‖₂ with probability at most exp(−d t²/2).
 
