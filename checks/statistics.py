@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -143,6 +143,11 @@ def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) 
     inside = np.maximum(np.abs(low - predicted), np.abs(high - predicted)) <= allowed
     differs = deviation > np.maximum(allowed, chance_limit(measured.sem, measured.draws))
     return np.where(differs, "differs", np.where(inside, "agrees", "undecided"))
+
+
+def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN) -> Agreement:
+    """`agreement` of one estimate."""
+    return cast(Agreement, agreement(measured, predicted, margin).item())
 
 
 def scalar_agreement(measured: float, predicted: float, sem: float, margin: float) -> Agreement:

@@ -55,11 +55,6 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
-def title(placement: str) -> str:
-    """A placement as prose has it."""
-    return {"post": "Post-LN", "pre": "Pre-LN"}[placement]
-
-
 def interval_of(value: Estimate) -> tuple[float, float]:
     """The 95% interval of a scalar estimate, as floats."""
     low, high = value.interval()

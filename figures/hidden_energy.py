@@ -4,7 +4,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.style import MEASURED, PAPER, PREDICTED, TITLES, panels, style
+from figures.style import MEASURED, PAPER, PREDICTED, panels, style
+from theory.stack import TITLES
 
 
 def hidden_energy(table: pd.DataFrame) -> Figure:

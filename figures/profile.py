@@ -5,7 +5,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from figures.style import PAPER, TITLES, WEIGHTS, panels, style
+from figures.style import PAPER, WEIGHTS, panels, style
+from theory.stack import TITLES
 
 
 def layer_profile(table: pd.DataFrame) -> Figure:

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import BOUND, MEASURED, PREDICTED, TITLES, integer_ticks, panels, style
+from figures.style import BOUND, MEASURED, PREDICTED, integer_ticks, panels, style
+from theory.stack import TITLES
 
 _SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
 

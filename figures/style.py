@@ -8,7 +8,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
 WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_W1": {"label": r"$W^1$", "color": "#0072b2", "marker": "o"},
     "grad_sq_W2": {"label": r"$W^2$", "color": "#d55e00", "marker": "s"},

@@ -6,9 +6,8 @@ from dataclasses import fields
 import sympy as sp
 
 from theory import Stack, predict
+from theory.stack import TITLES
 from theory.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
-
-_TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
 
 
 def bound_text(stack: Stack) -> str:
@@ -19,15 +18,15 @@ def bound_text(stack: Stack) -> str:
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
-    return f"""{_TITLES[stack.placement]}, {", ".join(f"{f.name} {getattr(stack, f.name)}" for f in fields(stack)[1:])}
+    return f"""{TITLES[stack.placement]}, {", ".join(f"{f.name} {getattr(stack, f.name)}" for f in fields(stack)[1:])}
 
 Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
              = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
-             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())},
-             exceeded with probability at most {numbers.head_failure:g}
-             stated to hold with probability at least {sp.sstr(probability())},
-             ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125), here less that of B,
-             if the squared norm before the last LayerNorm is (epsilon, delta)-bounded
+             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}
+             with t = {numbers.head_margin:.3f}, exceeded with probability at most {numbers.head_failure:g}
+             stated to hold with probability at least {sp.sstr(probability())}
+             ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm
+             before the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that
 Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
 Ratio        {ratio:,.0f}
 

@@ -93,12 +93,13 @@ class Check:
     """Compare a run with theory and print every verdict that it can give."""
 
     folder: Annotated[Path, tyro.conf.Positional, Flag(name="run", help="run folder")]
+    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
 
     def run(self) -> int:
         """Exit code."""
         from gradbounds.runs import check
 
-        return check(self.folder)
+        return check(self.folder, self.csv)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
     try:
         command = _parsed(given)
-        return FINE if command is None else command.run()
+        code = FINE if command is None else command.run()
+        sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
+        return code
     except ValueError as error:
         print(f"gradbounds: {error}", file=sys.stderr)
         return BAD_INPUT

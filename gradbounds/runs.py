@@ -18,8 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import gradbounds
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
+from checks.judge import MINIMUM_DRAWS
 from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, missing, results
-from checks.verdicts import MINIMUM_DRAWS
 from gradbounds.drawing import draw_figures
 from simulate import Cell, Run, read_windows, sweep
 from simulate.cell import DtypeName, EngineName
@@ -49,8 +49,9 @@ def verify(
     check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
     check_sweep(cells, draws=draws, seed=seed, workers=workers)
-    request = {"command": "verify", "draws": draws, "seed": seed, "cells": [cell.key for cell in cells]}
-    run = Run.create(out, _manifest(request), replace=True)
+    request = {"command": "verify", "seed": seed, "cells": [cell.key for cell in cells]}
+    run = Run.create(out, _manifest(request, draws), replace=True)
+    (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
     with _progress("sampling") as on_block:
         sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
     sampled = run.samples()
@@ -66,6 +67,7 @@ def verify(
         f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
     )
     names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
+    write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
     write_whole(out / "report.html", html(found, table, names, title="gradbounds: verify", summary=summary).encode())
     print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
     if accept and code:
@@ -96,18 +98,23 @@ def sweep_into(
     cells = [Cell(s, engine, device, dtype, windows[s.tokens, s.vocab]) for s in dict.fromkeys(chosen)]
     check_sweep(cells, draws=draws, seed=seed, workers=workers)
     keys = sorted(cell.key for cell in cells)
-    run = Run.create(out, _manifest({"command": "sweep", "draws": draws, "seed": seed, "cells": keys}))
+    # The number of draws is not part of the request: a larger one continues the folder.
+    run = Run.create(out, _manifest({"command": "sweep", "seed": seed, "cells": keys}, draws))
     with _progress("sampling") as on_block:
         sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
-    print(f"{len(cells)} cells, {len(run.landed())} blocks in {out}")
+    counts = sorted({s.draws for s in run.samples()})
+    print(f"{len(cells)} cells of {' to '.join(map(str, {counts[0]: 0, counts[-1]: 0}))} draws (whole blocks) in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0
 
 
-def check(folder: Path) -> int:
+def check(folder: Path, csv: Path | None) -> int:
     """Print every verdict a run can give and how theory and samples compare; 1 if a verdict changed or they differ."""
     sampled = Run.open(folder).samples()
-    return _judge(verdicts(sampled), comparison(sampled), load_verdicts())
+    table = comparison(sampled)
+    if csv is not None:
+        write_whole(csv, table.to_csv(index=False).encode())
+    return _judge(verdicts(sampled), table, load_verdicts())
 
 
 def draw(folder: Path, out: Path) -> int:
@@ -123,7 +130,11 @@ def _judge(found: Sequence[Verdict], table: pd.DataFrame, committed: Sequence[Ve
         low, high = v.interval
         print(f"{v.claim:4} {v.part:55} {v.words}")
         print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+        if v.verdict == "undecided":
+            print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
     code = 0
     for row in table[table["agreement"] == "differs"].itertuples():
         print(
@@ -146,10 +157,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _manifest(request: dict[str, Any]) -> dict[str, Any]:
+def _manifest(request: dict[str, Any], draws: int) -> dict[str, Any]:
     """What was asked, and with what it was done."""
     return {
         "request": request,
+        "draws": draws,
         "command": shlex.join(["gradbounds", *sys.argv[1:]]),
         "environment": {
             "gradbounds": gradbounds.__version__,

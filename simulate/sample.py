@@ -121,8 +121,12 @@ def sample(
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """The draws of one block: the unit of work, of seeding and of storage. One intra-op thread."""
-    with _one_thread():
+    """The draws of one block: the unit of work, of seeding and of storage. One intra-op thread.
+
+    Raises:
+        ValueError: the block does not fit into memory.
+    """
+    with _one_thread(), _memory(cell):
         generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
         engine = DenseEngine(generator, cell.draws_per_block, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine))
@@ -155,6 +159,21 @@ def check_count(name: str, value: object, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+@contextmanager
+def _memory(cell: Cell) -> Iterator[None]:
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU torch says so in the text of a plain RuntimeError.
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        s = cell.stack
+        raise ValueError(
+            f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
+            f"depth {s.depth} and vocab {s.vocab} does not; the dense engine holds all its matrices."
+        ) from error
 
 
 @contextmanager

@@ -75,8 +75,8 @@ class Run:
 
         Args:
             folder: where.
-            manifest: `request`, what was asked, and anything else worth keeping.
-            replace: start anew where a run is there, instead of continuing or refusing it.
+            manifest: `request`, the command and what fixes its numbers, and anything else worth keeping.
+            replace: start anew where a run of the same command is there, instead of continuing it.
 
         Raises:
             ValueError: the folder holds something else, or cannot be written.
@@ -84,24 +84,20 @@ class Run:
         path = Path(folder)
         complete = {"format": FORMAT} | dict(manifest)
         if (path / "manifest.toml").exists():
-            there = cls.open(path)
-            if replace:
-                return there._replaced(complete)
-            if there.manifest.get("request") != complete.get("request"):
+            there = cls.open(path).manifest["request"]
+            asked = complete["request"]
+            if there != asked and not (replace and there.get("command") == asked.get("command")):
                 raise ValueError(
                     f"out must be a new folder or one of the same command, but {str(path)!r} holds another run."
                 )
-            return there
+            for sub in ("blocks", "windows") if replace else ():
+                shutil.rmtree(path / sub, ignore_errors=True)
+            write_whole(path / "manifest.toml", tomli_w.dumps(complete).encode())
+            return cls(path, complete)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ValueError(f"out must be a new or empty folder, but {str(path)!r} is neither, nor a run.")
         write_whole(path / "manifest.toml", tomli_w.dumps(complete).encode())
         return cls(path, complete)
-
-    def _replaced(self, manifest: dict[str, Any]) -> "Run":
-        for sub in ("blocks", "windows"):
-            shutil.rmtree(self.folder / sub, ignore_errors=True)
-        write_whole(self.folder / "manifest.toml", tomli_w.dumps(manifest).encode())
-        return Run(self.folder, manifest)
 
     def append(self, blocks: Sequence[Block]) -> None:
         """Land blocks in one new file; its name is a digest of what it holds."""
@@ -204,27 +200,23 @@ def _table(block: Block) -> pa.Table:
     return pa.table(columns)
 
 
-def _write_whole(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, making its folder if needed.
 
     Raises:
         ValueError: the place cannot be written.
     """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, content)
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"out must be a place that can be written, but {str(path)!r} cannot: {error.strerror}."

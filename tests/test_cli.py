@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from checks.report import load_verdicts
 from gradbounds import runs
 from gradbounds.cli import main
 from simulate import Cell, Run, network
-from theory import Stack
+from theory import QUANTITIES, Stack
 
 
 def call(*arguments, cwd=None):
@@ -123,6 +124,7 @@ def test_sweep_check_and_figures(run, tmp_path, capsys):
     said = capsys.readouterr().out
     assert code == 0, said
     assert "0 agree within 3%" in said, "widths of 8 to 32 are shown, not judged"
+    assert "Nothing was wide enough to be judged" in said
     assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
     assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
     drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
@@ -154,6 +156,40 @@ def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
     assert "holds another run" in capsys.readouterr().err
 
 
+def test_more_draws_continue_a_sweep(tmp_path, capsys):
+    arguments = ["sweep", "--placement", "post", "--width", "8", "--depth", "1", "--out", str(tmp_path / "run")]
+    assert main([*arguments, "--draws", "5"]) == 0
+    assert "1 cells of 64 draws (whole blocks)" in capsys.readouterr().out
+    first = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.parquet")}
+    assert main([*arguments, "--draws", "100"]) == 0
+    assert "1 cells of 128 draws (whole blocks)" in capsys.readouterr().out
+    assert all(path.read_bytes() == content for path, content in first.items())
+    assert Run.open(tmp_path / "run").manifest["draws"] == 100
+
+
+def test_verify_replaces_its_own_run_only(run, capsys):
+    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
+    assert main(["verify", "--out", str(run)]) == 2
+    assert "holds another run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
+
+
+def test_the_whole_comparison_as_csv(run, tmp_path):
+    assert main(["check", str(run), "--csv", str(tmp_path / "new" / "table.csv")]) == 0
+    table = pd.read_csv(tmp_path / "new" / "table.csv")
+    layers = sum(q.per_layer for q in QUANTITIES.values())
+    rows = [layers * s.stack.depth + len(QUANTITIES) - layers for s in Run.open(run).samples()]
+    assert len(table) == sum(rows)
+    assert set(table["agreement"].dropna()) == {"beyond"}
+    assert {"placement", "width", "quantity", "layer", "mean", "sem", "predicted"} <= set(table.columns)
+
+
+def test_networks_that_do_not_fit_into_memory(tmp_path, capsys):
+    assert main(["sweep", "--width", "10000000", "--depth", "1", "--out", str(tmp_path / "run")]) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
+    assert "must fit into the memory of 'cpu': one network of width 10000000" in line
+
+
 def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -183,9 +219,10 @@ def test_verify_leaves_a_report_data_and_figures(verified):
     assert len(Run.open(out).samples()) == cells
 
 
-def test_a_reader_that_stops_reading_is_no_error(run):
-    command = f"{sys.executable} -m gradbounds check {run} | head -1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("command", ["check RUN", "bound"])
+def test_a_reader_that_stops_reading_is_no_error(run, command):
+    line = f"{sys.executable} -m gradbounds {command.replace('RUN', str(run))} | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
 

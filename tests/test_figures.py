@@ -7,7 +7,7 @@ from checks import comparison
 from checks.profiles import profile_cells
 from checks.theorem1 import last_layer_table
 from figures import hidden_energy, layer_profile, scaling
-from figures.style import TITLES
+from theory.stack import TITLES
 
 
 def error_bars(axes):

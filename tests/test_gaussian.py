@@ -87,7 +87,7 @@ def test_overlap_curve_interpolates_the_overlap(scale, vocab):
     np.testing.assert_allclose(softmax_overlap_curve(scale, vocab)(correlation), direct, atol=1e-7 * max(direct))
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 5.0])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 5.0, 20.0])
 def test_cross_entropy_of_two_classes(scale):
     """V = 2: E log(1 + e^x) with x the logit difference, N(0, 2 scale²)."""
 
@@ -95,6 +95,14 @@ def test_cross_entropy_of_two_classes(scale):
         return np.logaddexp(0, np.sqrt(2) * scale * x) * stats.norm.pdf(x)
 
     assert cross_entropy(scale, 2) == pytest.approx(integrate.quad(integrand, -12, 12, epsabs=1e-12)[0], abs=1e-9)
+
+
+def test_cross_entropy_of_saturated_logits():
+    """The largest of V normals, times the scale: E max = V ∫ x φ Φ^(V−1); log S − max is O(1) of it."""
+    top = 64 * integrate.quad(lambda x: x * stats.norm.pdf(x) * stats.norm.cdf(x) ** 63, -9, 9)[0]
+    assert cross_entropy(1500.0, 64) / 1500 == pytest.approx(top, rel=1e-3)
+    with pytest.raises(ValueError, match="^output_scale must be at most 2000 for a prediction"):
+        cross_entropy(1e30, 64)
 
 
 def test_cross_entropy_of_a_large_vocabulary():

@@ -71,10 +71,15 @@ def test_every_claim_has_a_verdict_on_a_full_grid():
     ],
 )
 def test_lemmas_that_samples_break_fail(claim, placement, quantity, change):
-    cells = [made(stack, **{quantity: change}) for stack in stacks(placement)]
+    cells = [made(stack, **{quantity: change}) for stack in stacks(placement, (1024,))]
     row = only(cells, claim)
     assert row.verdict == "fails"
     assert row.agreement == "differs" or claim in ("L1", "L2c")
+
+
+def test_too_narrow_a_network_does_not_differ_from_theory():
+    cells = [made(s, hidden_energy=lambda m: 1.06 * m) for s in stacks("pre", (64,))]
+    assert (only(cells, "L2b").agreement, only(cells, "L2b").verdict) == ("beyond", "holds with a correction")
 
 
 def test_lemma2_pre_counts_how_far_its_index_is_wrong():
@@ -109,7 +114,7 @@ def test_bound_words():
 
 def test_few_draws_decide_nothing():
     few = Samples(Cell(Stack()), 0, {name: value[:31] for name, value in made(Stack()).items()})
-    assert {v.claim for v in verdicts([few])} == {"L3"}
+    assert verdicts([few]) == []
 
 
 def test_bands_are_undecided_when_nothing_is_measured_well():
@@ -153,7 +158,7 @@ def test_profiles_that_follow_the_paper_are_not_called_failing():
 def test_cells_of_text_give_no_verdicts():
     cells = [made(s) for s in stacks("post")]
     text = [dataclasses.replace(c, cell=dataclasses.replace(c.cell, text=one_word(c.stack.tokens))) for c in cells]
-    assert {v.claim for v in verdicts(text)} == {"L3"}, "Lemma 3 is about a function and needs no cells"
+    assert verdicts(text) == []
 
 
 def one_word(tokens):

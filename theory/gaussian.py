@@ -10,6 +10,7 @@ from numpy.polynomial.chebyshev import Chebyshev
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 from scipy.interpolate import make_interp_spline
+from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 Entry = TypeVar("Entry", float, Array)
@@ -18,7 +19,10 @@ Smooth = Callable[[Array], Any]
 # Every integrand below is analytic and varies on a scale of at least 1 in ln t, so the trapezoidal rule on the line
 # converges like exp(-π²/step): 0.4 leaves about 1e-11. Gaussian tails are cut at 9 standard deviations (1e-18).
 _STEP = 0.4
-_LARGEST_TABLE = 5e7
+_LARGEST_TABLE = 2e7
+
+LARGEST_SCALE = 2000.0
+"""Largest scale of logits that the quadratures reach; √d at four million."""
 _PER_TURN = 0.5 / math.pi
 _TAIL = 9.0
 _BELOW_ONE = np.nextafter(1.0, 0.0)
@@ -71,7 +75,7 @@ def softmax_overlap(correlation: float, scale: float, vocab: int) -> float:
     if len(w) * len(log_t) > _LARGEST_TABLE:
         raise ValueError(
             f"output_scale must be smaller for tokens this alike, got a logit scale of {scale:g} at correlation "
-            f"{correlation:.6f}; the prediction's quadrature reaches a scale of about 100 there."
+            f"{correlation:.6f}; the prediction's quadrature reaches a scale of about 50 there."
         )
     miss, hit = _conditional_factors(own, log_t[0] - _TAIL * shared, log_t[-1] + _TAIL * shared)
     points = log_t[:, None] + shared * w
@@ -111,12 +115,17 @@ def softmax_overlap_curve(scale: float, vocab: int) -> Callable[[Array], Array]:
 def cross_entropy(scale: float, vocab: int) -> float:
     """E[log Σ_v e^(a_v)] − E[a_y] in nats for V independent N(0, scale²) logits and a label drawn independently.
 
-    E[log S] = ∫ (e^(−t) − E[e^(−tS)]) dt/t, one integral in ln t (Frullani).
+    E[log S] = ∫ (e^(−t) − E[e^(−tS)]) dt/t (Frullani). In ln t the first term is a step that no large scale smooths;
+    a Gaussian step of the same centre takes its place, at the price of Euler's constant γ.
+
+    Raises:
+        ValueError: scale is beyond `LARGEST_SCALE`.
     """
     z, weights = _normal_rule(scale / _STEP)
-    log_t = _log_t_grid(scale, vocab, _STEP)  # exp(-t) is not smoothed, so the step stays
+    step = _step(scale, vocab)
+    log_t = _log_t_grid(scale, vocab, step)
     survival = _power(_miss(log_t[:, None] + scale * z) @ weights, vocab)
-    return float(trapezoid(1.0 - _miss(log_t) - survival, dx=_STEP))
+    return float(trapezoid(ndtr(-log_t / max(1.0, scale)) - survival, dx=step) - np.euler_gamma)
 
 
 def _power(complement: Array, exponent: int) -> Array:
@@ -132,12 +141,18 @@ def _step(smoothing: float, vocab: int) -> float:
 def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
     """Where ln t matters: from 1/t beyond any likely sum of exponentials to 1/t below any likely term."""
     low = -np.log(vocab) - scale * (np.sqrt(2.0 * np.log(vocab)) + _TAIL) - 25.0
-    high = scale * _TAIL + 4.0
+    high = max(1.0, scale) * _TAIL + 4.0
     return np.arange(low, high + step, step)
 
 
 def _normal_rule(density: float) -> tuple[Array, Array]:
-    """Symmetric trapezoidal nodes and weights of N(0, 1), at least so many nodes per standard deviation, and 2."""
+    """Symmetric trapezoidal nodes and weights of N(0, 1), at least so many nodes per standard deviation, and 2.
+
+    Raises:
+        ValueError: more nodes than `LARGEST_SCALE` takes.
+    """
+    if density > LARGEST_SCALE / _STEP:
+        raise ValueError(f"output_scale must be at most {LARGEST_SCALE:g} for a prediction, got {density * _STEP:g}.")
     step = 1.0 / max(2.0, density)
     count = int(np.ceil(_TAIL / step))
     nodes: Array = step * np.arange(-count, count + 1, dtype=float)

@@ -6,6 +6,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, get_args
 
 Placement = Literal["post", "pre"]
+TITLES: dict[str, str] = {"post": "Post-LN", "pre": "Pre-LN"}
+"""Placements as prose and pictures have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

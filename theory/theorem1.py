@@ -69,11 +69,13 @@ def probability() -> sp.Expr:
     Lemma 5: P[Y ≤ a] ≤ E[B − Y]/(B − a) if Y ≤ B surely. The proof has Y ≤ B only with probability 1 − δ.
 
     >>> probability()
-    -delta - 10*epsilon/(10*epsilon + 9) + 99/100
+    -delta - epsilon/(epsilon + 9/10) + 99/100
     """
     mean = sp.Symbol("EY", positive=True)
     top = (1 + epsilon) * mean
-    low_tail = sp.simplify((top - mean) / (top - ALPHA * mean))
+    numerator, denominator = sp.fraction(sp.simplify((top - mean) / (top - ALPHA * mean)))
+    leading = sp.Poly(denominator, epsilon).LC()  # so that it reads as the paper has it
+    low_tail = (numerator / leading) / sp.expand(denominator / leading)
     return sp.Rational(99, 100) - delta - low_tail
 
 
@@ -110,11 +112,13 @@ class Bound:
         value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.
         loss_gradient: B, the bound on ‖∂L_i/∂x_out,i‖.
         head_failure: probability that B itself is too small, to be added to the theorem's; 0 if W_emb was known.
+        head_margin: the t in B; 0 if W_emb was known.
     """
 
     value: NDArray[np.float64]
     loss_gradient: NDArray[np.float64]
     head_failure: float
+    head_margin: float
 
 
 def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
@@ -134,6 +138,6 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
         )
         failure = HEAD_FAILURE
     else:
-        gradient, failure = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0
+        gradient, failure, t = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0, 0.0
     value = sp.lambdify((d, L, B), bound(stack.placement))(stack.width, stack.depth, np.asarray(gradient))
-    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure)
+    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure, head_margin=t)

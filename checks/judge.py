@@ -27,7 +27,7 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *lemma2_post(judged),
         *lemma2_pre(judged),
         *lemma2_attention(judged),
-        *lemma3(),
+        *(lemma3() if judged else []),  # about a function, and sampled on the spot; of no use beside a text
         *bound_kept(judged),
         *width_exponent(judged),
         *depth_exponent(unit_output),
