@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from checks.exponents import depth_exponent, width_exponent
 from checks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.profiles import post_profile, pre_profile
-from checks.theorem1 import bound_kept, depth_exponent, width_exponent
+from checks.theorem1 import bound_kept
 from checks.verdict import Verdict
 from simulate import Samples
 from theory import Stack
