@@ -36,20 +36,19 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 def _width_row(part: str, series: list[Samples]) -> Verdict:
     widths = np.array([float(s.stack.width) for s in series])
     last = last_layers(series)
-    measured, predicted, of_bound = last.exponents(widths)
-    claimed = replace(last, predicted=widths * np.sqrt(np.log(widths))).exponents(widths)[1]
+    measured = last.exponent(widths, last.measured)
+    predicted = last.exponent(widths, last.predicted).exponent
+    claimed = last.exponent(widths, widths * np.sqrt(np.log(widths))).exponent
     loose = float(last.bound[-1] / last.norm[-1].mean)
     below = claimed - measured.exponent > CHANCE * measured.sem
     note = f"bound over norm is x{significant(loose)} at d = {widths[-1]:.0f}"
     if series[0].stack.vocab * widths[-1] == series[-1].stack.vocab * widths[0]:
-        slack = np.sqrt(widths * np.log(100 * widths))
-        reference = replace(last, predicted=slack).exponents(widths)[1]
-        note += (
-            f" and grows like d^{of_bound - measured.exponent:.3f}; sqrt(d ln 100d) has {reference:.3f} over this grid"
-        )
+        slack = last.exponent(widths, last.bound).exponent - measured.exponent
+        reference = last.exponent(widths, np.sqrt(widths * np.log(100 * widths))).exponent
+        note += f" and grows like d^{slack:.3f}; sqrt(d ln 100d) has {reference:.3f} over this grid"
     if series[0].stack.output_scale != series[-1].stack.output_scale:
         gradient = np.sqrt([float(prediction_of(s)["loss_gradient_sq"]) for s in series])
-        own = replace(last, predicted=gradient).exponents(widths)[1]
+        own = last.exponent(widths, gradient).exponent
         note += (
             f"; ||dL_i/dx_out,i|| itself grows like d^{own:.3f} here (by theory), where the paper has O(1), so an "
             "exponent near 1 is no support for d sqrt(ln d)"
@@ -78,7 +77,9 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < 3:
             continue
-        measured, predicted, _ = last_layers(series).exponents(depths)
+        last = last_layers(series)
+        measured = last.exponent(depths, last.measured)
+        predicted = last.exponent(depths, last.predicted).exponent
         claimed = {"post": 0.0, "pre": -0.5}[placement]
         limit = _depth_limit(series[-1].stack)
         agreement = _exponent_agreement(measured, predicted, depths, series[0].stack)

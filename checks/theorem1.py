@@ -40,15 +40,15 @@ class LastLayer:
     predicted: Array
     bound: Array
 
-    def exponents(self, x: Array) -> tuple[PowerLaw, float, float]:
-        """Against x: the measured exponent, and those of prediction and bound over the same x and weights."""
+    @property
+    def measured(self) -> Array:
+        """The means of `norm`."""
+        return np.array([float(n.mean) for n in self.norm])
+
+    def exponent(self, x: Array, values: Array) -> PowerLaw:
+        """The exponent of values against x, with the weights of the measured norms: the same for every curve."""
         relative = np.array([float(n.sem / n.mean) for n in self.norm])
-        mean = np.array([float(n.mean) for n in self.norm])
-        return (
-            power_law(x, mean, relative * mean),
-            power_law(x, self.predicted, relative * self.predicted).exponent,
-            power_law(x, self.bound, relative * self.bound).exponent,
-        )
+        return power_law(x, values, relative * values)
 
 
 def last_layers(cells: Sequence[Samples]) -> LastLayer:

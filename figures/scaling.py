@@ -1,6 +1,5 @@
 """Theorem 1 in one picture: bound, prediction and samples of the last layer's gradient against d or L."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -47,7 +46,6 @@ def longest_series(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]
         ValueError: no series has two different values of `against`.
     """
     rows = table[table["text"] == ""].copy()
-    rows = rows[~np.isclose(rows["output_scale"] ** 2, rows["width"])]
     fixed = ["depth", "tokens", "output_scale"] if against == "width" else ["width", "tokens", "output_scale", "vocab"]
     if against == "width":
         rows["ratio"] = rows["vocab"] / rows["width"]
@@ -66,4 +64,6 @@ def longest_series(table: pd.DataFrame, against: str) -> dict[str, pd.DataFrame]
 def _setting(rows: pd.DataFrame, against: str) -> str:
     first = rows.iloc[0]
     other = f"$L = {first['depth']}$" if against == "width" else f"$d = {first['width']}$"
-    return f"{other}, $n = {first['tokens']}$"
+    follows = against == "width" and first["vocab"] == first["width"]
+    vocab = "d" if follows else f"{first['vocab'] / first['width']:g} d" if against == "width" else first["vocab"]
+    return f"{other}, $n = {first['tokens']}$, $V = {vocab}$"

@@ -15,7 +15,7 @@ import gradbounds
 from gradbounds.grid import Grid, stacks
 from theory import Stack
 
-FINE, CHANGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
 Flag = tyro.conf.arg
 

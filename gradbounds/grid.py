@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import field, fields, make_dataclass
 from itertools import product
+from types import GenericAlias
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -28,7 +29,7 @@ def _flag(f: Any) -> tuple[str, Any, Any]:
     said = f.metadata["help"] + (f"; {' or '.join(map(repr, words))} follows the width" if words else "")
     return (
         f.name,
-        Annotated[tuple.__class_getitem__((kind, ...)), tyro.conf.arg(help=said)],
+        Annotated[GenericAlias(tuple, (kind, ...)), tyro.conf.arg(help=said)],
         field(default=_DEFAULTS.get(f.name, (f.default,))),
     )
 

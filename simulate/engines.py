@@ -72,7 +72,7 @@ class GradientNorms:
 
 
 def apply_map(engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float) -> Tensor:
-    """X W for a fresh random W of the engine, differentiable once; its squared gradient norm goes to the engine."""
+    """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm."""
     random_map = engine.map(name, rows.shape[-1], d_out, std)
     product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
     return product

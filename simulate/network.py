@@ -46,13 +46,13 @@ def residual(x: Stream, branch: Stream) -> Stream:
 
 
 def post_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
-    """LN(x + f(x)), and the residual sum."""
+    """Post-LN, LN(x + f(x)), and the residual sum."""
     total = residual(x, branch(x))
     return layer_norm(total), total
 
 
 def pre_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
-    """X + f(LN(x)), which is the residual sum as well."""
+    """Pre-LN, x + f(LN(x)), which is the residual sum as well."""
     total = residual(x, branch(layer_norm(x)))
     return total, total
 

@@ -84,7 +84,7 @@ class Run:
         path = Path(folder)
         complete = {"format": FORMAT} | dict(manifest)
         if (path / "manifest.toml").exists():
-            there = cls.open(path).manifest["request"]
+            there = cls.open(path).manifest.get("request", {})
             asked = complete["request"]
             if there != asked and not (replace and there.get("command") == asked.get("command")):
                 raise ValueError(
@@ -103,8 +103,8 @@ class Run:
         """Land blocks in one new file; its name is a digest of what it holds."""
         if not blocks:
             return
-        for text in {b.cell.text.digest: b.cell for b in blocks if b.cell.text is not None}.values():
-            self._keep_windows(text)
+        for cell in {block.cell.name: block.cell for block in blocks}.values():
+            self._keep_windows(cell)
         label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
         table = pa.concat_tables([_table(block) for block in blocks], promote_options="default")
         sink = pa.BufferOutputStream()
@@ -164,7 +164,8 @@ class Run:
         return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
 
     def _keep_windows(self, cell: Cell) -> None:
-        assert cell.text is not None
+        if cell.text is None:
+            return
         file = self._windows_file(cell.text.digest, cell.stack)
         if file.exists():
             return

@@ -26,6 +26,7 @@ def test_scaling(small_grid, against, values):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         assert f"{against} $" in axes.get_xlabel()
         assert TITLES[placement] in axes.get_title()
+        assert ("$V = d$" if against == "width" else "$V = 64$") in axes.get_title()
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(v) for v in values]
         rows = table[(table["placement"] == placement)]
         rows = rows[rows["depth"] == 2] if against == "width" else rows[rows["width"] == 256]

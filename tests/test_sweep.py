@@ -43,6 +43,19 @@ def test_what_is_read_back_is_what_sample_gives(tmp_path, cells):
             np.testing.assert_array_equal(stored.cell.text.ids, cell.text.ids)
 
 
+def test_one_text_under_several_stacks(tmp_path):
+    """Tokens and vocabulary decide a text's windows: every Stack keeps its own."""
+    path = tmp_path / "words.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
+    stacks = [Stack(width=8, depth=1, tokens=n, vocab=v) for n in (2, 4) for v in (3, 6)]
+    cells = [Cell(s, text=read_windows(path, tokens=s.tokens, vocab=s.vocab)) for s in stacks]
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=1, seed=3, run=run)
+    stored = {s.stack: s.cell.text.ids for s in run.samples()}
+    for cell in cells:
+        np.testing.assert_array_equal(stored[cell.stack], cell.text.ids)
+
+
 def test_workers_and_order_change_nothing(tmp_path, cells):
     one, two = (Run.create(tmp_path / name, REQUEST) for name in ("one", "two"))
     sweep(cells, draws=70, seed=3, run=one)
@@ -112,6 +125,9 @@ def test_folders_that_are_no_run(tmp_path):
     run = Run.create(tmp_path / "empty", REQUEST)
     with pytest.raises(ValueError, match="^run must hold draws, but .* has none"):
         run.samples()
+    (tmp_path / "empty" / "manifest.toml").write_text("format = 1\n")
+    with pytest.raises(ValueError, match="^out must be a new folder or one of the same command"):
+        Run.create(tmp_path / "empty", REQUEST)
     (tmp_path / "empty" / "manifest.toml").write_text("format = 99\n")
     with pytest.raises(ValueError, match="^run must have format 1, but .* has 99"):
         Run.open(tmp_path / "empty")

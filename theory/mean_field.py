@@ -110,7 +110,7 @@ def relu_feed_forward(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback]
 
 
 def post_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
-    """LN(x + f(x)): its output kernel, the kernel of the residual sum, and its pullback."""
+    """Post-LN, LN(x + f(x)): its output kernel, the kernel of the residual sum, and its pullback."""
     output, branch_pullback = branch(tokens, kernel)
     residual = kernel + output
     scales = tokens.scales(residual)
@@ -124,7 +124,7 @@ def post_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, K
 
 
 def pre_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
-    """X + f(LN(x)): its output kernel, the same as that of the residual sum, and its pullback."""
+    """Pre-LN, x + f(LN(x)): its output kernel, the same as that of the residual sum, and its pullback."""
     scales = tokens.scales(kernel)
     output, branch_pullback = branch(tokens, kernel / scales)
     residual = kernel + output
