@@ -79,6 +79,10 @@ class Cell:
         normals = 3 * s.depth * s.width**2 + s.vocab * s.width + s.tokens * s.width
         return max(1, min(_BLOCK_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
+    def blocks(self, draws: int) -> int:
+        """How many blocks hold at least so many draws."""
+        return -(-draws // self.draws_per_block)
+
     def block_seed(self, seed: int, block: int) -> int:
         """The seed of a block's generator.
 

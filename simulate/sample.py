@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from simulate.cell import Cell, DtypeName, EngineName, check_device
 from simulate.engines import DenseEngine
 from simulate.network import run
+from simulate.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
 from theory.stack import Stack
 
@@ -25,12 +26,12 @@ class Samples(Mapping[str, NDArray[np.floating]]):
 
     Attributes:
         cell: what was sampled, and how.
-        seed: the root seed.
+        seeds: the root seed of every draw, (draws,); they differ where runs of several seeds were merged.
         arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1.
     """
 
     cell: Cell
-    seed: int
+    seeds: NDArray[np.integer]
     arrays: dict[str, NDArray[np.floating]]
 
     def __getitem__(self, name: str) -> NDArray[np.floating]:
@@ -50,33 +51,17 @@ class Samples(Mapping[str, NDArray[np.floating]]):
     @property
     def draws(self) -> int:
         """The number of draws."""
-        return len(self.arrays["loss"])
+        return len(self.seeds)
 
     def to_frame(self) -> pd.DataFrame:
-        """A tidy table: one row per draw, quantity and layer; `layer` is <NA> for values of the whole network."""
-        fields = asdict(self.cell.stack) | {
-            "engine": self.cell.engine,
-            "device": self.cell.device_kind,
-            "dtype": self.cell.dtype,
-            "text": "" if self.cell.text is None else self.cell.text.source,
-            "seed": self.seed,
-        }
-        parts = []
-        for name, value in self.arrays.items():
-            layers = value.shape[1] if value.ndim == 2 else 1
-            layer = np.tile(np.arange(1, layers + 1), self.draws)
-            parts.append(
-                pd.DataFrame(
-                    {
-                        "draw": np.repeat(np.arange(self.draws), layers),
-                        "quantity": name,
-                        "layer": pd.array(layer if value.ndim == 2 else [pd.NA] * len(layer), dtype="Int64"),
-                        "value": value.ravel(),
-                    }
-                )
-            )
-        table = pd.concat(parts, ignore_index=True)
-        return table.assign(**fields)[[*fields, *table.columns]]
+        """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        constants = cell_columns(self.cell)
+        if self.cell.text is not None:
+            constants["text"] = self.cell.text.source
+        draws = pd.DataFrame({"seed": self.seeds, "draw": np.arange(self.draws)}).assign(**constants)
+        known = np.ones(self.draws, dtype=bool)
+        values = {name: (value.ravel(), known) for name, value in self.arrays.items()}
+        return layer_frame(draws[[*constants, "seed", "draw"]], values)
 
 
 def sample(
@@ -116,8 +101,9 @@ def sample(
     check_device(device)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
-    blocks = [sample_block(cell, seed, block) for block in range(-(-draws // cell.draws_per_block))]
-    return Samples(cell, seed, {name: np.concatenate([b[name] for b in blocks])[:draws] for name in blocks[0]})
+    blocks = [sample_block(cell, seed, block) for block in range(cell.blocks(draws))]
+    values = {name: np.concatenate([b[name] for b in blocks])[:draws] for name in blocks[0]}
+    return Samples(cell, np.full(draws, seed), values)
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:

@@ -3,42 +3,40 @@
     RUN/manifest.toml            what was asked, with which versions, where
     RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
     RUN/windows/*.parquet        word ids of the texts, so that a run can be predicted where the text is not
+    RUN/sweep.log                when what landed
 
-Every file is written whole or not at all: temporary name, fsync, rename.
+Every file but the log is written whole or not at all. One process at a time may write into a folder.
 """
 
 import hashlib
-import os
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
-from numpy.typing import NDArray
 
 from simulate.cell import Cell
+from simulate.files import remove_temporaries, write_whole
 from simulate.sample import Samples
+from simulate.tables import Block, block_rows, cell_of, quantity_arrays, rows_frame
 from simulate.text import TextWindows
-from theory.quantities import QUANTITIES
 from theory.stack import Stack
 
 FORMAT = 1
+MANIFEST = "manifest.toml"
+_LOCK = ".lock"
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """The draws of one block of a cell, by quantity name."""
-
-    cell: Cell
-    seed: int
-    index: int
-    values: Mapping[str, NDArray[np.floating]]
+Landed = tuple[str, int, int]
+"""A block on disk: cell name, root seed, block index."""
 
 
 class Run:
@@ -57,10 +55,10 @@ class Run:
         """
         path = Path(folder)
         try:
-            manifest = tomllib.loads((path / "manifest.toml").read_text(encoding="utf-8"))
+            manifest = tomllib.loads((path / MANIFEST).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ValueError(
-                f"run must be a folder that `gradbounds sweep` wrote, but {str(path)!r} has no readable manifest.toml."
+                f"run must be a folder that `gradbounds sweep` wrote, but {str(path)!r} has no readable {MANIFEST}."
             ) from error
         if manifest.get("format") != FORMAT:
             raise ValueError(
@@ -70,155 +68,186 @@ class Run:
         return cls(path, manifest)
 
     @classmethod
-    def create(cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False) -> "Run":
+    def create(
+        cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
+    ) -> "Run":
         """A new run, or the one already there if it was asked for the same `request`.
 
         Args:
             folder: where.
             manifest: `request`, the command and what fixes its numbers, and anything else worth keeping.
             replace: start anew where a run of the same command is there, instead of continuing it.
+            resume: whether to continue; if not, a run that is there is refused.
 
         Raises:
-            ValueError: the folder holds something else, or cannot be written.
+            ValueError: the folder holds something else, is in use, or cannot be written.
         """
         path = Path(folder)
         complete = {"format": FORMAT} | dict(manifest)
-        if (path / "manifest.toml").exists():
-            there = cls.open(path).manifest.get("request", {})
-            asked = complete["request"]
-            if there != asked and not (replace and there.get("command") == asked.get("command")):
+        is_run = (path / MANIFEST).exists()
+        if not is_run and path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - {_LOCK}):
+            raise ValueError(
+                f"out must be a new or empty folder, but {str(path)!r} is neither, nor a run with a {MANIFEST}."
+            )
+        if is_run:
+            before = cls.open(path).manifest
+            there = before.get("request", {})
+            same = there == complete["request"] and resume
+            if not same and not (replace and there.get("command") == complete["request"].get("command")):
                 raise ValueError(
-                    f"out must be a new folder or one of the same command, but {str(path)!r} holds another run."
+                    f"out must be a new folder{' or one of the same command' if resume else ''}, but {str(path)!r} "
+                    f"holds {'another' if resume else 'a'} run; choose another folder."
                 )
+            if same:
+                complete["sessions"] = [*before.get("sessions", []), *complete.get("sessions", [])]
+        run = cls(path, complete)
+        with run.hold():
             for sub in ("blocks", "windows") if replace else ():
                 shutil.rmtree(path / sub, ignore_errors=True)
-            write_whole(path / "manifest.toml", tomli_w.dumps(complete).encode())
-            return cls(path, complete)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ValueError(f"out must be a new or empty folder, but {str(path)!r} is neither, nor a run.")
-        write_whole(path / "manifest.toml", tomli_w.dumps(complete).encode())
-        return cls(path, complete)
+            write_whole(path / MANIFEST, tomli_w.dumps(complete).encode())
+        return run
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the folder's one writer; the hold ends with the process, however it ends.
+
+        Raises:
+            ValueError: another process is, or the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
+            lock.acquire()
+        except filelock.Timeout:
+            raise ValueError(
+                f"out must not be in use, but another process writes into {str(self.folder)!r}; wait for it, or choose "
+                "another folder."
+            ) from None
+        except OSError as error:
+            raise ValueError(
+                f"out must be a place that can be written, but {str(self.folder)!r} cannot: {error.strerror}."
+            ) from error
+        try:
+            for sub in ("", "blocks", "windows"):
+                remove_temporaries(self.folder / sub)
+            yield
+        finally:
+            lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Land blocks in one new file; its name is a digest of what it holds."""
-        if not blocks:
-            return
-        for cell in {block.cell.name: block.cell for block in blocks}.values():
-            self._keep_windows(cell)
-        label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
-        table = pa.concat_tables([_table(block) for block in blocks], promote_options="default")
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        name = hashlib.sha256(label.encode()).hexdigest()[:16]
-        write_whole(self.folder / "blocks" / f"{name}.parquet", sink.getvalue().to_pybytes())
+        """Land blocks in one new file, named by its place in the order of landing and a digest of what it holds."""
+        if blocks:
+            label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
+            self.append_rows(block_rows(blocks), label)
 
-    def landed(self) -> set[tuple[str, int]]:
-        """The blocks on disk, as (cell name, block index)."""
-        table = self._rows(["cell", "block"])
-        if table is None:
-            return set()
-        pairs = table.group_by(["cell", "block"]).aggregate([])
-        return set(zip(pairs["cell"].to_pylist(), pairs["block"].to_pylist(), strict=True))
+    def append_rows(self, rows: pa.Table, label: str) -> None:
+        """Land rows that `block_rows` made; equal labels stand for equal rows."""
+        number = max((int(file.name.partition("-")[0]) for file in self._files()), default=-1) + 1
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd")
+        digest = hashlib.sha256(label.encode()).hexdigest()[:16]
+        write_whole(self.folder / "blocks" / f"{number:06}-{digest}.parquet", sink.getvalue().to_pybytes())
+
+    def landed(self) -> set[Landed]:
+        """The blocks on disk.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        found: set[Landed] = set()
+        for rows in self.tables(["cell", "seed", "block"]):
+            blocks = rows.group_by(rows.column_names).aggregate([])
+            found.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
+        return found
 
     def samples(self) -> list[Samples]:
         """Every cell of the run with all its draws, in the order of their Stack's fields.
 
+        Draws of the same cell under several seeds are independent and stand together.
+
         Raises:
-            ValueError: the run holds no draws yet, or a file is damaged.
+            ValueError: the run holds no draws yet, a file is damaged, or a cell is of a later version.
         """
-        table = self._rows(None)
-        if table is None:
+        tables = list(self.tables())
+        if not tables:
             raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
-        table = table.sort_by([("cell", "ascending"), ("draw", "ascending")])
+        table = pa.concat_tables(tables, promote_options="permissive")
+        table = table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")])
         names = table["cell"].to_numpy(zero_copy_only=False)
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1), len(names)]
-        cells = [self._samples(table.slice(a, b - a)) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+        cells = []
+        for first, end in zip(starts[:-1], starts[1:], strict=True):
+            rows = table.slice(first, end - first)
+            cell = cell_of(rows, self._windows)
+            cells.append(Samples(cell, rows["seed"].to_numpy(), quantity_arrays(rows, cell.stack.depth)))
         return sorted(cells, key=lambda s: (s.cell.text is not None, astuple(s.stack)))
 
-    def _rows(self, columns: list[str] | None) -> pa.Table | None:
-        files = sorted((self.folder / "blocks").glob("*.parquet"))
-        if not files:
-            return None
-        try:
-            return pa.concat_tables([pq.read_table(file, columns=columns) for file in files], promote_options="default")
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"run {str(self.folder)!r} has a damaged file: {error}") from error
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
 
-    def _samples(self, rows: pa.Table) -> Samples:
-        first = rows.slice(0, 1).to_pylist()[0]
-        stack = Stack(**{f.name: first[f.name] for f in fields(Stack)})
-        text = self._windows(first["text"], stack) if first["text"] else None
-        values: dict[str, NDArray[np.floating]] = {}
-        for name, quantity in QUANTITIES.items():
-            if name not in rows.column_names or first[name] is None:
-                continue
-            column = rows[name].combine_chunks()
-            if quantity.per_layer:
-                values[name] = column.flatten().to_numpy().reshape(len(column), stack.depth)
-            else:
-                values[name] = column.to_numpy()
-        cell = Cell(stack, first["engine"], first["device"], first["dtype"], text)
-        return Samples(cell, first["seed"], values)
+        Raises:
+            ValueError: a file is damaged.
+        """
+        sources = {}
+        for file in (self.folder / "windows").glob("*.parquet"):
+            about = _readable(lambda f=file: pq.read_schema(f), file).metadata
+            sources[about[b"digest"].decode()] = about[b"source"].decode()
+        for rows in self.tables():
+            yield rows_frame(rows, sources)
+
+    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The files of draws, in the order in which they landed.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        for file in self._files():
+            yield _readable(lambda f=file: _rows_of(f, columns), file)
+
+    def _files(self) -> list[Path]:
+        return sorted((self.folder / "blocks").glob("*.parquet"))
 
     def _windows_file(self, digest: str, stack: Stack) -> Path:
         return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
 
-    def _keep_windows(self, cell: Cell) -> None:
-        if cell.text is None:
-            return
-        file = self._windows_file(cell.text.digest, cell.stack)
-        if file.exists():
-            return
-        table = pa.table(
-            {"ids": pa.array(list(cell.text.ids))}, metadata={"digest": cell.text.digest, "source": cell.text.source}
-        )
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        write_whole(file, sink.getvalue().to_pybytes())
+    def keep_windows(self, cells: Iterable[Cell]) -> None:
+        """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
+        for cell in cells:
+            if cell.text is None or (file := self._windows_file(cell.text.digest, cell.stack)).exists():
+                continue
+            about = {"digest": cell.text.digest, "source": cell.text.source}
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.table({"ids": pa.array(list(cell.text.ids))}, metadata=about), sink, compression="zstd")
+            write_whole(file, sink.getvalue().to_pybytes())
 
     def _windows(self, digest: str, stack: Stack) -> TextWindows:
         file = self._windows_file(digest, stack)
-        try:
-            table = pq.read_table(file)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"run {str(self.folder)!r} lacks its windows of text {file.name}.") from error
+        if not file.exists():
+            raise ValueError(
+                f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
+            )
+        table = _readable(lambda: pq.read_table(file), file)
         ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, stack.tokens + 1)
         return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
 
 
-def _table(block: Block) -> pa.Table:
-    draws = len(block.values["loss"])
-    constants: dict[str, Any] = {"cell": block.cell.name} | asdict(block.cell.stack)
-    constants |= {"engine": block.cell.engine, "device": block.cell.device_kind, "dtype": block.cell.dtype}
-    constants |= {"text": block.cell.text.digest if block.cell.text else "", "seed": block.seed, "block": block.index}
-    columns: dict[str, Any] = {name: pa.array([value] * draws) for name, value in constants.items()}
-    columns["draw"] = pa.array(block.index * block.cell.draws_per_block + np.arange(draws))
-    for name, value in block.values.items():
-        flat = pa.array(np.ascontiguousarray(value).ravel())
-        columns[name] = (
-            flat if value.ndim == 1 else pa.ListArray.from_arrays(np.arange(draws + 1) * value.shape[1], flat)
-        )
-    return pa.table(columns)
+def _rows_of(file: Path, columns: list[str] | None) -> pa.Table:
+    rows = pq.read_table(file, columns=columns)
+    if "cell" not in rows.column_names:
+        raise KeyError("cell")
+    return rows
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, making its folder if needed.
+def _readable(read: Any, file: Path) -> Any:
+    """What `read` gives, or one clear error.
 
     Raises:
-        ValueError: the place cannot be written.
+        ValueError: the file is damaged.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
+        return read()
+    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
         raise ValueError(
-            f"out must be a place that can be written, but {str(path)!r} cannot: {error.strerror}."
+            f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
+            "samples its blocks again."
         ) from error

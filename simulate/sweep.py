@@ -1,24 +1,52 @@
 """Many cells in blocks over an executor, landing in a run folder as they finish."""
 
+import logging
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from dataclasses import dataclass
+from multiprocessing import connection, get_context, parent_process
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulate.cell import Cell, check_device
+from simulate.cost import block_work
 from simulate.sample import check_count, sample_block
-from simulate.store import Block, Run
+from simulate.store import Landed, Run
+from simulate.tables import Block
 
-# A file per this many blocks or seconds, whichever comes first: what an interruption can lose.
-_FILE_BLOCKS = 256
-_FILE_SECONDS = 5.0
+LAND_EVERY = 5.0
+"""Seconds between files of a young sweep: what an interruption can lose."""
+
+# A sweep older than this many files at LAND_EVERY waits longer, so that days of sampling leave some hundred files.
+_SHARE_OF_AGE = 0.01
+_FILE_BYTES = 2**26
 
 Work = tuple[Cell, int, int]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep has come.
+
+    Attributes:
+        blocks: blocks sampled now, without those that had landed before, and how many there are to sample.
+        cells: cells that have all their blocks, and all cells.
+        draws: draws sampled now.
+        share: of the random numbers and products, which is nearer to time than blocks are.
+    """
+
+    blocks: tuple[int, int]
+    cells: tuple[int, int]
+    draws: int
+    share: float
 
 
 class InProcess(Executor):
@@ -40,14 +68,25 @@ def executor(workers: int) -> Iterator[Executor]:
     if workers == 1:
         yield InProcess()
         return
-    # Not fork: CUDA and thread pools do not survive it. Ctrl-C is for this process, which then stops the workers.
-    pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    # Not fork: CUDA and thread pools do not survive it.
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_start_worker)
     try:
         yield pool
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """Leave Ctrl-C to the parent, which then stops its workers; and never outlive a parent that was killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+def _follow(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 def sweep(
@@ -57,7 +96,8 @@ def sweep(
     seed: int,
     run: Run,
     workers: int = 1,
-    on_block: Callable[[int, int], None] | None = None,
+    land_every: float = LAND_EVERY,
+    on_block: Callable[[Progress], None] | None = None,
 ) -> None:
     """Sample every cell into a run, skipping the blocks that have landed there.
 
@@ -68,39 +108,104 @@ def sweep(
         cells: what to sample.
         draws: least number of draws per cell.
         seed: root seed.
-        run: where blocks land.
+        run: where blocks land; nobody else may write there meanwhile.
         workers: processes.
-        on_block: called with (blocks done, blocks in all) after each.
+        land_every: seconds between files at first, later 1% of the sweep's age.
+        on_block: called after each block.
 
     Raises:
-        ValueError: an argument is outside its range.
+        ValueError: an argument is outside its range, the run is in use, the disk is full, or a worker was killed.
     """
-    check_sweep(cells, draws=draws, seed=seed, workers=workers)
-    landed = run.landed()
-    work = [
-        (cell, seed, block)
-        for cell in cells
-        for block in range(-(-draws // cell.draws_per_block))
-        if (cell.name, block) not in landed
-    ]
-    done = 0
-    pending: list[Block] = []
-    last_file = time.monotonic()
-    with executor(workers) as pool:
+    check_sweep(cells, draws=draws, seed=seed, workers=workers, land_every=land_every)
+    cells = list({cell.name: cell for cell in cells}.values())
+    with run.hold():
+        run.keep_windows(cells)
+        landed = run.landed()
+        to_do = _Account(cells, draws, seed, landed)
+        log.info("%d of %d blocks to sample, seed %d", to_do.blocks, to_do.blocks + to_do.landed, seed)
+        landing = _Landing(run, land_every)
         try:
-            for (cell, _, index), values in _completed(pool, work, in_flight=2 * workers):
-                pending.append(Block(cell, seed, index, values))
-                done += 1
-                if on_block is not None:
-                    on_block(done, len(work))
-                if len(pending) >= _FILE_BLOCKS or time.monotonic() - last_file > _FILE_SECONDS:
-                    run.append(pending)
-                    pending, last_file = [], time.monotonic()
+            with executor(workers) as pool:
+                # Two for each process keep it busy; this process takes one after the other.
+                in_flight = 2 * workers if workers > 1 else 1
+                for (cell, _, index), values in _completed(pool, to_do.work(), in_flight):
+                    landing.add(Block(cell, seed, index, values))
+                    if on_block is not None:
+                        on_block(to_do.finished(cell, len(values["loss"])))
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "workers must fit into memory, but one was killed; use fewer. Draws that landed stay, and the same "
+                "command continues."
+            ) from error
         finally:
-            run.append(pending)
+            landing.land()
+            log.info("ended with %d blocks sampled, %d not", to_do.done, to_do.blocks - to_do.done)
 
 
-def check_sweep(cells: Sequence[Cell], *, draws: int, seed: int, workers: int) -> None:
+class _Landing:
+    """Blocks on their way to the disk."""
+
+    def __init__(self, run: Run, land_every: float) -> None:
+        self._run, self._land_every = run, land_every
+        self._pending: list[Block] = []
+        self._bytes = 0
+        self._start = self._last = time.monotonic()
+
+    def add(self, block: Block) -> None:
+        """Take a block; write a file when there is enough for one."""
+        self._pending.append(block)
+        self._bytes += sum(value.nbytes for value in block.values.values())
+        now = time.monotonic()
+        if self._bytes > _FILE_BYTES or now - self._last > max(self._land_every, _SHARE_OF_AGE * (now - self._start)):
+            self.land()
+
+    def land(self) -> None:
+        """Write what is there as one file."""
+        blocks, self._pending, self._bytes = self._pending, [], 0
+        self._run.append(blocks)
+        self._last = time.monotonic()
+        if blocks:
+            log.info("landed %d blocks", len(blocks))
+
+
+class _Account:
+    """Which blocks are to be sampled, and how many have been."""
+
+    def __init__(self, cells: Sequence[Cell], draws: int, seed: int, landed: set[Landed]) -> None:
+        self._cells, self._draws, self._seed, self._skip = cells, draws, seed, landed
+        self._left: dict[str, int] = {}
+        self.landed = self.blocks = self.done = self._drawn = 0
+        self._cost = self._spent = 0.0
+        for cell in cells:
+            missing = sum((cell.name, seed, block) not in landed for block in range(cell.blocks(draws)))
+            self.landed += cell.blocks(draws) - missing
+            self.blocks += missing
+            self._cost += missing * block_work(cell).cost
+            if missing:
+                self._left[cell.name] = missing
+
+    def work(self) -> Iterator[Work]:
+        """The blocks to sample, cell after cell."""
+        for cell in self._cells:
+            for block in range(cell.blocks(self._draws)):
+                if (cell.name, self._seed, block) not in self._skip:
+                    yield cell, self._seed, block
+
+    def finished(self, cell: Cell, draws: int) -> Progress:
+        """Count a block."""
+        self.done += 1
+        self._drawn += draws
+        self._spent += block_work(cell).cost
+        self._left[cell.name] -= 1
+        if not self._left[cell.name]:
+            del self._left[cell.name]
+        total = len(self._cells)
+        return Progress(
+            (self.done, self.blocks), (total - len(self._left), total), self._drawn, self._spent / self._cost
+        )
+
+
+def check_sweep(cells: Sequence[Cell], *, draws: int, seed: int, workers: int, land_every: float = LAND_EVERY) -> None:
     """Refuse what `sweep` would refuse, before a folder is made for it.
 
     Raises:
@@ -111,6 +216,8 @@ def check_sweep(cells: Sequence[Cell], *, draws: int, seed: int, workers: int) -
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
     check_count("workers", workers, 1)
+    if not 0 <= land_every < float("inf"):
+        raise ValueError(f"land_every must be a number of seconds of at least 0, got {land_every!r}.")
     for device in {cell.device for cell in cells}:
         check_device(device)
 
@@ -129,5 +236,6 @@ def _completed(
                 break
             futures[pool.submit(sample_block, *item)] = item
         finished, _ = wait(futures, return_when=FIRST_COMPLETED)
-        for future in finished:
+        # What failed comes last: the others have been sampled, and land.
+        for future in sorted(finished, key=lambda f: f.exception() is not None):
             yield futures.pop(future), future.result()

@@ -1,11 +1,11 @@
-"""Run folders: what lands, what is read back, what is refused."""
+"""Sweeps: what lands is what `sample` gives, whatever the workers, the order and the interruptions."""
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from simulate import Cell, Run, read_windows, sample, sweep
-from simulate.store import Block
+from simulate.sweep import InProcess
 from theory import QUANTITIES, Stack
 
 REQUEST = {"request": {"draws": 70, "seed": 3}}
@@ -35,7 +35,7 @@ def test_what_is_read_back_is_what_sample_gives(tmp_path, cells):
         stored = found[cell.name]
         assert stored.draws == 128, "70 draws in blocks of 64"
         assert stored.cell.key == cell.key
-        assert stored.seed == 3
+        assert (stored.seeds == 3).all()
         direct = sample(cell.stack, draws=128, seed=3, text=cell.text)
         for name in QUANTITIES:
             np.testing.assert_array_equal(stored[name], direct[name], err_msg=name)
@@ -70,9 +70,9 @@ def test_landed_blocks_are_not_computed_again(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
     calls = []
     sweep(cells[:1], draws=64, seed=3, run=run)
-    sweep(cells, draws=70, seed=3, run=run, on_block=lambda done, total: calls.append((done, total)))
+    sweep(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(now.blocks))
     assert calls == [(i, 5) for i in range(1, 6)], "six blocks in all, one of them landed"
-    sweep(cells, draws=70, seed=3, run=run, on_block=lambda done, total: calls.append(None))
+    sweep(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(None))
     assert None not in calls
     joined, _ = table(run)
     assert np.unique(joined).size == joined.size
@@ -81,8 +81,8 @@ def test_landed_blocks_are_not_computed_again(tmp_path, cells):
 def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
 
-    def stop_at_three(done, total):
-        if done == 3:
+    def stop_at_three(now):
+        if now.blocks[0] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -93,58 +93,16 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
     assert not list(run.folder.rglob("*.tmp"))
 
 
-def test_a_folder_of_another_run_is_refused(tmp_path):
-    Run.create(tmp_path / "run", REQUEST)
-    assert Run.create(tmp_path / "run", REQUEST).manifest["request"] == REQUEST["request"]
-    with pytest.raises(ValueError, match="^out must be a new folder or one of the same command, but .* another run"):
-        Run.create(tmp_path / "run", {"request": {"draws": 71, "seed": 3}})
-    replaced = Run.create(tmp_path / "run", {"request": {"draws": 71, "seed": 3}}, replace=True)
-    assert Run.open(replaced.folder).manifest["request"]["draws"] == 71
-
-
-def test_replacing_a_run_removes_its_draws_only(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=1, seed=3, run=run)
-    (run.folder / "notes.txt").write_text("mine")
-    again = Run.create(tmp_path / "run", REQUEST, replace=True)
-    assert again.landed() == set()
-    assert (run.folder / "notes.txt").read_text() == "mine"
-
-
-def test_folders_that_are_no_run(tmp_path):
-    with pytest.raises(ValueError, match="^run must be a folder that `gradbounds sweep` wrote"):
-        Run.open(tmp_path)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(ValueError, match="^out must be a new or empty folder"):
-        Run.create(tmp_path / "full", REQUEST)
-    with pytest.raises(ValueError, match="^out must be a new or empty folder"):
-        Run.create(tmp_path / "full" / "thesis.tex", REQUEST)
-    with pytest.raises(ValueError, match="^out must be a place that can be written"):
-        Run.create("/proc/nowhere/run", REQUEST)
-    run = Run.create(tmp_path / "empty", REQUEST)
-    with pytest.raises(ValueError, match="^run must hold draws, but .* has none"):
-        run.samples()
-    (tmp_path / "empty" / "manifest.toml").write_text("format = 1\n")
-    with pytest.raises(ValueError, match="^out must be a new folder or one of the same command"):
-        Run.create(tmp_path / "empty", REQUEST)
-    (tmp_path / "empty" / "manifest.toml").write_text("format = 99\n")
-    with pytest.raises(ValueError, match="^run must have format 1, but .* has 99"):
-        Run.open(tmp_path / "empty")
-
-
-def test_a_damaged_file_is_named(tmp_path, cells):
-    run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells[:1], draws=1, seed=3, run=run)
-    (file,) = (run.folder / "blocks").glob("*.parquet")
-    file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match="damaged file"):
-        run.samples()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"draws": 0}, "^draws"), ({"seed": -1}, "^seed"), ({"workers": 0}, "^workers"), ({"cells": []}, "^cells")],
+    [
+        ({"draws": 0}, "^draws"),
+        ({"seed": -1}, "^seed"),
+        ({"workers": 0}, "^workers"),
+        ({"cells": []}, "^cells"),
+        ({"land_every": -1.0}, "^land_every must be a number of seconds of at least 0, got -1.0"),
+        ({"land_every": float("nan")}, "^land_every"),
+    ],
 )
 def test_bad_arguments(tmp_path, cells, arguments, message):
     run = Run.create(tmp_path / "run", REQUEST)
@@ -152,11 +110,42 @@ def test_bad_arguments(tmp_path, cells, arguments, message):
         sweep(**({"cells": cells, "draws": 1, "seed": 0, "run": run} | arguments))
 
 
-def test_an_empty_file_is_never_written(tmp_path):
+def test_what_a_sweep_reports(tmp_path, cells):
+    run, seen = Run.create(tmp_path / "run", REQUEST), []
+    sweep(cells, draws=70, seed=3, run=run, on_block=seen.append)
+    assert [now.blocks for now in seen] == [(k, 6) for k in range(1, 7)]
+    assert [now.cells for now in seen] == [(k // 2, 3) for k in range(1, 7)]
+    assert [now.draws for now in seen] == [64 * k for k in range(1, 7)]
+    shares = [now.share for now in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+
+
+def test_a_cell_given_twice_is_sampled_once(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    run.append([])
-    assert not list(run.folder.rglob("*.parquet"))
-    cell = Cell(Stack(width=8, depth=1))
-    values = {name: array for name, array in sample(cell.stack, draws=64, seed=0).items() if name != "head_norm"}
-    run.append([Block(cell, 0, 0, values)])
-    assert "head_norm" not in run.samples()[0], "a quantity that an engine does not give stays absent"
+    sweep([*cells, *cells], draws=70, seed=3, run=run)
+    joined, _ = table(run)
+    assert np.unique(joined).size == joined.size == 3 * 128
+
+
+def test_files_follow_the_clock(tmp_path, cells):
+    every, late = (Run.create(tmp_path / name, REQUEST) for name in ("every", "late"))
+    sweep(cells, draws=200, seed=3, run=every, land_every=0.0)
+    sweep(cells, draws=200, seed=3, run=late, land_every=1e6)
+    assert len(list((every.folder / "blocks").iterdir())) > 3
+    assert len(list((late.folder / "blocks").iterdir())) == 1
+    assert every.landed() == late.landed()
+
+
+def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
+    run, submit = Run.create(tmp_path / "run", REQUEST), InProcess.submit
+
+    def fails_at_the_fourth(self, fn, cell, seed, block):
+        if (cell.name, block) == (cells[1].name, 1):
+            return submit(self, lambda: 1 / 0)
+        return submit(self, fn, cell, seed, block)
+
+    monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
+    with pytest.raises(ZeroDivisionError):
+        sweep(cells, draws=70, seed=3, run=run)
+    assert len(run.landed()) == 3

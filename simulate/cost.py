@@ -1,0 +1,139 @@
+"""What a sweep takes: its work counted, and turned into time, memory and disk by a short calibration."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from simulate.cell import Cell
+from simulate.sample import sample_block
+from theory.quantities import QUANTITIES
+from theory.stack import Stack
+
+# Small Stacks that differ in what dominates: fixed steps, random numbers, products, elementwise work.
+_PROBES = (
+    Stack(width=4, depth=1, tokens=1, vocab=2),
+    Stack(width=4, depth=32, tokens=1, vocab=2),
+    Stack(width=256, depth=4, tokens=1, vocab=2),
+    Stack(width=128, depth=2, tokens=64, vocab=2),
+    Stack(width=16, depth=4, tokens=256, vocab=2),
+    Stack(width=64, depth=1, tokens=4, vocab=512),
+)
+_REPETITIONS = 2
+
+# A process that has imported everything, and a file's own overhead, from measurements on Linux.
+_PROCESS_BYTES = 4e8
+_FILE_BYTES = 2e4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block takes, in counts.
+
+    Attributes:
+        steps: layers, each with a fixed overhead.
+        normals: random numbers.
+        flops: of matrix products.
+        elements: entries of token matrices and logits that elementwise operations touch.
+    """
+
+    steps: float
+    normals: float
+    flops: float
+    elements: float
+
+    @property
+    def cost(self) -> float:
+        """One number for a progress bar: seconds by the usual rates of a CPU core."""
+        return 5e-4 * self.steps + 6e-9 * self.normals + 3e-11 * self.flops + 1e-8 * self.elements
+
+
+def block_work(cell: Cell) -> Work:
+    """The work of one block of a cell."""
+    s, draws = cell.stack, cell.draws_per_block
+    square = s.depth * s.width**2
+    smaller, larger = sorted((s.vocab, s.width))
+    # W1 and W2 meet every token, W^V one row; forward and back. Gram matrices of gradient norms, ‖W_emb‖₂.
+    products = 2 * (2 * s.tokens + 1) * 2 * square + 8 * s.depth * s.tokens**2 * s.width
+    head = 4 * s.tokens * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
+    return Work(
+        steps=s.depth + 1,
+        normals=draws * (3 * square + s.vocab * s.width + s.tokens * s.width),
+        flops=draws * (products + head),
+        elements=draws * s.tokens * (12 * s.depth * s.width + s.vocab),
+    )
+
+
+def block_bytes(cell: Cell) -> float:
+    """Peak memory of sampling one block: the weights once more while they are scaled, and what autograd keeps."""
+    s, size = cell.stack, 4 if cell.dtype == "float32" else 8
+    weights = 3 * s.depth * s.width**2 + s.vocab * s.width
+    largest = max(s.width**2, s.vocab * s.width)
+    kept = s.tokens * (14 * s.depth * s.width + 4 * s.vocab)
+    return float(cell.draws_per_block * size * (weights + largest + kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep will take.
+
+    Attributes:
+        cells: number of cells.
+        blocks: number of blocks.
+        draws: number of draws, in whole blocks.
+        seconds: estimated duration.
+        memory: estimated peak bytes, of all processes.
+        disk: estimated bytes of the run folder.
+    """
+
+    cells: int
+    blocks: int
+    draws: int
+    seconds: float
+    memory: float
+    disk: float
+
+
+def plan(cells: Sequence[Cell], *, draws: int, workers: int) -> Plan:
+    """Estimate a sweep from a calibration of a second or two on the cells' device.
+
+    Raises:
+        ValueError: the device is not there.
+    """
+    rates = _rates(cells[0])
+    blocks = np.array([cell.blocks(draws) for cell in cells])
+    work = np.array([astuple(block_work(cell)) for cell in cells])
+    per_layer = sum(q.per_layer for q in QUANTITIES.values())
+    values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.depth for cell in cells])
+    sizes = np.array([4 if cell.dtype == "float32" else 8 for cell in cells])
+    sampled = blocks * np.array([cell.draws_per_block for cell in cells])
+    seconds = float(blocks @ (work @ rates)) / workers
+    return Plan(
+        cells=len(cells),
+        blocks=int(blocks.sum()),
+        draws=int(sampled.sum()),
+        seconds=seconds,
+        memory=workers * (_PROCESS_BYTES + max(block_bytes(cell) for cell in cells)),
+        disk=float((sampled * values * sizes).sum()) + _FILE_BYTES * min(float(blocks.sum()), 1 + seconds / 5),
+    )
+
+
+def _rates(cell: Cell) -> np.ndarray:
+    """Seconds per step, random number, flop and element of this machine, by nonnegative least squares."""
+    probes = [Cell(stack, cell.engine, cell.device, cell.dtype) for stack in _PROBES]
+    seconds = []
+    for probe in probes:
+        sample_block(probe, 0, 0)
+        seconds.append(min(_timed(probe) for _ in range(_REPETITIONS)))
+    # Relative errors count: every row is divided by its time.
+    rows = np.array([astuple(block_work(probe)) for probe in probes]) / np.array(seconds)[:, None]
+    scale = rows.max(0)
+    return nnls(rows / scale, np.ones(len(probes)))[0] / scale
+
+
+def _timed(cell: Cell) -> float:
+    start = time.perf_counter()
+    sample_block(cell, 0, 0)
+    return time.perf_counter() - start

@@ -1,0 +1,48 @@
+"""Files that are written whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write under a temporary name; synced and renamed at the end, removed if that is not reached.
+
+    Raises:
+        ValueError: the place cannot be written, or the disk is full.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(temporary, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"out must be a place that can be written, but {str(path)!r} cannot: {error.strerror}. What was written "
+            "before is kept; give the same command again when there is room or permission."
+        ) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, making its folder if needed.
+
+    Raises:
+        ValueError: the place cannot be written, or the disk is full.
+    """
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what a killed process left of files it had not finished; only safe for the one writer of a folder."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""Draws as tables: blocks to Arrow rows, rows back to Samples, and both to data frames."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulate.cell import Cell
+from simulate.text import TextWindows
+from theory.quantities import QUANTITIES
+from theory.stack import Stack
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The draws of one block of a cell, by quantity name."""
+
+    cell: Cell
+    seed: int
+    index: int
+    values: Mapping[str, Floats]
+
+    @property
+    def draws(self) -> int:
+        """The number of draws."""
+        return len(self.values["loss"])
+
+
+def block_rows(blocks: Sequence[Block]) -> pa.Table:
+    """One row per draw: the fields of its cell, seed, block, draw, and one column per quantity (a list per layer)."""
+    quantities = pa.concat_tables([_quantity_columns(block) for block in blocks], promote_options="permissive")
+    draws = [block.draws for block in blocks]
+    constants = [cell_columns(block.cell) | {"seed": block.seed, "block": block.index} for block in blocks]
+    columns = {name: pa.array(np.repeat([c[name] for c in constants], draws)) for name in constants[0]}
+    first = [block.index * block.cell.draws_per_block for block in blocks]
+    columns["draw"] = pa.array(np.concatenate([a + np.arange(k) for a, k in zip(first, draws, strict=True)]))
+    return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
+
+
+def cell_columns(cell: Cell) -> dict[str, Any]:
+    """What names a cell in a row: its digest, the fields of its Stack, how it was sampled."""
+    sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
+    return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
+
+
+def _quantity_columns(block: Block) -> pa.Table:
+    columns: dict[str, Any] = {}
+    for name, value in block.values.items():
+        flat = pa.array(np.ascontiguousarray(value).ravel())
+        offsets = np.arange(block.draws + 1) * (value.shape[1] if value.ndim == 2 else 1)
+        columns[name] = flat if value.ndim == 1 else pa.ListArray.from_arrays(offsets, flat)
+    return pa.table(columns)
+
+
+def cell_of(rows: pa.Table, windows: Callable[[str, Stack], TextWindows]) -> Cell:
+    """The cell of rows that all belong to one; a field that a file lacks has its default.
+
+    Raises:
+        ValueError: this version of gradbounds cannot describe the cell: it has a field of a later version.
+    """
+    first = {name: rows[name][0].as_py() for name in rows.column_names if name not in QUANTITIES}
+    stack = Stack(**{f.name: first[f.name] for f in fields(Stack) if first.get(f.name) is not None})
+    text = windows(first["text"], stack) if first["text"] else None
+    cell = Cell(stack, first["engine"], first["device"], first["dtype"], text)
+    if cell.name != first["cell"]:
+        raise ValueError(
+            f"run must hold cells that this version of gradbounds describes, but cell {first['cell']} ({stack}) has "
+            "more to it; read it with the version that its manifest.toml names."
+        )
+    return cell
+
+
+def quantity_arrays(rows: pa.Table, depth: int) -> dict[str, Floats]:
+    """The quantities of rows that belong to one cell, of shape (draws,) or (draws, L)."""
+    values: dict[str, Floats] = {}
+    for name, quantity in QUANTITIES.items():
+        if name not in rows.column_names or rows[name].null_count:
+            continue
+        column = rows[name].combine_chunks()
+        flat = column.flatten() if quantity.per_layer else column
+        values[name] = flat.to_numpy().reshape(-1, depth) if quantity.per_layer else flat.to_numpy()
+    return values
+
+
+def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> pd.DataFrame:
+    """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
+
+    Args:
+        draws: one row per draw, whose columns are repeated; `depth` is the number of layers.
+        values: per quantity its numbers, draw after draw and layer after layer, and which draws have them.
+    """
+    depth = draws["depth"].to_numpy()
+    index = np.repeat(np.arange(len(draws)), depth + 1)
+    layer = np.arange(len(index)) - np.repeat(np.cumsum(depth + 1) - depth - 1, depth + 1)
+    columns: dict[str, Any] = {name: draws[name].array.take(index) for name in draws.columns} | {"layer": layer}
+    for name, (flat, known) in values.items():
+        column = np.full(len(index), np.nan, dtype=flat.dtype)
+        column[((layer > 0) == QUANTITIES[name].per_layer) & known[index]] = flat
+        columns[name] = column
+    return pd.DataFrame(columns)
+
+
+def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> pd.DataFrame:
+    """`layer_frame` of rows of any number of cells, texts named by their sources."""
+    values = {}
+    for name, quantity in QUANTITIES.items():
+        if name in rows.column_names:
+            column = rows[name].combine_chunks()
+            flat = column.flatten() if quantity.per_layer else column.drop_null()
+            values[name] = (flat.to_numpy(zero_copy_only=False), column.is_valid().to_numpy(zero_copy_only=False))
+    constants = {}
+    for name in rows.column_names:
+        if name not in QUANTITIES:
+            column = rows[name].combine_chunks()
+            if pa.types.is_string(column.type):
+                column = column.dictionary_encode()
+            constants[name] = column.to_pandas()
+    draws = pd.DataFrame(constants)
+    draws["text"] = draws["text"].astype(str).map(lambda digest: sources.get(digest, digest)).astype("category")
+    return layer_frame(draws, values)

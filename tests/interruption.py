@@ -1,0 +1,63 @@
+"""Sweeps that are killed at random moments, and what is left of them."""
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simulate import Run
+
+# 240 blocks of a few milliseconds: ten cells, 24 blocks of 64 draws each.
+SWEEP = [
+    "sweep", "--width", "8:16:+8", "--vocab", "4", "--depth", "1:5:+1", "--tokens", "2", "--placement", "pre",
+    "--draws", "1536", "--land-every", "0.05",
+]  # fmt: skip
+BLOCKS = 240
+
+
+def start(out: Path, workers: int = 1) -> subprocess.Popen:
+    """The sweep in a process of its own."""
+    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def landed(out: Path) -> int:
+    """How many blocks a run holds."""
+    return len(Run.open(out).landed()) if (out / "manifest.toml").exists() else 0
+
+
+def stop_at_random(out: Path, rng: np.random.Generator, how: signal.Signals, workers: int = 1) -> subprocess.Popen:
+    """Start or continue the sweep, and signal it somewhere between its first file and its last."""
+    process = start(out, workers)
+    seen = len(list((out / "blocks").glob("*.parquet")))
+    while process.poll() is None and len(list((out / "blocks").glob("*.parquet"))) == seen:
+        time.sleep(0.005)
+    time.sleep(rng.uniform(0.0, 1.2))
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    return process
+
+
+def sorted_table(out: Path) -> pa.Table:
+    """All draws of a run in one order."""
+    table = pa.concat_tables(Run.open(out).tables(), promote_options="permissive")
+    return table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")]).combine_chunks()
+
+
+def table_digest(out: Path) -> str:
+    """SHA-256 of the bytes of the sorted table as a Parquet file: equal for equal bytes, and short to print."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(sorted_table(out), sink, compression="none")
+    return hashlib.sha256(sink.getvalue()).hexdigest()
+
+
+def repeated_draws(out: Path) -> int:
+    """Draws that stand in the run more than once: blocks that landed and were sampled again."""
+    keys = sorted_table(out).select(["cell", "seed", "draw"])
+    return len(keys) - len(keys.group_by(["cell", "seed", "draw"]).aggregate([]))
