@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from checks.statistics import agreement, estimate
 from simulate import Samples
@@ -51,7 +52,8 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
 
     `layer` is 0 for quantities of the whole network. `agreement` is "agrees", "undecided" or "differs" up to the 3%
     margin where `in_large_width`, "beyond" where the prediction is only shown.
-    Quantities without a prediction have NaN and "".
+    Quantities without a prediction have NaN and "". `median` and `log_variance` (of the natural logarithm) tell of
+    heavy tails: first layers at large L/d, where a mean is made by a few draws.
     """
     rows: list[pd.DataFrame] = []
     for samples in cells:
@@ -72,6 +74,8 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
                         "draws": measured.draws,
                         "mean": np.atleast_1d(measured.mean),
                         "sem": np.atleast_1d(measured.sem),
+                        "median": np.atleast_1d(np.median(values, axis=0)),
+                        "log_variance": np.atleast_1d(_log_variance(values)),
                         "predicted": np.atleast_1d(predicted),
                         "agreement": np.atleast_1d(verdict if within or not known else np.full_like(verdict, "beyond")),
                     }
@@ -80,3 +84,9 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
     table = pd.concat(rows, ignore_index=True)
     names = list(cell_fields(cells[0]))
     return table[[*names, *(column for column in table.columns if column not in names)]]
+
+
+def _log_variance(values: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Variance of ln over draws; NaN where a draw has no logarithm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.var(np.log(values.astype(float)), axis=0, ddof=1)

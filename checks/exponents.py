@@ -7,9 +7,10 @@ from functools import partial
 import numpy as np
 
 from checks.comparison import output_correction, prediction_of
-from checks.statistics import CHANCE, Agreement, PowerLaw, scalar_agreement
-from checks.theorem1 import Array, last_layers
-from checks.verdict import EXPONENT_MARGIN, Verdict, grouped, setting, significant
+from checks.fits import PowerLaw, model_choice
+from checks.statistics import CHANCE, Agreement, scalar_agreement
+from checks.theorem1 import Array, LastLayer, last_layers
+from checks.verdict import EXPONENT_MARGIN, Verdict, grouped, names, setting, significant
 from simulate import Samples
 from theory import Stack, predict
 from theory.stack import TITLES
@@ -53,6 +54,9 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
             f"; ||dL_i/dx_out,i|| itself grows like d^{own:.3f} here (by theory), where the paper has O(1), so an "
             "exponent near 1 is no support for d sqrt(ln d)"
         )
+    choice = model_choice(widths, last.measured, last.errors)
+    note += f"; d^a against d^a sqrt(ln d): {choice.model.replace('x', 'd')} (power of ln d "
+    note += f"{significant(choice.log_power, 2)} +- {significant(choice.sem, 2)}); {_local_words(last, widths)}"
     return Verdict(
         claim="T1",
         part=part,
@@ -62,8 +66,10 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
         predicted=predicted,
         measured=measured.exponent,
         interval=measured.interval(),
+        bootstrap=last.bootstrap(widths),
         agreement=_exponent_agreement(measured, predicted, widths, series[0].stack),
         setting=setting(series),
+        cells=names(series),
         loose=loose if below and loose > 2 else None,
         note=note,
     )
@@ -93,12 +99,22 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
                 predicted=predicted,
                 measured=measured.exponent,
                 interval=measured.interval(),
+                bootstrap=last.bootstrap(depths),
                 agreement=agreement,
                 setting=setting(series),
-                note=f"the limit is the recursion's: its local exponent between L = 500 and 1000 is {limit:.3f}",
+                cells=names(series),
+                note=f"the limit is the recursion's: its local exponent between L = 500 and 1000 is {limit:.3f}; "
+                + _local_words(last, depths),
             )
         )
     return rows
+
+
+def _local_words(last: LastLayer, x: Array) -> str:
+    if len(np.unique(x)) < len(x):
+        return "no local exponents: several cells at one place"
+    _, slopes, _ = last.local(x)
+    return f"local exponents {', '.join(f'{slope:.3f}' for slope in slopes)}"
 
 
 def _exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:

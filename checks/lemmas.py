@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checks.comparison import in_large_width, prediction_of
+from checks.fits import power_law
 from checks.statistics import (
     MARGIN,
     Agreement,
@@ -16,9 +17,8 @@ from checks.statistics import (
     chance_limit,
     estimate,
     pooled,
-    power_law,
 )
-from checks.verdict import Verdict, Word, interval_of, setting
+from checks.verdict import Verdict, Word, interval_of, names, setting
 from simulate import Samples, jacobian_norms
 from theory.lemmas import uncentred_ratio_mean
 
@@ -65,6 +65,7 @@ def _one_number(
             # exact at every width: the stream that enters W1 has norm sqrt(d) in both placements
             agreement=agreement_word(mean, predicted),
             setting=setting(cells),
+            cells=names(cells),
             note=f"{note}, pooled over {len(cells)} cells; {different} of {sum(a.size for a in layers)} layers differ",
         )
     ]
@@ -102,6 +103,7 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
             interval=interval_of(last),
             agreement=_judged(pre[deepest], last, predicted_last),
             setting=setting(pre),
+            cells=names(pre),
             note=f"E||x||^2 / d after {depth} layers at d = {pre[deepest].stack.width}. With l counting layers passed, "
             f"{outside} layers are outside the band; with x_l the input of layer l, as printed, the lower bound fails "
             f"for l = 1 to {broken} (predicted: to {predicted_broken})",
@@ -133,6 +135,7 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
             interval=interval_of(energy),
             agreement=_judged(post[top], energy, predicted),
             setting=setting(post),
+            cells=names(post),
             note=f"E||x2_l||^2 / d where it is predicted largest, at d = {post[top].stack.width}, l = {layer + 1}; "
             f"over all cells {outside} layers are outside the band",
         )

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from checks.comparison import prediction_of
-from checks.statistics import CHANCE, Estimate, log_contrast, scalar_agreement, slope_weights
-from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, setting
+from checks.comparison import cell_fields, prediction_of
+from checks.fits import log_contrast, slope_weights
+from checks.statistics import CHANCE, Estimate, scalar_agreement
+from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, names, setting
 from simulate import Samples
 
 
@@ -48,6 +50,7 @@ def _slope(claim: str, part: str, cell: Samples, weights: NDArray[np.float64], c
         interval=interval_of(slope),
         agreement=scalar_agreement(float(slope.mean), predicted, float(slope.sem), EXPONENT_MARGIN),
         setting=setting([cell]),
+        cells=names([cell]),
         note=note,
     )
 
@@ -76,3 +79,14 @@ def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
     for s in sorted(cells, key=lambda s: (s.cell.text is None, _wide(s), s.stack.depth, s.stack.width)):
         best[s.stack.placement] = s
     return [best[placement] for placement in sorted(best)]
+
+
+def layer_draws(cells: Sequence[Samples]) -> pd.DataFrame:
+    """One row per draw of ‖∂L/∂W^{2,l}‖_F² in the first and the last layer, with its prediction."""
+    parts = []
+    for s in cells:
+        predicted = prediction_of(s)["grad_sq_W2"]
+        for layer in dict.fromkeys((1, s.stack.depth)):
+            values = {"layer": layer, "value": s["grad_sq_W2"][:, layer - 1], "predicted": predicted[layer - 1]}
+            parts.append(pd.DataFrame(values).assign(**cell_fields(s)))
+    return pd.concat(parts, ignore_index=True)

@@ -1,115 +1,53 @@
-"""Verdicts as files: the committed results, `paper_checks.md` rendered from them, and a report with figures."""
+"""Verdicts as pages: `paper_checks.md`, and a report with figures."""
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import pandas as pd
 
-from checks.comparison import cell_fields
-from checks.statistics import estimate
+from checks.results import Results
 from checks.verdict import Verdict
-from simulate import Samples
 from theory import CLAIMS
-
-COMMITTED = Path(__file__).parent / "data" / "paper_checks.json"
-"""The results behind the committed `paper_checks.md`."""
-
-# What the committed results keep of every cell, so that a test can sample it again and compare.
-_KEPT = ("hidden_energy", "grad_sq_W2")
 
 _INTRODUCTION = """# Paper checks
 
 What Xiong et al. (2020), *On Layer Normalization in the Transformer Architecture* (arXiv:2002.04745v2), states, what
 exact large-width theory predicts for the same number, and what randomly initialized networks did. How to read a
-verdict: [docs/verdicts.md](docs/verdicts.md). Generated from `checks/data/paper_checks.json`, never edited by hand.
+verdict: [docs/verdicts.md](docs/verdicts.md). Generated from the results in `checks/data`, never edited by hand.
+
+Intervals are 95%; norms are root mean squares over draws. What every row's numbers are is said below
+the table.
 """
 
 
-def results(verdicts: Iterable[Verdict], cells: Sequence[Samples], command: str) -> str:
-    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits."""
-    content = {
-        "command": command,
-        "verdicts": [_rounded(asdict(v)) for v in verdicts],
-        "cells": [_rounded(_cell(s)) for s in cells],
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
-def _cell(samples: Samples) -> dict[str, Any]:
-    kept = {name: estimate(samples[name][:, -1]) for name in _KEPT}
-    numbers = {name: {"mean": float(e.mean), "sem": float(e.sem)} for name, e in kept.items()}
-    return cell_fields(samples) | {"seed": samples.seed, "draws": samples.draws} | numbers
-
-
-def _rounded(value: Any) -> Any:
-    """Numbers to 6 significant digits, so that rounding on another CPU changes no file."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value
-
-
-def load_verdicts(path: Path = COMMITTED) -> list[Verdict]:
-    """The verdicts of a results file.
-
-    Raises:
-        ValueError: the file is missing or is not a results file.
-    """
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["verdicts"]
-        return [Verdict(**(row | {"interval": tuple(row["interval"])})) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"results must be a file that `gradbounds verify --accept` wrote, got {str(path)!r}: {error}"
-        ) from error
-
-
-def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Pairs (now, before) of the same claim and part whose verdicts are different words.
-
-    "undecided" changes nothing: fewer draws than the committed run's may not be able to tell.
-    """
-    known = {(v.claim, v.part): v for v in before}
-    pairs = [(v, known[v.claim, v.part]) for v in now if (v.claim, v.part) in known]
-    return [(v, old) for v, old in pairs if v.verdict not in (old.verdict, "undecided")]
-
-
-def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
-    """Verdicts of `before` whose claim and part have no verdict now."""
-    found = {(v.claim, v.part) for v in now}
-    return [v for v in before if (v.claim, v.part) not in found]
-
-
-def markdown(verdicts: Sequence[Verdict], command: str) -> str:
-    """`paper_checks.md`: a table of verdicts, and the setting and meaning of each row's numbers below it."""
+def markdown(committed: Sequence[Results]) -> str:
+    """`paper_checks.md`: a table of verdicts, and the setting, command and meaning of each row's numbers below it."""
+    rows = [(v, one.command) for one in committed for v in one.verdicts]
     lines = [
         _INTRODUCTION,
-        f"Reproduce with `{command}`. Intervals are 95%; norms are root mean squares over draws.\n",
-        "| # | claim | source | part | paper | theory | samples | verdict |",
-        "|---|---|---|---|---|---|---|---|",
+        "| # | claim | source | part | setting | paper | theory | samples | verdict | command |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for number, v in enumerate(verdicts, start=1):
-        low, high = v.interval
-        samples = f"{v.measured:.4g} [{low:.4g}, {high:.4g}]"
-        source = CLAIMS[v.claim].source
+    for number, (v, command) in enumerate(rows, start=1):
         lines.append(
-            f"| {number} | {v.claim} | {source} | {v.part} | {v.claimed} | {v.predicted:.4g} | {samples} "
-            f"| **{v.words}** |"
+            f"| {number} | {v.claim} | {CLAIMS[v.claim].source} | {v.part} | {v.setting} | {v.claimed} "
+            f"| {v.predicted:.4g} | {v.measured:.4g} {_interval(v.interval)} | **{v.words}** | `{command}` |"
         )
     lines.append("\n## Statements\n")
-    stated = dict.fromkeys(v.claim for v in verdicts)
+    stated = dict.fromkeys(v.claim for v, _ in rows)
     lines += [f"- **{claim}** ({CLAIMS[claim].source}): {CLAIMS[claim].statement}" for claim in stated]
     lines.append("\n## What the numbers are\n")
-    for number, v in enumerate(verdicts, start=1):
+    for number, (v, _) in enumerate(rows, start=1):
+        resampled = f" Interval by resampling draws: {_interval(v.bootstrap)}." if v.bootstrap else ""
         lines.append(
-            f"{number}. **{v.claim}, {v.part}.** {_sentence(v.note)} Theory and samples: {v.agreement}. {v.setting}."
+            f"{number}. **{v.claim}, {v.part}.** {_sentence(v.note)}{resampled} Theory and samples: {v.agreement}."
         )
     return "\n".join(lines).replace("||", "‖") + "\n"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"[{interval[0]:.4g}, {interval[1]:.4g}]"
 
 
 def _sentence(text: str) -> str:

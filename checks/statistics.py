@@ -1,4 +1,4 @@
-"""Estimates with their errors, exponents with intervals, and the rules by which a number agrees with another."""
+"""Estimates with their errors, and the rules by which a number agrees with another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,9 @@ Agreement = Literal["agrees", "undecided", "differs", "beyond"]
 
 MARGIN = 0.03
 """Equivalence margin of a mean, relative to its prediction."""
+
+EQUIVALENT = 0.025
+"""Largest p-value of `equivalence` at which two numbers agree: the 95% interval inside the margin."""
 
 CHANCE = 4.0
 FALSE_ALARM = 2 * float(stats.norm.sf(CHANCE))
@@ -69,57 +72,46 @@ def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
     return Estimate(share @ mean, np.sqrt(share**2 @ sem**2), sum(e.draws for e in estimates))
 
 
-def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
-    """Σ_l w_l ln(mean of column l), for columns measured on the same draws; error by the delta method.
+@dataclass(frozen=True, slots=True, eq=False)
+class Spread:
+    """How draws of a positive quantity scatter, in terms that heavy tails do not spoil.
 
-    The slope of a profile over layers is such a contrast: the layers of one draw are dependent, so a regression
-    that takes them for independent points would misstate its error.
-    """
-    values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
-    mean = values.mean(0)
-    influence = (values / mean - 1.0) @ weights
-    return Estimate(np.asarray(weights @ np.log(mean)), np.asarray(stats.sem(influence)), len(values))
-
-
-def slope_weights(x: ArrayLike) -> Array:
-    """The weights w with Σ w_l y_l = slope of the least-squares line of y on x."""
-    x = np.asarray(x, dtype=float)
-    centred = x - x.mean()
-    return centred / np.sum(centred**2)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """y = amplitude · x^exponent, fitted on log-log axes.
+    A product of many random factors, such as a gradient far from the output at large L/d, has a mean that a few draws
+    make; its median and the variance of its logarithm are what a hundred draws can tell.
 
     Attributes:
-        exponent: the slope.
-        sem: its standard error.
+        median: the sample median.
+        interval: its distribution-free interval, at least of the stated level.
+        log_mean: mean of the natural logarithm.
+        log_variance: variance of the natural logarithm.
     """
 
-    exponent: float
-    sem: float
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The two-sided normal interval of that level."""
-        half = float(stats.norm.ppf(0.5 + level / 2)) * self.sem
-        return self.exponent - half, self.exponent + half
+    median: float
+    interval: tuple[float, float]
+    log_mean: Estimate
+    log_variance: Estimate
 
 
-def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """Weighted log-log fit to independent points with standard errors from some 30 draws or more each.
-
-    A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
-    range neither need be the limit.
+def spread(values: ArrayLike, level: float = 0.95) -> Spread:
+    """Median and logarithms of draws of one quantity, (draws,).
 
     Raises:
-        ValueError: fewer than two different x.
+        ValueError: fewer than two draws, or a draw that is not positive.
     """
-    x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
-    if len(np.unique(x)) < 2:
-        raise ValueError(f"x must have at least 2 different values to give an exponent, got {np.unique(x).tolist()}.")
-    (exponent, _), covariance = np.polyfit(np.log(x), np.log(y), 1, w=y / sem, cov="unscaled")
-    return PowerLaw(float(exponent), float(np.sqrt(covariance[0, 0])))
+    values = np.asarray(values, dtype=float)
+    if not (values > 0).all():
+        raise ValueError(f"values must be positive to have logarithms, got {values.min():g} among them.")
+    log = np.log(values)
+    mean = estimate(log)
+    squares = estimate((log - mean.mean) ** 2)
+    freedom = len(log) / (len(log) - 1)
+    limits = stats.quantile_test(values, q=np.median(values), p=0.5).confidence_interval(level)
+    return Spread(
+        median=float(np.median(values)),
+        interval=(float(limits.low), float(limits.high)),
+        log_mean=mean,
+        log_variance=Estimate(squares.mean * freedom, squares.sem * freedom, len(log)),
+    )
 
 
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
@@ -130,19 +122,32 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
     return float(stats.t.isf(false_alarm / 2, draws - 1)) * sem
 
 
+def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
+    """The p-value of "the mean is not within a relative margin of the prediction": two one-sided t tests, the larger.
+
+    A small value shows that they are equal up to the margin, which no test of their equality can. Below 0.025 the 95%
+    interval lies inside the margin.
+    """
+    predicted = np.asarray(predicted, dtype=float)
+    allowed = margin * np.abs(predicted)
+    with np.errstate(divide="ignore", invalid="ignore"):  # draws that are all equal have no error
+        below = (measured.mean - predicted + allowed) / measured.sem
+        above = (measured.mean - predicted - allowed) / measured.sem
+    student = stats.t(measured.draws - 1)
+    return np.asarray(np.maximum(student.sf(below), student.cdf(above)))
+
+
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
     """Entry by entry, whether a measured mean equals a prediction up to a relative margin.
 
-    "differs": farther than both the margin and `chance_limit`. "agrees": the 95% interval lies inside the margin.
+    "differs": farther than both the margin and `chance_limit`. "agrees": `equivalence` below 0.025.
     "undecided": neither, so more draws are needed to tell.
     """
     predicted = np.asarray(predicted, dtype=float)
     deviation = np.abs(measured.mean - predicted)
-    allowed = margin * np.abs(predicted)
-    low, high = measured.interval()
-    inside = np.maximum(np.abs(low - predicted), np.abs(high - predicted)) <= allowed
-    differs = deviation > np.maximum(allowed, chance_limit(measured.sem, measured.draws))
-    return np.where(differs, "differs", np.where(inside, "agrees", "undecided"))
+    differs = deviation > np.maximum(margin * np.abs(predicted), chance_limit(measured.sem, measured.draws))
+    equal = equivalence(measured, predicted, margin) < EQUIVALENT
+    return np.where(differs, "differs", np.where(equal, "agrees", "undecided"))
 
 
 def agreement_word(measured: Estimate, predicted: float, margin: float = MARGIN) -> Agreement:

@@ -9,16 +9,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from checks.comparison import cell_fields, in_large_width, prediction_of
+from checks.fits import PowerLaw, bootstrap_interval, local_exponents, power_law
 from checks.statistics import (
     FALSE_ALARM,
     MARGIN,
     Estimate,
-    PowerLaw,
     estimate,
-    power_law,
     scalar_agreement,
 )
-from checks.verdict import Verdict, Word, grouped, setting
+from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory.stack import TITLES
 from theory.theorem1 import bound_value
@@ -31,11 +30,13 @@ class LastLayer:
     """‖∂L/∂W^{2,L}‖_F over several cells, one entry per cell.
 
     Attributes:
+        squares: squared norms of the draws.
         norm: root mean square over draws.
         predicted: root of the predicted mean square.
         bound: Theorem 1's bound, averaged over draws where ‖W_emb‖₂ is known for each.
     """
 
+    squares: list[Array]
     norm: list[Estimate]
     predicted: Array
     bound: Array
@@ -45,16 +46,30 @@ class LastLayer:
         """The means of `norm`."""
         return np.array([float(n.mean) for n in self.norm])
 
+    @property
+    def errors(self) -> Array:
+        """The standard errors of `norm`."""
+        return np.array([float(n.sem) for n in self.norm])
+
     def exponent(self, x: Array, values: Array) -> PowerLaw:
         """The exponent of values against x, with the weights of the measured norms: the same for every curve."""
-        relative = np.array([float(n.sem / n.mean) for n in self.norm])
-        return power_law(x, values, relative * values)
+        return power_law(x, values, self.errors / self.measured * values)
+
+    def bootstrap(self, x: Array) -> tuple[float, float]:
+        """The 95% interval of the measured exponent by resampling draws."""
+        return bootstrap_interval(self.exponent(x, self.measured), self.squares)
+
+    def local(self, x: Array) -> tuple[Array, Array, Array]:
+        """Where the measured local exponents are, their values and standard errors; x is increasing."""
+        return local_exponents(x, self.measured, self.errors)
 
 
 def last_layers(cells: Sequence[Samples]) -> LastLayer:
     """The last layer of every cell."""
+    squares = [s["grad_sq_W2"][:, -1].astype(float) for s in cells]
     return LastLayer(
-        norm=[estimate(s["grad_sq_W2"][:, -1]).root() for s in cells],
+        squares=squares,
+        norm=[estimate(values).root() for values in squares],
         predicted=np.array([np.sqrt(prediction_of(s)["grad_sq_W2"][-1]) for s in cells]),
         bound=np.array([np.mean(bound_value(s.stack, s.get("head_norm")).value) for s in cells]),
     )
@@ -98,6 +113,7 @@ def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
                 if in_large_width(stack)
                 else "beyond",
                 setting=setting(group),
+                cells=names(group),
                 loose=bound / float(norm.mean) if word == "holds, loose" else None,
                 note=f"bound over root mean square in the tightest cell (d = {stack.width}, L = {stack.depth}, "
                 f"V = {stack.vocab}, sigma_e = {stack.output_scale:.4g}); {exceeded} of {len(ratios)} draws exceed "

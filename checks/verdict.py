@@ -30,6 +30,8 @@ class Verdict:
         setting: the networks behind it.
         loose: bound over measured value, for bounds that are loose.
         note: what the numbers are.
+        bootstrap: the 95% interval by resampling draws, beside the one by normal theory, for exponents.
+        cells: the names of the cells behind it.
     """
 
     claim: str
@@ -43,6 +45,8 @@ class Verdict:
     setting: str
     loose: float | None = None
     note: str = ""
+    bootstrap: tuple[float, float] | None = None
+    cells: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -65,6 +69,11 @@ def grouped(cells: Sequence[Samples], key: Callable[[Samples], Any]) -> list[tup
     """Cells by the value of a key, in a stable order."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]
+
+
+def names(cells: Sequence[Samples]) -> tuple[str, ...]:
+    """The cells' names, for `Verdict.cells`."""
+    return tuple(s.cell.name for s in cells)
 
 
 def setting(cells: Sequence[Samples]) -> str:

@@ -1,8 +1,10 @@
 """Pictures of claims, predictions and samples: data frames in, matplotlib Figures out."""
 
+from figures.distribution import distribution
+from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
 from figures.profile import layer_profile
 from figures.scaling import scaling
 from figures.style import style
 
-__all__ = ["hidden_energy", "layer_profile", "scaling", "style"]
+__all__ = ["distribution", "hidden_energy", "layer_profile", "local_exponents", "scaling", "style"]

@@ -39,15 +39,15 @@ def style() -> Iterator[None]:
         yield
 
 
-def panels(count: int, *, share_y: bool = True) -> tuple[Figure, list[Axes]]:
+def panels(count: int, *, share_x: bool = False, share_y: bool = True) -> tuple[Figure, list[Axes]]:
     """A row of panels of one size."""
     figure = Figure(figsize=(3.5 * count, 3.1), layout="constrained", dpi=160)
-    axes = figure.subplots(1, count, sharey=share_y, squeeze=False)[0]
+    axes = figure.subplots(1, count, sharex=share_x, sharey=share_y, squeeze=False)[0]
     return figure, list(axes)
 
 
-def integer_ticks(axes: Axes, values: list[int]) -> None:
-    """Ticks of a log₂ axis at the measured values, written as integers."""
+def value_ticks(axes: Axes, values: list[float]) -> None:
+    """Ticks of a log₂ axis at the measured values: integers, or rounded where they are not."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [str(v) for v in values])
+    axes.set_xticks(values, [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values])
     axes.minorticks_off()

@@ -1,12 +1,15 @@
 """Figures, read as data: axes, scales, units, error bars."""
 
+import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
 from checks import comparison
-from checks.profiles import profile_cells
+from checks.profiles import layer_draws, profile_cells
+from checks.series import local_exponent_table, longest_series
 from checks.theorem1 import last_layer_table
-from figures import hidden_energy, layer_profile, scaling
+from figures import distribution, hidden_energy, layer_profile, local_exponents, scaling
+from theory import predict
 from theory.stack import TITLES
 
 
@@ -14,28 +17,35 @@ def error_bars(axes):
     return [c for c in axes.containers if isinstance(c, ErrorbarContainer)]
 
 
-@pytest.mark.parametrize(("against", "values"), [("width", [64, 128, 256]), ("depth", [2, 4, 6])])
-def test_scaling(small_grid, against, values):
-    # the grid's vocabulary is fixed, so a series at fixed V/d has one width: give it one
+GRIDS = [("width", [64, 128, 256]), ("depth", [2, 4, 6])]
+
+
+def bar_halves(bars, axis=1):
+    (segments,) = bars.lines[2]
+    return [(s[1, axis] - s[0, axis]) / 2 for s in segments.get_segments()]
+
+
+@pytest.mark.parametrize(("against", "values"), GRIDS)
+@pytest.mark.parametrize("vocab", ["64", "d"])
+def test_scaling(small_grid, against, values, vocab):
     table = last_layer_table(small_grid)
-    if against == "width":
+    if vocab == "d":
         table["vocab"] = table["width"]
-    figure = scaling(table, against)
+    series = longest_series(table, against)
+    figure = scaling(series, against)
     assert len(figure.axes) == 2
     for axes, placement in zip(figure.axes, TITLES, strict=True):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         assert f"{against} $" in axes.get_xlabel()
         assert TITLES[placement] in axes.get_title()
-        assert ("$V = d$" if against == "width" else "$V = 64$") in axes.get_title()
+        assert f"$V = {256 if (vocab, against) == ('d', 'depth') else vocab}$" in axes.get_title()
         assert [label.get_text() for label in axes.get_xticklabels()] == [str(v) for v in values]
         rows = table[(table["placement"] == placement)]
         rows = rows[rows["depth"] == 2] if against == "width" else rows[rows["width"] == 256]
         rows = rows.sort_values(against)
         (bars,) = error_bars(axes)
-        points, _, (segments,) = bars.lines
-        assert points.get_ydata() == pytest.approx(rows["norm"].to_numpy())
-        half = [(s[1, 1] - s[0, 1]) / 2 for s in segments.get_segments()]
-        assert half == pytest.approx((2 * rows["sem"]).to_numpy())
+        assert bars.lines[0].get_ydata() == pytest.approx(rows["norm"].to_numpy())
+        assert bar_halves(bars) == pytest.approx((2 * rows["sem"]).to_numpy())
         lines = {line.get_label(): line.get_ydata() for line in axes.lines}
         assert lines["large-width theory"] == pytest.approx(rows["predicted"].to_numpy())
         assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
@@ -46,7 +56,46 @@ def test_scaling(small_grid, against, values):
 def test_scaling_without_a_series(small_grid):
     table = last_layer_table(small_grid).query("width == 64")
     with pytest.raises(ValueError, match="^table must have two cells that differ in width alone"):
-        scaling(table, "width")
+        longest_series(table, "width")
+
+
+@pytest.mark.parametrize(("against", "values"), GRIDS)
+def test_local_exponents(small_grid, against, values):
+    series = longest_series(last_layer_table(small_grid), against)
+    figure = local_exponents(local_exponent_table(series, against), against)
+    for axes, placement in zip(figure.axes, TITLES, strict=True):
+        rows = series[series["placement"] == placement]
+        x, norm = rows[against].to_numpy(), rows["norm"].to_numpy()
+        slopes = np.log(norm[1:] / norm[:-1]) / np.log(x[1:] / x[:-1])
+        (bars,) = error_bars(axes)
+        assert bars.lines[0].get_xdata() == pytest.approx(np.sqrt(x[1:] * x[:-1]))
+        assert bars.lines[0].get_ydata() == pytest.approx(slopes)
+        relative = rows["sem"].to_numpy() / norm
+        assert bar_halves(bars) == pytest.approx(2 * np.hypot(relative[1:], relative[:-1]) / np.log(x[1:] / x[:-1]))
+        assert axes.get_xscale() == "log"
+        assert f"{against} $" in axes.get_xlabel()
+        assert "$V = 64$" in axes.get_title()
+        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+        assert lines["large-width theory"][0] == pytest.approx(
+            np.log(rows["predicted"].iloc[1] / rows["predicted"].iloc[0]) / np.log(x[1] / x[0])
+        )
+    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+
+
+def test_distribution(small_grid):
+    cells = profile_cells(small_grid)
+    figure = distribution(layer_draws(cells))
+    for axes, cell in zip(figure.axes, cells, strict=True):
+        predicted = predict(cell.stack)["grad_sq_W2"]
+        assert axes.get_xscale() == "log"
+        assert "predicted mean" in axes.get_xlabel()
+        assert f"$d = {cell.stack.width}$" in axes.get_title()
+        assert "share of 32 draws" in figure.axes[0].get_ylabel()
+        for bars, layer in zip(error_bars(axes), (1, cell.stack.depth), strict=True):
+            ratios = cell["grad_sq_W2"][:, layer - 1] / predicted[layer - 1]
+            assert bars.lines[0].get_xdata() == pytest.approx([ratios.mean()])
+            assert bar_halves(bars, axis=0) == pytest.approx([2 * ratios.std(ddof=1) / np.sqrt(32)], rel=1e-5)
+        assert [patch.get_data().values.sum() for patch in axes.patches] == pytest.approx([1, 1]), "no draw is left out"
 
 
 def test_layer_profile(small_grid):

@@ -1,0 +1,169 @@
+"""Exponents: weighted log-log fits with intervals, local slopes, and the choice between a power and its logarithm."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+from scipy.optimize import curve_fit
+
+from checks.statistics import Array, Estimate
+
+Model = Literal["x^a", "x^a sqrt(ln x)", "undecided", "neither"]
+
+MODEL_FALSE_ALARM = 0.01
+"""How often `model_choice` rejects a model that is true."""
+
+
+def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
+    """Σ_l w_l ln(mean of column l), for columns measured on the same draws; error by the delta method.
+
+    The slope of a profile over layers is such a contrast: the layers of one draw are dependent, so a regression
+    that takes them for independent points would misstate its error.
+    """
+    values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
+    mean = values.mean(0)
+    influence = (values / mean - 1.0) @ weights
+    return Estimate(np.asarray(weights @ np.log(mean)), np.asarray(stats.sem(influence)), len(values))
+
+
+def slope_weights(x: ArrayLike) -> Array:
+    """The weights w with Σ w_l y_l = slope of the least-squares line of y on x."""
+    x = np.asarray(x, dtype=float)
+    centred = x - x.mean()
+    return centred / np.sum(centred**2)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """y = amplitude · x^exponent, fitted on log-log axes.
+
+    Attributes:
+        exponent: the slope.
+        sem: its standard error.
+        weights: what the slope makes of ln y, one weight per point: exponent = weights @ ln y.
+    """
+
+    exponent: float
+    sem: float
+    weights: tuple[float, ...]
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """The two-sided normal interval of that level."""
+        half = float(stats.norm.ppf(0.5 + level / 2)) * self.sem
+        return self.exponent - half, self.exponent + half
+
+
+def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
+    """Weighted log-log fit to independent points with standard errors from some 30 draws or more each.
+
+    A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
+    range neither need be the limit.
+
+    Raises:
+        ValueError: fewer than two different x.
+    """
+    x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
+    if len(np.unique(x)) < 2:
+        raise ValueError(f"x must have at least 2 different values to give an exponent, got {np.unique(x).tolist()}.")
+    (exponent, _), covariance = np.polyfit(np.log(x), np.log(y), 1, w=y / sem, cov="unscaled")
+    # A fit is linear in ln y: fitting unit vectors gives its weights.
+    weights = np.polyfit(np.log(x), np.eye(len(x)), 1, w=y / sem)[0]
+    return PowerLaw(float(exponent), float(np.sqrt(covariance[0, 0])), tuple(weights.tolist()))
+
+
+def bootstrap_interval(
+    fit: PowerLaw, squares: Sequence[ArrayLike], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """The exponent's interval by resampling the draws of every point, with the fit's weights: no normal theory.
+
+    Args:
+        fit: the fit of root mean squares.
+        squares: the draws behind every point, in the order of the fit: squared norms.
+        level: of the two-sided interval.
+        resamples: how many.
+        seed: of the resampling.
+    """
+    weights = 0.5 * np.array(fit.weights)  # ln of a root mean square is half of ln of the mean
+
+    def exponent(*draws: Array, axis: int = -1) -> Array:
+        return np.tensordot(weights, np.log([d.mean(axis) for d in draws]), 1)
+
+    found = stats.bootstrap(
+        [np.asarray(s, dtype=float) for s in squares],
+        exponent,
+        n_resamples=resamples,
+        confidence_level=level,
+        method="percentile",
+        vectorized=True,
+        batch=200,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, Array, Array]:
+    """Slopes between neighbours on log-log axes: where (geometric means of x), slopes, their standard errors.
+
+    Neighbouring slopes share a point, so their errors are dependent: a high one is followed by a low one.
+
+    Raises:
+        ValueError: x is not increasing.
+    """
+    x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
+    step = np.diff(np.log(x))
+    if len(x) < 2 or not (step > 0).all():
+        raise ValueError(f"x must be at least 2 increasing values to give local exponents, got {x.tolist()}.")
+    relative = sem / y
+    return np.sqrt(x[1:] * x[:-1]), np.diff(np.log(y)) / step, np.hypot(relative[1:], relative[:-1]) / step
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Whether y grows like x^a or like x^a √(ln x), with a free in both.
+
+    Attributes:
+        model: the one that stands when the other is rejected; "undecided" when neither is, "neither" when both are.
+        log_power: b of the encompassing x^a (ln x)^b: 0 for one model, 1/2 for the other.
+        sem: its standard error.
+    """
+
+    model: Model
+    log_power: float
+    sem: float
+
+
+def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float = MODEL_FALSE_ALARM) -> ModelChoice:
+    """Fit x^a (ln x)^b to independent points with standard errors, and reject b = 0 or b = 1/2 if it is far.
+
+    Over an octave or two ln ln x is all but linear in ln x, so that b has an error above 1: no choice is then the
+    honest answer. Each true model is rejected with probability `false_alarm`.
+
+    Raises:
+        ValueError: fewer than three different x, or one not above 1.
+    """
+    x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
+    if len(np.unique(x)) < 3 or x.min() <= 1:
+        raise ValueError(f"x must have at least 3 different values above 1 to choose a model, got {x.tolist()}.")
+    log = np.log(x) - np.log(x).mean()
+
+    def curve(_: Array, constant: float, a: float, b: float) -> Array:
+        return constant + a * log + b * np.log(np.log(x))
+
+    found, covariance = curve_fit(curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True)
+    b, error = float(found[2]), float(np.sqrt(covariance[2, 2]))
+    limit = float(stats.norm.isf(false_alarm / 2)) * error
+    power, root = abs(b) <= limit, abs(b - 0.5) <= limit
+    model: Model = "undecided" if power and root else "x^a" if power else "x^a sqrt(ln x)" if root else "neither"
+    return ModelChoice(model, b, error)
+
+
+def minimum_detectable(sem: float, *, false_alarm: float, miss: float) -> float:
+    """The smallest deviation of a normal estimate that a two-sided test sees with probability 1 − miss.
+
+    >>> round(minimum_detectable(0.01, false_alarm=0.05, miss=0.2), 4)
+    0.028
+    """
+    return float(stats.norm.isf(false_alarm / 2) + stats.norm.isf(miss)) * sem

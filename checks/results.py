@@ -1,0 +1,111 @@
+"""What a command found, as a small file that is committed, and how later findings differ from it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from checks.comparison import cell_fields
+from checks.statistics import estimate
+from checks.verdict import Verdict
+from simulate import Samples
+
+DATA = Path(__file__).parent / "data"
+COMMITTED = DATA / "paper_checks.json"
+"""The results that `verify --accept` commits; other files of the same form may stand beside it."""
+
+# What the committed results keep of every cell, at the last layer, so that a test can sample it again and compare.
+KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one command found, as it is committed.
+
+    Attributes:
+        command: what reproduces it.
+        verdicts: its verdicts.
+        cells: per cell its name, fields, seed, number of draws, and mean and sem of every quantity of `KEPT`.
+    """
+
+    command: str
+    verdicts: list[Verdict]
+    cells: list[dict[str, Any]]
+
+
+def results(verdicts: Iterable[Verdict], cells: Sequence[Samples], command: str) -> str:
+    """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits."""
+    content = {
+        "command": command,
+        "verdicts": [_rounded(asdict(v)) for v in verdicts],
+        "cells": [_rounded(_cell(s)) for s in cells],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _cell(samples: Samples) -> dict[str, Any]:
+    kept = {name: estimate(samples[name][:, -1]) for name in KEPT}
+    numbers = {name: {"mean": float(e.mean), "sem": float(e.sem)} for name, e in kept.items()}
+    named = {"name": samples.cell.name} | cell_fields(samples)
+    return named | {"seed": int(samples.seeds[0]), "draws": samples.draws} | numbers
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to 6 significant digits, so that rounding on another CPU changes no file."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def load_results(path: Path) -> Results:
+    """A results file.
+
+    Raises:
+        ValueError: the file is missing or is not a results file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        verdicts = [_verdict(row) for row in content["verdicts"]]
+        return Results(content["command"], verdicts, content["cells"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"results must be a file that `gradbounds verify --accept` wrote, got {str(path)!r}: {error}"
+        ) from error
+
+
+def _verdict(row: dict[str, Any]) -> Verdict:
+    row = row | {"interval": tuple(row["interval"]), "cells": tuple(row["cells"])}
+    return Verdict(**(row | {"bootstrap": row["bootstrap"] and tuple(row["bootstrap"])}))
+
+
+def committed_results(folder: Path = DATA) -> list[Results]:
+    """Every committed results file, the default experiment first.
+
+    Raises:
+        ValueError: a file is not a results file.
+    """
+    others = sorted(path for path in folder.glob("*.json") if path.name != COMMITTED.name)
+    return [load_results(path) for path in (folder / COMMITTED.name, *others)]
+
+
+def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
+    """Pairs (now, before) of the same claim and part."""
+    known = {(v.claim, v.part): v for v in before}
+    return [(v, known[v.claim, v.part]) for v in now if (v.claim, v.part) in known]
+
+
+def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
+    """Pairs (now, before) of the same claim and part whose verdicts are different words.
+
+    "undecided" changes nothing: fewer draws than the committed run's may not be able to tell.
+    """
+    return [(v, old) for v, old in common(now, before) if v.verdict not in (old.verdict, "undecided")]
+
+
+def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
+    """Verdicts of `before` whose claim and part have no verdict now."""
+    found = {(v.claim, v.part) for v in now}
+    return [v for v in before if (v.claim, v.part) not in found]

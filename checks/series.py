@@ -1,0 +1,51 @@
+"""Cells that differ in one field alone, as tables for the figures of scaling."""
+
+import numpy as np
+import pandas as pd
+
+from checks.fits import local_exponents
+from theory.stack import TITLES
+
+_FIXED = ("width", "depth", "tokens", "output_scale")
+
+
+def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Per placement the rows that differ in `against` alone, the longest series there is, sorted by it.
+
+    Against the width the vocabulary is fixed as V/d, where the bound's B does not depend on d, or else as V.
+
+    Args:
+        table: `checks.theorem1.last_layer_table`.
+        against: "width" or "depth".
+
+    Raises:
+        ValueError: no series has two different values of `against`.
+    """
+    rows = table[table["text"] == ""].assign(ratio=lambda t: t["vocab"] / t["width"])
+    fixed = [name for name in _FIXED if name != against]
+    series = []
+    for placement in [p for p in TITLES if p in set(rows["placement"])]:
+        here = rows[rows["placement"] == placement]
+        groups = [g for vocab in ("ratio", "vocab") for _, g in here.groupby([*fixed, vocab])]
+        best = max(groups, key=lambda g: (g[against].nunique(), g["draws"].sum()))
+        if best[against].nunique() >= 2:
+            series.append(best.sort_values(against).drop_duplicates(against).drop(columns="ratio"))
+    if not series:
+        raise ValueError(f"table must have two cells that differ in {against} alone; sweep over {against} first.")
+    return pd.concat(series, ignore_index=True)
+
+
+def local_exponent_table(series: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Slopes between neighbours of a series, a row per pair: exponent and sem of the norm, predicted and bound.
+
+    Args:
+        series: rows of one placement or two, each sorted by `against`, as `longest_series` gives them.
+        against: "width" or "depth"; column `at` has the geometric mean of the pair, the fields are its first cell's.
+    """
+    parts = []
+    for _, rows in series.groupby("placement", sort=False):
+        x = rows[against].to_numpy()
+        at, exponent, sem = local_exponents(x, rows["norm"], rows["sem"])
+        others = {name: local_exponents(x, rows[name], np.zeros(len(x)))[1] for name in ("predicted", "bound")}
+        parts.append(rows.iloc[:-1].assign(at=at, exponent=exponent, sem=sem, **others).drop(columns="norm"))
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,56 @@
+"""How the draws scatter around the predicted mean, in the first and in the last layer."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+from figures.style import panels, style
+from theory.stack import TITLES
+
+_LOOK: tuple[dict[str, Any], ...] = ({"color": "#d55e00", "linestyle": "-"}, {"color": "#0072b2", "linestyle": "--"})
+
+
+def distribution(table: pd.DataFrame) -> Figure:
+    """Histograms of ‖∂L/∂W^{2,l}‖_F² over draws, one panel per placement, each layer in units of its prediction.
+
+    The vertical line is the predicted mean, the points the sample means with 2 standard errors. A mean to the right of
+    the bulk is a tail at work.
+
+    Args:
+        table: columns placement, width, depth, tokens, layer, value, predicted; one row per draw and layer.
+    """
+    chosen = list(table.groupby("placement", sort=False))
+    with style():
+        figure, axes = panels(len(chosen), share_x=True)
+        for axis, (placement, rows) in zip(axes, chosen, strict=True):
+            ratios = rows["value"] / rows["predicted"]
+            edges = np.exp(np.histogram_bin_edges(np.log(ratios), bins="fd"))
+            counts = []
+            for look, (layer, here) in zip(_LOOK, rows.groupby("layer"), strict=False):
+                share = np.histogram(ratios[here.index], bins=edges)[0] / len(here)
+                counts.append(share.max())
+                axis.stairs(share, edges, linewidth=1.4, label=f"layer {layer}", **look)
+            for k, (look, (layer, here)) in enumerate(zip(_LOOK, rows.groupby("layer"), strict=False)):
+                own = ratios[here.index]
+                axis.errorbar(
+                    own.mean(), (1.08 + 0.09 * k) * max(counts), xerr=2 * own.sem(), color=look["color"],
+                    marker="os"[k], markersize=4, capsize=2.5, linestyle="none",
+                    label=f"mean of layer {layer} (± 2 s.e.)",
+                )  # fmt: skip
+            axis.axvline(1.0, color="#3b3b3b", linewidth=1.2, linestyle=":", label="predicted mean")
+            first = rows.iloc[0]
+            axis.set(
+                xscale="log",
+                xlabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F^2$ over its predicted mean",
+                title=f"{TITLES[placement]}, $d = {first['width']}$, $L = {first['depth']}$, $n = {first['tokens']}$",
+            )
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+            axis.xaxis.set_minor_formatter(NullFormatter())
+        axes[0].set_ylabel(f"share of {table.groupby(['placement', 'layer']).size().max()} draws")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
