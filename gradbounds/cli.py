@@ -1,128 +1,18 @@
-"""Flags and exit codes: 0 fine, 1 a verdict changed or theory and samples differ, 2 bad input, 130 interrupted."""
+"""From arguments to an exit code: 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted."""
 
 import contextlib
 import io
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tyro
 
 import gradbounds
-from gradbounds.grid import Grid, stacks
-from theory import Stack
+from gradbounds.commands import Command
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
-
-Flag = tyro.conf.arg
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verify:
-    """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report."""
-
-    out: Annotated[Path, Flag(help="folder of the run; an earlier run there is replaced")] = Path("runs/verify")
-    draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
-    seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
-    text: Annotated[
-        Path | None, Flag(help="text file for the cells of real input; the default is a story of our own")
-    ] = None
-    workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
-    accept: Annotated[
-        bool, Flag(help="commit the verdicts: write checks/data/paper_checks.json and paper_checks.md here")
-    ] = False
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import verify
-
-        return verify(self.out, self.draws, self.seed, self.text, self.workers, accept=self.accept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bound:
-    """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
-
-    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
-    latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.bound import bound_latex, bound_text
-
-        print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
-        return FINE
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """Sample every combination of the given fields into a run folder; the same command continues it."""
-
-    grid: Annotated[Grid, Flag(name="")] = field(default_factory=Grid)  # type: ignore[valid-type]
-    out: Annotated[Path, Flag(help="folder of the run, new or of the same command")]
-    draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
-    seed: Annotated[int, Flag(help="root seed")] = 0
-    engine: Annotated[Literal["dense"], Flag(help="how weights are sampled")] = "dense"
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dtype: Annotated[Literal["float32", "float64"], Flag(help="of weights and tokens")] = "float32"
-    text: Annotated[Path | None, Flag(help="text file for inputs and labels instead of Gaussian tokens")] = None
-    workers: Annotated[int, Flag(help="processes")] = 1
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import sweep_into
-
-        return sweep_into(
-            self.out,
-            list(stacks(self.grid)),
-            draws=self.draws,
-            seed=self.seed,
-            engine=self.engine,
-            device=self.device,
-            dtype=self.dtype,
-            text=self.text,
-            workers=self.workers,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Compare a run with theory and print every verdict that it can give."""
-
-    folder: Annotated[Path, tyro.conf.Positional, Flag(name="run", help="run folder")]
-    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import check
-
-        return check(self.folder, self.csv)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Draw the figures of a run as SVG and PNG."""
-
-    folder: Annotated[Path, tyro.conf.Positional, Flag(name="run", help="run folder")]
-    out: Annotated[Path, Flag(help="folder for the figures")]
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import draw
-
-        return draw(self.folder, self.out)
-
-
-Command = (
-    Annotated[Verify, tyro.conf.subcommand("verify")]
-    | Annotated[Bound, tyro.conf.subcommand("bound")]
-    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
-    | Annotated[Check, tyro.conf.subcommand("check")]
-    | Annotated[Figures, tyro.conf.subcommand("figures")]
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gradbounds {gradbounds.__version__}")
         return FINE
     try:
-        command = _parsed(given)
+        command = parsed(given)
         code = FINE if command is None else command.run()
         sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
@@ -148,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
 
 
-def _parsed(arguments: list[str]) -> Any:
+def parsed(arguments: list[str]) -> Any:
     """The command that the arguments name; None after help was printed.
 
     Raises:
@@ -171,13 +61,11 @@ def _parsed(arguments: list[str]) -> Any:
 
 
 def _one_line(box: str) -> str:
-    """The message of a box drawn with lines, up to its first rule, as one sentence."""
-    body: list[str] = []
-    for line in box.splitlines():
-        text = line.strip("│╭╮╰╯ \n")
-        if not text or line.startswith(("╭", "╰")):
-            continue
-        if set(text) <= {"─"}:
-            break
-        body.append(text)
-    return " ".join(body).rstrip(".") + ". See gradbounds --help."
+    """The message of a box, with lines or plain, between its title and its first rule, as one sentence."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
+    lines = [line for line in lines if line]
+    rules = [k for k, line in enumerate(lines) if set(line) <= set("─-")]
+    # Drawn with lines, the title stands in the first rule; plain, a rule of its own follows it.
+    first = 2 if rules[:1] == [1] and "─" not in lines[0] else 1
+    last = min((k for k in rules if k > first), default=len(lines))
+    return " ".join(lines[first:last]).rstrip(".") + ". See gradbounds --help."

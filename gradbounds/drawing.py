@@ -4,14 +4,23 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from checks.comparison import comparison
-from checks.profiles import profile_cells
+from checks.profiles import layer_draws, profile_cells
+from checks.series import local_exponent_table, longest_series
 from checks.theorem1 import last_layer_table
-from figures import hidden_energy, layer_profile, scaling, style
-from simulate import Samples
-from simulate.store import write_whole
+from figures import distribution, hidden_energy, layer_profile, local_exponents, scaling, style
+from simulate import Run, Samples
+from simulate.files import write_whole
+
+
+def draw(folder: Path, out: Path) -> int:
+    """Draw every figure that a run can give, and print their files."""
+    for path in draw_figures(Run.open(folder).samples(), out):
+        print(path)
+    return 0
 
 
 def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
@@ -20,19 +29,23 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     Raises:
         ValueError: the folder cannot be written.
     """
-    last, profiles = last_layer_table(cells), comparison(profile_cells(cells))
+    last, shown = last_layer_table(cells), profile_cells(cells)
+    profiles = comparison(shown)
     makers: dict[str, Callable[[], Figure]] = {
-        "gradient_against_width": lambda: scaling(last, "width"),
-        "gradient_against_depth": lambda: scaling(last, "depth"),
+        "gradient_against_width": lambda: scaling(longest_series(last, "width"), "width"),
+        "gradient_against_depth": lambda: scaling(longest_series(last, "depth"), "depth"),
+        "local_exponents_in_width": lambda: _local(last, "width"),
+        "local_exponents_in_depth": lambda: _local(last, "depth"),
+        "distribution_of_draws": lambda: distribution(layer_draws(shown)),
         "gradient_over_layers": lambda: layer_profile(profiles),
         "hidden_energy": lambda: hidden_energy(profiles),
     }
-    written = []
+    written, without = [], []
     for name, make in makers.items():
         try:
             figure = make()
         except ValueError as reason:
-            print(f"not drawn: {name}: {reason}")
+            without.append(f"not drawn: {name}: {reason}")
             continue
         for suffix in ("svg", "png"):
             picture = io.BytesIO()
@@ -41,4 +54,11 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
                 figure.savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
             write_whole(folder / f"{name}.{suffix}", picture.getvalue())
             written.append(folder / f"{name}.{suffix}")
+    for line in without:
+        print(line)
     return written
+
+
+def _local(last: pd.DataFrame, against: str) -> Figure:
+    series = longest_series(last, against)
+    return local_exponents(local_exponent_table(series, against), against)

@@ -1,57 +1,133 @@
-"""A sweep's flags: every field of Stack, each with several values."""
+"""Grids of Stacks: values and ranges for every field, their product, fields that move together."""
 
-from collections.abc import Iterator
-from dataclasses import field, fields, make_dataclass
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import product
-from types import GenericAlias
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any
 
 from theory import Stack
 
-# Values that follow the width, by field and word.
-_TIED = {
+FIELDS = {f.name: f for f in fields(Stack)}
+TIED: dict[str, Mapping[str, Any]] = {
     "vocab": {"width": lambda width: width},
     "output_scale": {"sqrt-width": lambda width: width**0.5},
 }
-_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "placement": ("post", "pre"),
-    "width": (64, 128, 256),
-    "depth": (2, 4, 8),
-    "vocab": ("width",),
-}
+"""Words for values that follow the width, by field."""
+
+MOST_CELLS = 1_000_000
+_RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
+_BOTH = ("post", "pre")
 
 
-def _flag(f: Any) -> tuple[str, Any, Any]:
-    words = _TIED.get(f.name, {})
-    kind: Any = f.type | Literal[tuple(words)] if words else f.type
-    said = f.metadata["help"] + (f"; {' or '.join(map(repr, words))} follows the width" if words else "")
-    return (
-        f.name,
-        Annotated[GenericAlias(tuple, (kind, ...)), tyro.conf.arg(help=said)],
-        field(default=_DEFAULTS.get(f.name, (f.default,))),
-    )
+def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
+    """Every Stack of a grid: the product of its fields' values, except where `zip` makes fields move together.
 
+    A field that is not given has its default, the paper's value, and `placement` has both.
 
-Grid = make_dataclass("Grid", [_flag(f) for f in fields(Stack)], frozen=True, kw_only=True)
-Grid.__doc__ = "The product of the values given for each field of the Stack."
-
-
-def stacks(grid: Any) -> Iterator[Stack]:
-    """Every Stack of a grid.
+    Args:
+        grid: values by field, each one value or a list; a value may be a range such as "64:4096:x2" or "2:10:+2", or a
+            word that ties a field to the width. `zip` is a list of lists of fields.
 
     Raises:
-        ValueError: a field without values, or a Stack that makes no sense.
+        ValueError: an unknown field, a value that is none, lists of different lengths in a zip, or too many cells.
     """
-    names = [f.name for f in fields(Stack)]
-    values = [getattr(grid, name) for name in names]
-    for name, given in zip(names, values, strict=True):
-        if not given:
-            raise ValueError(f"{name} must have at least one value, got none.")
-    for combination in product(*values):
-        chosen = dict(zip(names, combination, strict=True))
-        for name, words in _TIED.items():
-            if chosen[name] in words:
-                chosen[name] = words[chosen[name]](chosen["width"])
-        yield Stack(**chosen)
+    unknown = set(grid) - set(FIELDS) - {"zip"}
+    if unknown:
+        raise ValueError(f"grid must have fields {', '.join(FIELDS)} and zip, got {', '.join(sorted(unknown))}.")
+    given: dict[str, Any] = {"placement": _BOTH} | {name: grid[name] for name in FIELDS if name in grid}
+    values = {name: field_values(name, some) for name, some in given.items()}
+    groups = _groups(grid.get("zip", []), values)
+    size = math.prod(len(values[group[0]]) for group in groups)
+    if size > MOST_CELLS:
+        raise ValueError(f"grid must have at most {MOST_CELLS} cells, got {size}; sweep in parts.")
+    for choice in product(*(range(len(values[group[0]])) for group in groups)):
+        chosen = {name: values[name][at] for group, at in zip(groups, choice, strict=True) for name in group}
+        stack = {name: value for name, value in chosen.items() if value not in TIED.get(name, ())}
+        width = stack.get("width", FIELDS["width"].default)
+        tied = {name: TIED[name][value](width) for name, value in chosen.items() if name not in stack}
+        yield Stack(**stack, **tied)
+
+
+def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
+    """The fields that have values, those of a zip together.
+
+    Raises:
+        ValueError: a zip names a field twice or without values, or its lists differ in length.
+    """
+    if not isinstance(zips, list | tuple) or not all(isinstance(group, list | tuple) for group in zips):
+        raise ValueError(f'zip must be a list of lists of fields, such as [["width", "vocab"]], got {zips!r}.')
+    named = [name for group in zips for name in group]
+    for name in named:
+        if name not in values:
+            raise ValueError(f"zip must name fields that have values in the grid, got {name!r}.")
+        if named.count(name) > 1:
+            raise ValueError(f"zip must name a field once, got {name!r} twice.")
+    for group in zips:
+        counts = {name: len(values[name]) for name in group}
+        if len(set(counts.values())) > 1:
+            raise ValueError(f"zip must join fields with equally many values, got {counts}.")
+    # The order of the fields, so that a zip changes which cells there are and nothing else.
+    leaders = {group[0]: list(group) for group in zips if group}
+    return [leaders.get(name, [name]) for name in values if name in leaders or name not in named]
+
+
+def field_values(name: str, given: Any) -> list[Any]:
+    """The values that a flag or a file gives for a field, ranges spelled out.
+
+    Raises:
+        ValueError: no value, or one that cannot be read.
+    """
+    some = given if isinstance(given, list | tuple) else [given]
+    if not some:
+        raise ValueError(f"{name} must have at least one value, got none.")
+    return list(dict.fromkeys(value for one in some for value in _spelled_out(name, one)))
+
+
+def _spelled_out(name: str, given: Any) -> Iterator[Any]:
+    if name == "placement" or given in TIED.get(name, ()):
+        yield given
+    elif isinstance(given, str) and (match := _RANGE.fullmatch(given.strip())):
+        first, last, sign, step = match.groups()
+        yield from _range(name, given, _number(name, first), _number(name, last), sign, _step(name, given, step))
+    else:
+        yield _number(name, given)
+
+
+def _range(name: str, given: str, first: float, last: float, sign: str, step: float) -> Iterator[float]:
+    grows = step > 1 if sign == "x" else step > 0
+    if not (grows and first <= last and (first > 0 or sign == "+")):
+        raise ValueError(f"{name} must have a range that rises from its first value to its last, got {given!r}.")
+    count = math.log(last / first) / math.log(step) if sign == "x" else (last - first) / step
+    if count >= MOST_CELLS:
+        raise ValueError(f"{name} must have a range of at most {MOST_CELLS} values, got {given!r}.")
+    # Steps by 1.1 or 0.1 are not exact in binary: the last value counts as reached within rounding.
+    for k in range(math.floor(count + 1e-9) + 1):
+        value = first * step**k if sign == "x" else first + step * k
+        yield round(value) if FIELDS[name].type is int else value
+
+
+def _step(name: str, given: str, step: str) -> float:
+    try:
+        number = float(step)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must have a range with a finite step, such as 64:4096:x2 or 2:10:+2, got {given!r}.")
+    return number
+
+
+def _number(name: str, given: Any) -> Any:
+    kind: Any = FIELDS[name].type
+    try:
+        # bool is an int, and 2.5 is no width: what Python would quietly convert is refused.
+        if not isinstance(given, str | int | float) or isinstance(given, bool):
+            raise ValueError
+        if kind is int and isinstance(given, float):
+            raise ValueError
+        return kind(given)
+    except ValueError:
+        words = "".join(f", {word!r}" for word in TIED.get(name, ()))
+        noun = "integers" if kind is int else "numbers"
+        raise ValueError(f"{name} must be {noun}, ranges like 64:4096:x2 or 2:10:+2{words}, got {given!r}.") from None

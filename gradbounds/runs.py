@@ -1,202 +1,141 @@
-"""The commands that touch a run folder: sample into it, judge it, draw it, report it."""
+"""The commands on run folders: list them, look into one, merge several, export one."""
 
-import os
-import platform
+import hashlib
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+import pyarrow as pa
 
-import gradbounds
-from checks import Verdict, comparison, verdicts
-from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.judge import MINIMUM_DRAWS
-from checks.report import COMMITTED, agreement_counts, changed, html, load_verdicts, markdown, missing, results
-from gradbounds.drawing import draw_figures
-from simulate import Cell, Run, read_windows, sweep
-from simulate.cell import DtypeName, EngineName
-from simulate.sample import check_count
-from simulate.store import write_whole
-from simulate.sweep import check_sweep
-from theory import Stack
+from gradbounds.grid import FIELDS
+from gradbounds.manifest import session
+from gradbounds.sampling import size
+from simulate import Run
+from simulate.files import whole_file, write_whole
+from simulate.store import MANIFEST
+
+_SHOWN = 30
 
 
-def verify(
-    out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None, *, accept: bool
-) -> int:
-    """Sample the default experiment, judge it, and leave data, figures and a report; 1 if anything changed.
+def show(folder: Path) -> int:
+    """Look into a run, or list the runs that a folder holds.
 
     Raises:
-        ValueError: an argument is outside its range, or `accept` outside a checkout.
+        ValueError: the folder is no run and holds none.
     """
-    checks_folder = Path("checks/data")
-    if accept and not checks_folder.is_dir():
-        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
-    if accept and (draws, seed, text) != (None, None, None):
-        raise ValueError(
-            "accept must be given without draws, seed and text: what is committed is the default experiment."
-        )
-    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
-    workers = _cores() if workers is None else workers
-    check_count("draws", draws, MINIMUM_DRAWS)
-    cells = verify_cells(text or TEXT)
-    check_sweep(cells, draws=draws, seed=seed, workers=workers)
-    request = {"command": "verify", "seed": seed, "cells": [cell.key for cell in cells]}
-    run = Run.create(out, _manifest(request, draws), replace=True)
-    (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
-    with _progress("sampling") as on_block:
-        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
-    sampled = run.samples()
-    found, table = verdicts(sampled), comparison(sampled)
-    drawn = draw_figures(sampled, out / "figures")
-    # What is accepted is judged against theory, not against what it replaces.
-    committed = [] if accept else load_verdicts()
-    code = _judge(found, table, committed)
-    for before in missing(found, committed):
-        print(f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict")
-        code = 1
-    summary = (
-        f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
-    )
-    names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
-    write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
-    write_whole(out / "report.html", html(found, table, names, title="gradbounds: verify", summary=summary).encode())
-    print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
-    if accept and code:
-        print("Not accepted: theory and samples differ.")
-    elif accept:
-        write_whole(checks_folder / COMMITTED.name, results(found, sampled, "gradbounds verify").encode())
-        write_whole(Path("paper_checks.md"), markdown(found, "gradbounds verify").encode())
-        print(f"Accepted {checks_folder / COMMITTED.name} and paper_checks.md")
-    return code
+    if (folder / MANIFEST).exists():
+        print(_inspection(Run.open(folder)))
+        return 0
+    found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
+    print(pd.DataFrame([_line(path) for path in found]).to_string(index=False))
+    return 0
 
 
-def sweep_into(
-    out: Path,
-    chosen: Sequence[Stack],
-    *,
-    draws: int,
-    seed: int,
-    engine: EngineName,
-    device: str,
-    dtype: DtypeName,
-    text: Path | None,
-    workers: int,
-) -> int:
-    """Sample Stacks into a run folder, or continue it."""
-    windows = {
-        (s.tokens, s.vocab): read_windows(text, tokens=s.tokens, vocab=s.vocab) if text else None for s in chosen
+def _line(folder: Path) -> dict[str, Any]:
+    try:
+        run = Run.open(folder)
+        landed, about = len(run.landed()), run.manifest
+    except ValueError as error:
+        return {"run": folder.name, "command": f"unreadable: {error}"}
+    return {
+        "run": folder.name,
+        "command": about["request"].get("command", ""),
+        "seed": about["request"].get("seed", ""),
+        "cells": about.get("cells", ""),
+        "draws": about.get("draws", ""),
+        "blocks": landed,
+        "size": _size(folder),
+        "started": about.get("sessions", [{}])[0].get("started", ""),
     }
-    cells = [Cell(s, engine, device, dtype, windows[s.tokens, s.vocab]) for s in dict.fromkeys(chosen)]
-    check_sweep(cells, draws=draws, seed=seed, workers=workers)
-    keys = sorted(cell.key for cell in cells)
-    # The number of draws is not part of the request: a larger one continues the folder.
-    run = Run.create(out, _manifest({"command": "sweep", "seed": seed, "cells": keys}, draws))
-    with _progress("sampling") as on_block:
-        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
-    counts = sorted({s.draws for s in run.samples()})
-    print(f"{len(cells)} cells of {' to '.join(map(str, {counts[0]: 0, counts[-1]: 0}))} draws (whole blocks) in {out}")
+
+
+def _inspection(run: Run) -> str:
+    about = run.manifest
+    lines = [f"{run.folder}: {_size(run.folder)}, request {about['request']}"]
+    for at in about.get("sessions", []):
+        lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
+    tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
+    if not tables:
+        return "\n".join([*lines, "No draws have landed yet."])
+    rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and rows[name].nunique() == 1}
+    varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
+    cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
+    cells = cells.sort_values(varying, ignore_index=True)
+    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
+    lines.append(cells.head(_SHOWN).to_string(index=False))
+    if len(cells) > _SHOWN:
+        lines.append(
+            f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
+        )
+    return "\n".join(lines)
+
+
+def merge(folders: Sequence[Path], out: Path) -> int:
+    """Put the draws of several runs into a new one; a block that several hold is taken once.
+
+    Runs of one request stay one that its command continues. Giving the same command again continues a merge.
+
+    Raises:
+        ValueError: fewer than two runs, one that cannot be read, or a folder that cannot be written.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"runs must be at least two folders to merge, got {len(folders)}.")
+    runs = [Run.open(folder) for folder in folders]
+    requests = [run.manifest["request"] for run in runs]
+    digest = hashlib.sha256("\n".join(sorted(map(repr, requests))).encode()).hexdigest()
+    same = all(request == requests[0] for request in requests)
+    about = {
+        "request": requests[0] if same else {"command": "merge", "of": digest},
+        "draws": max(run.manifest.get("draws", 0) for run in runs),
+        "recipe": runs[0].manifest.get("recipe", {}) if same else {},
+        "sessions": [*(at for run in runs for at in run.manifest.get("sessions", [])), session()],
+    }
+    there = [run.landed() for run in runs]
+    about["cells"] = len({cell for blocks in there for cell, _, _ in blocks})
+    merged = Run.create(out, about)
+    with merged.hold():
+        landed = merged.landed()
+        for run in runs:
+            for file in sorted((run.folder / "windows").glob("*.parquet")):
+                if not (copy := out / "windows" / file.name).exists():
+                    write_whole(copy, file.read_bytes())
+            for rows in run.tables():
+                keys = list(zip(*(rows[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
+                fresh = [key not in landed for key in keys]
+                if any(fresh):
+                    merged.append_rows(rows.filter(pa.array(fresh)), label=repr([k for k in keys if k not in landed]))
+                    landed.update(keys)
+    print(f"{about['cells']} cells in {len(landed)} blocks of {len(runs)} runs in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0
 
 
-def check(folder: Path, csv: Path | None) -> int:
-    """Print every verdict a run can give and how theory and samples compare; 1 if a verdict changed or they differ."""
-    sampled = Run.open(folder).samples()
-    table = comparison(sampled)
-    if csv is not None:
-        write_whole(csv, table.to_csv(index=False).encode())
-    return _judge(verdicts(sampled), table, load_verdicts())
+def export(folder: Path, csv: Path) -> int:
+    """Write all draws as one CSV file: a row per draw and layer, a column per field and quantity.
 
-
-def draw(folder: Path, out: Path) -> int:
-    """Draw every figure a run can give."""
-    for path in draw_figures(Run.open(folder).samples(), out):
-        print(path)
+    Raises:
+        ValueError: the run cannot be read or has no draws, or the file cannot be written.
+    """
+    run = Run.open(folder)
+    names: dict[str, None] = {}
+    for frame in run.frames():
+        names |= dict.fromkeys(frame.columns)
+    if not names:
+        raise ValueError(f"run must hold draws, but {str(folder)!r} has none; sweep into it first.")
+    rows = 0
+    with whole_file(csv) as file:
+        for frame in run.frames():
+            # Files of different versions may differ in columns.
+            frame.reindex(columns=list(names)).to_csv(file, index=False, header=rows == 0)
+            rows += len(frame)
+    print(f"{rows} rows in {csv}")
     return 0
 
 
-def _judge(found: Sequence[Verdict], table: pd.DataFrame, committed: Sequence[Verdict]) -> int:
-    """Print verdicts and agreement; the exit code."""
-    for v in found:
-        low, high = v.interval
-        print(f"{v.claim:4} {v.part:55} {v.words}")
-        print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
-        if v.verdict == "undecided":
-            print(f"     {v.note}")
-    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
-    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
-    code = 0
-    for row in table[table["agreement"] == "differs"].itertuples():
-        print(
-            f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
-            f"samples {row.mean:.4g} +- {row.sem:.2g}, theory {row.predicted:.4g}"
-        )
-        code = 1
-    for v in found:
-        if v.agreement == "differs":
-            print(f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}")
-            code = 1
-    for now, before in changed(found, committed):
-        print(f"CHANGED {now.claim}, {now.part}: was {before.verdict!r}, is {now.verdict!r}")
-        code = 1
-    return code
-
-
-def _cores() -> int:
-    """Cores that this process may use; macOS and Windows do not say which."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _manifest(request: dict[str, Any], draws: int) -> dict[str, Any]:
-    """What was asked, and with what it was done."""
-    return {
-        "request": request,
-        "draws": draws,
-        "command": shlex.join(["gradbounds", *sys.argv[1:]]),
-        "environment": {
-            "gradbounds": gradbounds.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "system": platform.platform(),
-            "processor": torch.backends.cpu.get_cpu_capability(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        },
-    }
-
-
-@contextmanager
-def _progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal; one line per tenth of the blocks elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        last = -1
-
-        def line(done: int, total: int) -> None:
-            nonlocal last
-            if (tenth := 10 * done // total) != last:
-                last = tenth
-                print(f"{title}: {done} of {total} blocks", file=sys.stderr, flush=True)
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("blocks"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def _size(folder: Path) -> str:
+    return size(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))

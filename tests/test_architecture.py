@@ -15,12 +15,14 @@ STANDARD = set(sys.stdlib_module_names)
 MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy"},
     "simulate": {
-        "torch", "numpy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "theory.stack", "theory.quantities",
+        "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "theory.stack",
+        "theory.quantities",
     },
     "checks": {"theory", "simulate", "numpy", "scipy", "pandas", "jinja2"},
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
-        "theory", "simulate", "checks", "figures", "numpy", "pandas", "torch", "matplotlib", "tyro", "rich", "sympy",
+        "theory", "simulate", "checks", "figures", "numpy", "pandas", "pyarrow", "torch", "matplotlib", "tyro", "rich",
+        "sympy", "pytest",
     },
     "tests": None,
     "bench": {"theory", "simulate", "numpy", "torch"},

@@ -1,6 +1,7 @@
 """Bad input on the command line: one clear line, exit code 2, no traceback, nothing lost or half-written."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -24,7 +25,13 @@ BAD = [
     (("bound", "--output-scale", "nan"), "output_scale must be a positive finite number, got nan."),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3"),
     (("bound", "--placement", "sideways"), "invalid choice 'sideways' for argument '--placement'"),
-    (("sweep", "--out", "NEW", "--placement", "sideways"), "invalid choice 'sideways' for argument '--placement'"),
+    (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
+    (("bound", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
+    (("bound", "--output-scale", "-1"), "output_scale must be a positive finite number, got -1.0."),
+    (("bound", "--output-scale", "inf"), "output_scale must be a positive finite number, got inf."),
+    (("bound", "--width", "2.5"), "Error parsing --width"),
+    (("bound", "--width"), "--width"),
+    (("bound", "--latex", "yes"), "Unrecognized options: yes"),
     (("sweep", "--out", "NEW", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
     (("sweep", "--out", "NEW", "--seed", "-1"), "seed must be an integer of at least 0, got -1."),
     (("sweep", "--out", "NEW", "--workers", "0"), "workers must be an integer of at least 1, got 0."),
@@ -33,13 +40,51 @@ BAD = [
     (("sweep", "--out", "NEW", "--device", "cuda:99"), "device must be one that this machine has"),
     (("sweep", "--out", "NEW", "--dtype", "int8"), "invalid choice 'int8' for argument '--dtype'"),
     (("sweep", "--out", "NEW", "--engine", "magic"), "invalid choice 'magic' for argument '--engine'"),
-    (("sweep", "--out", "NEW", "--width"), "width must have at least one value, got none."),
-    (("sweep", "--out", "NEW", "--vocab", "depth"), "--vocab"),
     (("sweep", "--out", "/proc/nowhere/run"), "out must be a place that can be written"),
     (("sweep", "--out", "FULL"), "out must be a new or empty folder"),
-    (("sweep",), "Missing from gradbounds sweep: --out PATH"),
+    (("sweep", "--out", "FULL/thesis.tex"), "out must be a new or empty folder"),
+    (("sweep", "--out", "FULL/thesis.tex/deeper"), "out must be a place that can be written"),
+    (("sweep", "--out", "NEWER"), "run must have format 1, but 'NEWER' has 2"),
+    (("sweep", "--out", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
+    (("sweep",), "out must be given: --out FOLDER says where the draws go"),
+    (("sweep", "--no-resume", "--out", "OLD", "--width", "8", "--depth", "1"), "'OLD' holds a run; choose another"),
+    (("sweep", "--out", "OLD", "--width", "9", "--depth", "1"), "'OLD' holds another run; choose another"),
+    (("sweep", "--out", "NEW", "--file", "missing.toml"), "file must be a readable TOML file, got 'missing.toml'"),
+    (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
+    (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
+    (("sweep", "--out", "NEW", "--preset", "huge"), "invalid choice 'huge' for argument '--preset'"),
+    (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
+    (("sweep", "--out", "NEW", "--land-every", "-1"), "land_every must be a number of seconds of at least 0, got -1.0"),
+    (("sweep", "--out", "NEW", "--land-every", "nan"), "land_every must be a number of seconds of at least 0, got nan"),
+    (("sweep", "--dry-run", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
+    (("sweep", "--dry-run", "--workers", "-2"), "workers must be an integer of at least 1, got -2."),
+    (("sweep", "--out", "NEW", "--text", "FULL"), "text must be a readable file, got 'FULL'"),
+    (("sweep", "--out", "NEW", "--text", "SHORT"), "text must have at least tokens + 1 = 9 words, but 'SHORT' has 2"),
+    (("sweep", "--out", "NEW", "--text", "LATIN"), "text must be UTF-8, but 'LATIN' is not"),
+    (("sweep", "--out", "NEW", "--device", "cpu:1"), "device must be 'cpu', 'cuda' or 'cuda:N', got 'cpu:1'."),
+    (("sweep", "--out", "NEW", "--device", "cuda:x"), "device must be 'cpu', 'cuda' or 'cuda:N', got 'cuda:x'."),
+    (("runs", "NEW"), "run must be a run folder, or a folder of them, but 'NEW' holds none"),
+    (("runs", "FULL"), "run must be a run folder, or a folder of them, but 'FULL' holds none"),
+    (("runs", "NEWER"), "run must have format 1, but 'NEWER' has 2"),
+    (("merge", "OLD", "--out", "NEW"), "runs must be at least two folders to merge, got 1"),
+    (("merge", "OLD", "FULL", "--out", "NEW"), "run must be a folder that `gradbounds sweep` wrote, but 'FULL'"),
+    (("merge", "OLD", "CUT", "--out", "NEW"), "is damaged; move it away"),
+    (("merge", "OLD", "OLD", "--out", "FULL"), "out must be a new or empty folder"),
+    (("merge", "OLD", "OLD"), "Missing from gradbounds merge: --out PATH"),
+    (("export", "NEW", "--csv", "t.csv"), "run must be a folder that `gradbounds sweep` wrote, but 'NEW'"),
+    (("export", "CUT", "--csv", "t.csv"), "is damaged; move it away"),
+    (("export", "EMPTY", "--csv", "t.csv"), "run must hold draws, but 'EMPTY' has none"),
+    (("export", "OLD", "--csv", "FULL"), "out must be a place that can be written, but 'FULL' cannot"),
+    (("export", "OLD"), "Missing from gradbounds export: --csv PATH"),
+    (("check", "EMPTY"), "run must hold draws, but 'EMPTY' has none"),
+    (("check", "CUT"), "is damaged; move it away"),
+    (("check", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
+    (("check", "OLD", "--csv", "FULL"), "out must be a place that can be written, but 'FULL' cannot"),
+    (("check", "OLD", "--strict", "maybe"), "Unrecognized options: maybe"),
+    (("figures", "OLD", "--out", "FULL/thesis.tex"), "out must be a place that can be written"),
+    (("figures", "EMPTY", "--out", "NEW"), "run must hold draws, but 'EMPTY' has none"),
     (("frobnicate",), "Unrecognized options: frobnicate"),
-    ((), "Expected one of {verify, bound, sweep, check, figures}"),
+    ((), "Expected one of {verify, bound, sweep, check, figures, runs, merge, export}."),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
     (("check", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),
@@ -50,20 +95,145 @@ BAD = [
     (("verify", "--accept", "--out", "NEW", "--seed", "3"), "accept must be given"),
 ]
 
+# Values of a field on the command line; each is refused as it is in a file.
+BAD_VALUES = [
+    (("--placement", "sideways"), "placement must be 'post' or 'pre', got 'sideways'."),
+    (("--placement",), "placement must have at least one value, got none."),
+    (("--width",), "width must have at least one value, got none."),
+    (("--width", "1"), "width must be an integer of at least 2, got 1."),
+    (("--width", "64", "x"), "width must be integers, ranges like 64:4096:x2 or 2:10:+2, got 'x'."),
+    (("--width", "8.5"), "width must be integers, ranges like 64:4096:x2 or 2:10:+2, got '8.5'."),
+    (("--width", "64:32:x2"), "width must have a range that rises from its first value to its last"),
+    (("--width", "64:128:x1"), "width must have a range that rises"),
+    (("--width", "64:128:x0.5"), "width must have a range that rises"),
+    (("--width", "64:128:+0"), "width must have a range that rises"),
+    (("--width", "64:128:+-1"), "width must have a range that rises"),
+    (("--width", "0:128:x2"), "width must have a range that rises"),
+    (("--width", "64:128:xtwo"), "width must have a range with a finite step"),
+    (("--width", "64:128:xnan"), "width must have a range with a finite step"),
+    (("--width", "64:128:+inf"), "width must have a range with a finite step"),
+    (("--width", "64:128"), "width must be integers, ranges"),
+    (("--width", "64:128:2"), "width must be integers, ranges"),
+    (("--width", "a:b:x2"), "width must be integers, ranges like 64:4096:x2 or 2:10:+2, got 'a'."),
+    (("--width", "64:1e3:x2"), "width must be integers, ranges like 64:4096:x2 or 2:10:+2, got '1e3'."),
+    (("--width", "2:9000000:+1"), "width must have a range of at most 1000000 values"),
+    (("--width", "2:2000:+1", "--vocab", "2:2000:+1"), "grid must have at most 1000000 cells, got 7992002"),
+    (("--depth", "0"), "depth must be an integer of at least 1, got 0."),
+    (("--tokens", "-3"), "tokens must be an integer of at least 1, got -3."),
+    (("--vocab", "depth"), "vocab must be integers, ranges like 64:4096:x2 or 2:10:+2, 'width', got 'depth'."),
+    (("--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
+    (("--output-scale", "0"), "output_scale must be a positive finite number, got 0.0."),
+    (
+        ("--output-scale", "big"),
+        "output_scale must be numbers, ranges like 64:4096:x2 or 2:10:+2, 'sqrt-width', got 'big'",
+    ),
+    (("--output-scale", "nan"), "output_scale must be a positive finite number, got nan."),
+    (("--output-scale", "1:nan:x2"), "output_scale must have a range that rises"),
+    (("--output-scale", "1:inf:x2"), "output_scale must have a range"),
+    (("--width", "8", "16", "--depth", "1", "--zip", "width,depth"), "zip must join fields with equally many values"),
+    (("--width", "8", "--zip", "width,height"), "zip must name fields that have values in the grid, got 'height'."),
+    (("--width", "8", "--zip", "width,depth"), "zip must name fields that have values in the grid, got 'depth'."),
+    (("--width", "8", "--zip", "width,width"), "zip must name a field once, got 'width' twice."),
+    (
+        ("--width", "8", "--depth", "1", "--zip", "width,depth", "depth"),
+        "zip must name a field once, got 'depth' twice.",
+    ),
+    (("--zip", ""), "zip must name fields that have values in the grid, got ''."),
+]
+BAD += [(("sweep", "--out", "NEW", *arguments), message) for arguments, message in BAD_VALUES]
 
-@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FULL").mkdir()
-    (tmp_path / "FULL" / "thesis.tex").write_text("irreplaceable")
+BAD_FILES = [
+    (
+        "width = 8",
+        "file must have keys grid, draws, seed, engine, device, dtype, text, got width (fields of the network",
+    ),
+    ("drawz = 8", "file must have keys grid, draws, seed, engine, device, dtype, text, got drawz."),
+    ("draws = ", "file must be TOML, but"),
+    ("[grid]\nwidth = 8\nwidth = 16", "file must be TOML, but"),
+    ("draws = 'many'", "draws must be an integer, got 'many'."),
+    ("draws = true", "draws must be an integer, got True."),
+    ("draws = 2.5", "draws must be an integer, got 2.5."),
+    ("draws = 0", "draws must be an integer of at least 1, got 0."),
+    ("seed = -1", "seed must be an integer of at least 0, got -1."),
+    ("seed = [1]", "seed must be an integer, got [1]."),
+    ("engine = 'magic'", "engine must be 'dense', got 'magic'."),
+    ("engine = 1", "engine must be a string, got 1."),
+    ("dtype = 'int8'", "dtype must be 'float32' or 'float64', got 'int8'."),
+    ("device = 'abacus'", "device must be 'cpu', 'cuda' or 'cuda:N', got 'abacus'."),
+    ("text = 'missing.txt'", "text must be a readable file, got 'missing.txt'"),
+    ("grid = 8", "grid must be a table [grid] or several [[grid]]"),
+    ("grid = []", "grid must be a table [grid] or several [[grid]]"),
+    (
+        "[grid]\nheight = 8",
+        "grid must have fields placement, width, depth, tokens, vocab, output_scale and zip, got height.",
+    ),
+    ("[grid]\nwidth = []", "width must have at least one value, got none."),
+    ("[grid]\nwidth = true", "width must be integers, ranges"),
+    ("[grid]\nwidth = 8.5", "width must be integers, ranges"),
+    ("[grid]\nwidth = [[8]]", "width must be integers, ranges"),
+    ("[grid]\nwidth = {a = 1}", "width must be integers, ranges"),
+    ("[grid]\nplacement = 3", "placement must be 'post' or 'pre', got 3."),
+    ("[grid]\nplacement = ['post', 'mid']", "placement must be 'post' or 'pre', got 'mid'."),
+    ("[grid]\nzip = 'width'", "zip must be a list of lists of fields"),
+    ("[grid]\nwidth = 8\nzip = ['width']", "zip must be a list of lists of fields"),
+    ("[grid]\nwidth = 8\nzip = [[1]]", "zip must name fields that have values in the grid, got 1."),
+    ("[recipe]\ndrawz = 1", "file must have keys grid, draws"),
+    ("\x00", "file must be TOML, but"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A run, one without draws, one with a cut file, one of a later version, one without a readable manifest."""
+    place = tmp_path_factory.mktemp("folders")
+    assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "1", "--out", str(place / "OLD")]) == 0
+    for name in ("CUT", "EMPTY", "NEWER", "BROKEN"):
+        shutil.copytree(place / "OLD", place / name)
+    (file,) = (place / "CUT" / "blocks").iterdir()
+    file.write_bytes(file.read_bytes()[:-50])
+    shutil.rmtree(place / "EMPTY" / "blocks")
+    manifest = (place / "OLD" / "manifest.toml").read_text()
+    (place / "NEWER" / "manifest.toml").write_text(manifest.replace("format = 1", "format = 2"))
+    (place / "BROKEN" / "manifest.toml").write_text(manifest[:30] + "[[[")
+    (place / "FULL").mkdir()
+    (place / "FULL" / "thesis.tex").write_text("irreplaceable")
+    (place / "SHORT").write_text("two words")
+    (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1") * 9)
+    return place
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+def refused(capsys, arguments, message):
     assert main(list(arguments)) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("gradbounds: ")
     assert message in line
-    assert not (tmp_path / "NEW").exists(), "a refused command left a folder behind"
-    assert (tmp_path / "FULL" / "thesis.tex").read_text() == "irreplaceable"
+
+
+def test_there_are_a_hundred_of_them():
+    assert len(BAD) + len(BAD_FILES) >= 100
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_FILES, ids=lambda v: repr(v)[:40])
+def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, content, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.toml").write_text(content)
+    refused(capsys, ("sweep", "--out", "NEW", "--file", "sweep.toml"), message)
+    assert not (tmp_path / "NEW").exists()
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_bad_input_is_one_line_and_exit_code_2(folders, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(folders)
+    before = contents(folders)
+    refused(capsys, arguments, message)
+    assert contents(folders) == before, "a refused command left something behind, or lost something"
+    assert not (folders / "NEW").exists()
 
 
 @pytest.mark.parametrize("arguments", [("bound", "--width", "0"), ("check", "nowhere"), ("frobnicate",)])

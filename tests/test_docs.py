@@ -1,15 +1,22 @@
-"""The numbers that docs/theory.md quotes, computed again."""
+"""What the pages say: numbers computed again, commands parsed, links followed."""
 
+import re
+import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from gradbounds.cli import parsed
+from gradbounds.commands import Sweep
+from gradbounds.recipe import read_recipe
 from simulate import sample
-from theory import Stack, predict
+from theory import QUANTITIES, Stack, predict
 
-TEXT = " ".join((Path(__file__).parent.parent / "docs" / "theory.md").read_text(encoding="utf-8").split())
+ROOT = Path(__file__).parent.parent
+TEXT = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
 
 
 def last_norm(**fields):
@@ -47,3 +54,51 @@ def test_last_layer_corrections(placement, coefficient):
     found = 32 * (values / predict(stack)["grad_sq_W2"][-1] - 1)
     assert abs(found.mean() - coefficient) < 4.42 * stats.sem(found)
     assert (4.42 + 3.1) * stats.sem(found) < 1.4
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands():
+    """Every command line that the pages show."""
+    lines = [line.strip() for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
+    shown = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+    inline = [code for line in lines for code in re.findall(r"`(gradbounds [a-z][^`]*)`", line)]
+    return sorted({*shown, *(line for line in inline if "RUN" not in line and "FILE" not in line)})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_shown_is_one(line):
+    """Flags and values are those that the command line takes; what they do is tested elsewhere."""
+    program, *arguments = shlex.split(line)
+    assert program in ("gradbounds", "pytest"), line
+    if program == "pytest":
+        assert arguments[0] == "--gradbounds-run"
+        return
+    if arguments in (["sweep"], ["verify"]) or arguments[0].startswith("-"):
+        return
+    command = parsed(arguments)
+    if isinstance(command, Sweep) and command.file is None:
+        assert command.recipe().stacks()
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_toml_file_shown_is_a_sweep(tmp_path):
+    (block,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "runs.md").read_text(encoding="utf-8"), re.S)
+    (tmp_path / "sweep.toml").write_text(block)
+    recipe = read_recipe(tmp_path / "sweep.toml")
+    assert recipe.draws == 128
+    assert len(recipe.stacks()) == 2 * (4 * 2 + 3) - 2, "d = 512 at V = 512 is in both vocabularies"
+
+
+def test_the_tables_of_the_setting_are_complete():
+    page = (ROOT / "docs" / "setting.md").read_text(encoding="utf-8")
+    for f in fields(Stack):
+        assert f"| `{f.name}` | {f'`{f.default}`' if isinstance(f.default, str) else f.default} |" in page
+    for name in QUANTITIES:
+        assert f"`{name}`" in page

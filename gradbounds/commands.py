@@ -1,0 +1,222 @@
+"""Every command as the dataclass of its flags."""
+
+from dataclasses import dataclass, field, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from gradbounds.grid import FIELDS, TIED
+from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from theory import Stack
+
+Flag = tyro.conf.arg
+Positional = tyro.conf.Positional
+Preset = Literal[PRESETS]  # type: ignore[valid-type]
+
+
+def _optional(about: str, metavar: str | None, default: str = "") -> Any:
+    """A flag that may be left out; what happens then is said in words, not as None."""
+    return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
+
+
+Folder = Annotated[Path, Positional, Flag(name="run", help="run folder")]
+
+
+def _flag(name: str) -> tuple[str, Any, Any]:
+    words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
+    metavar = "post|pre [...]" if name == "placement" else "VALUE|A:B:xF|A:B:+S [...]"
+    about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
+    return name, Annotated[tuple[str, ...] | None, about], None
+
+
+Fields = make_dataclass("Fields", [_flag(f.name) for f in fields(Stack)], frozen=True, kw_only=True)
+Fields.__doc__ = "The values of every field of the Stack; they make a product."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report."""
+
+    out: Annotated[Path, Flag(help="folder of the run; an earlier run there is replaced")] = Path("runs/verify")
+    draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
+    seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
+    text: Annotated[
+        Path | None, Flag(help="text file for the cells of real input; the default is a story of our own")
+    ] = None
+    workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
+    accept: Annotated[
+        bool, Flag(help="commit the verdicts: write checks/data/paper_checks.json and paper_checks.md here")
+    ] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.judging import verify
+
+        return verify(self.out, self.draws, self.seed, self.text, self.workers, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
+
+    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.bound import bound_latex, bound_text
+
+        print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Sample grids of networks into a run folder. The same command continues it where it stopped.
+
+    A grid comes from flags, from a TOML file, or from a preset; flags change the latter two. A field that is not given
+    has the paper's value, and placement has both. Without any, the preset "quick" is swept.
+    """
+
+    out: Annotated[Path | None, _optional("folder of the run; needed unless --dry-run", "PATH")] = None
+    file: Annotated[Path | None, _optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
+    preset: Annotated[Preset | None, _optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
+    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    zip: Annotated[tuple[str, ...], _optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
+    draws: Annotated[int | None, _optional("least number of networks per cell", "INT", "64")] = None
+    seed: Annotated[int | None, _optional("root seed", "INT", "0")] = None
+    engine: Annotated[Literal["dense"] | None, _optional("how weights are sampled", "dense", "dense")] = None
+    device: Annotated[str | None, _optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, _optional("of weights and tokens", "float32|float64", "float32")
+    ] = None
+    text: Annotated[Path | None, _optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
+    workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
+    land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
+    resume: Annotated[bool, _optional("refuse a folder that holds a run, instead of continuing it", None)] = True
+    dry_run: Annotated[bool, _optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
+
+    def run(self) -> int:
+        """Exit code.
+
+        Raises:
+            ValueError: no folder to write to, or a recipe that makes no sense.
+        """
+        recipe = self.recipe()
+        from gradbounds.sampling import dry_run, sweep_into
+
+        if self.dry_run:
+            return dry_run(self.out, recipe, workers=self.workers)
+        if self.out is None:
+            raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
+        return sweep_into(self.out, recipe, workers=self.workers, land_every=self.land_every, resume=self.resume)
+
+    def recipe(self) -> Recipe:
+        """The sweep that file, preset and flags describe together.
+
+        Raises:
+            ValueError: they contradict each other, or a value makes no sense.
+        """
+        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        if self.zip:
+            grid["zip"] = [group.split(",") for group in self.zip]
+        if self.file is not None and self.preset is not None:
+            raise ValueError(f"file and preset must not be given together, got {str(self.file)!r} and {self.preset!r}.")
+        if self.file is not None:
+            base = read_recipe(self.file)
+        else:
+            base = preset(self.preset or "quick") if self.preset or not grid else Recipe()
+        return base.changed(
+            grid,
+            draws=self.draws,
+            seed=self.seed,
+            engine=self.engine,
+            device=self.device,
+            dtype=self.dtype,
+            text=None if self.text is None else str(self.text),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Compare a run with theory and print every verdict that it can give."""
+
+    folder: Folder
+    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
+    strict: Annotated[
+        bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
+    ] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.judging import check
+
+        return check(self.folder, self.csv, strict=self.strict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Draw the figures of a run as SVG and PNG."""
+
+    folder: Folder
+    out: Annotated[Path, Flag(help="folder for the figures")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.drawing import draw
+
+        return draw(self.folder, self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List the runs in a folder, or look into one: what was asked, where, and which cells have how many draws."""
+
+    folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.runs import show
+
+        return show(self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Put the draws of several runs into a new one; a block that several hold is taken once."""
+
+    folders: Annotated[tuple[Path, ...], Positional, Flag(name="runs", help="run folders")]
+    out: Annotated[Path, Flag(help="folder of the merged run")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.runs import merge
+
+        return merge(self.folders, self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write the draws of a run as one CSV file: a row per draw and layer, a column per field and quantity."""
+
+    folder: Folder
+    csv: Annotated[Path, Flag(help="file to write")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.runs import export
+
+        return export(self.folder, self.csv)
+
+
+Command = (
+    Annotated[Verify, tyro.conf.subcommand("verify")]
+    | Annotated[Bound, tyro.conf.subcommand("bound")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
+    | Annotated[Check, tyro.conf.subcommand("check")]
+    | Annotated[Figures, tyro.conf.subcommand("figures")]
+    | Annotated[Runs, tyro.conf.subcommand("runs")]
+    | Annotated[Merge, tyro.conf.subcommand("merge")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
+)

@@ -1,0 +1,132 @@
+"""The commands `verify` and `check`: verdicts of a run, printed, reported, and held against the committed ones."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from checks import Verdict, comparison, verdicts
+from checks.experiment import DRAWS, SEED, TEXT, verify_cells
+from checks.judge import MINIMUM_DRAWS
+from checks.report import agreement_counts, html, markdown
+from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
+from gradbounds.drawing import draw_figures
+from gradbounds.manifest import manifest
+from gradbounds.progress import progress
+from simulate import Run, sweep
+from simulate.files import write_whole
+from simulate.sample import check_count
+from simulate.sweep import check_sweep
+
+_COMMAND = "gradbounds verify"
+
+
+def verify(
+    out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None, *, accept: bool
+) -> int:
+    """Sample the default experiment, judge it, and leave data, figures and a report; 1 if anything changed.
+
+    Raises:
+        ValueError: an argument is outside its range, or `accept` outside a checkout.
+    """
+    checks_folder = Path("checks/data")
+    if accept and not checks_folder.is_dir():
+        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+    if accept and (draws, seed, text) != (None, None, None):
+        raise ValueError(
+            "accept must be given without draws, seed and text: what is committed is the default experiment."
+        )
+    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
+    workers = _cores() if workers is None else workers
+    check_count("draws", draws, MINIMUM_DRAWS)
+    cells = verify_cells(text or TEXT)
+    check_sweep(cells, draws=draws, seed=seed, workers=workers)
+    run = Run.create(out, manifest("verify", cells, draws=draws, seed=seed, recipe={}), replace=True)
+    (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
+    with progress(out) as on_block:
+        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
+    sampled = run.samples()
+    found, table = verdicts(sampled), comparison(sampled)
+    drawn = draw_figures(sampled, out / "figures")
+    # What is accepted is judged against theory, not against what it replaces.
+    committed = [] if accept else load_results(COMMITTED).verdicts
+    _say(found, table)
+    wrong = [*_differences(found, table), *_changes(found, committed)]
+    wrong += [
+        f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
+        for before in missing(found, committed)
+    ]
+    summary = (
+        f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
+    )
+    names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
+    write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
+    write_whole(out / "report.html", html(found, table, names, title=_COMMAND, summary=summary).encode())
+    for line in wrong:
+        print(line)
+    print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
+    if accept and wrong:
+        print("Not accepted: theory and samples differ.")
+    elif accept:
+        accepted = results(found, sampled, _COMMAND)
+        write_whole(checks_folder / COMMITTED.name, accepted.encode())
+        write_whole(Path("paper_checks.md"), markdown(committed_results(checks_folder)).encode())
+        print(f"Accepted {checks_folder / COMMITTED.name} and paper_checks.md")
+    return 1 if wrong else 0
+
+
+def check(folder: Path, csv: Path | None, *, strict: bool) -> int:
+    """Print every verdict a run can give and how theory and samples compare.
+
+    If `strict`, 1 when a verdict is another than the committed one, or theory and samples differ.
+    """
+    sampled = Run.open(folder).samples()
+    found, table = verdicts(sampled), comparison(sampled)
+    committed = [v for one in committed_results() for v in one.verdicts]
+    if csv is not None:
+        write_whole(csv, table.to_csv(index=False).encode())
+    _say(found, table)
+    wrong = [*_differences(found, table), *_changes(found, committed)]
+    print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
+    for line in wrong:
+        print(line)
+    return 1 if strict and wrong else 0
+
+
+def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
+    """Print verdicts and how many numbers agree with theory."""
+    for v in found:
+        low, high = v.interval
+        print(f"{v.claim:4} {v.part:55} {v.words}")
+        print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+        if v.verdict == "undecided":
+            print(f"     {v.note}")
+    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
+
+
+def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
+    """Where theory and samples differ, a line each."""
+    rows = table[table["agreement"] == "differs"].itertuples()
+    return [
+        f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
+        f"samples {row.mean:.4g} +- {row.sem:.2g}, theory {row.predicted:.4g}"
+        for row in rows
+    ] + [
+        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
+        for v in found
+        if v.agreement == "differs"
+    ]
+
+
+def _changes(found: Sequence[Verdict], committed: Sequence[Verdict]) -> list[str]:
+    """Where a verdict is another than the committed one, a line each."""
+    pairs = changed(found, committed)
+    return [f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}" for now, old in pairs]
+
+
+def _cores() -> int:
+    """Cores that this process may use; macOS and Windows do not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,74 @@
+"""What a run's manifest says: what was asked, with which versions, on which machine."""
+
+import hashlib
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+
+import gradbounds
+from simulate import Cell
+
+
+def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int, recipe: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a command about to run; `request` is what must be equal for another to continue it.
+
+    The number of draws is not part of the request: a larger one continues a folder.
+    """
+    keys = "\n".join(sorted(cell.key for cell in cells))
+    request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
+    return {"request": request, "cells": len(cells), "draws": draws, "recipe": recipe, "sessions": [session()]}
+
+
+def session() -> dict[str, Any]:
+    """When, how and where this process was started."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["gradbounds", *sys.argv[1:]]),
+        "gradbounds": gradbounds.__version__,
+        "revision": revision(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "pandas": pd.__version__,
+        "pyarrow": pa.__version__,
+        "system": platform.platform(),
+        "processor": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }
+
+
+def revision() -> str:
+    """The git revision of the checkout that runs, with "+" if it has changes; "" where there is none."""
+    folder = Path(__file__).parent
+    # An installed package may lie in somebody else's repository: then this file is not tracked there.
+    if not _git(folder, "ls-files", Path(__file__).name):
+        return ""
+    return _git(folder, "rev-parse", "HEAD") + ("+" if _git(folder, "status", "--porcelain", "-uno") else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def processor() -> str:
+    """The CPU's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

@@ -1,0 +1,75 @@
+"""How far a sweep is: a bar on a terminal, plain lines elsewhere, and a log file in the run's folder."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from simulate.sweep import Progress
+
+_LINES = 10
+
+
+@contextmanager
+def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
+    """Show what a sweep reports, and log what it does into `folder`, which must be there."""
+    handler = logging.FileHandler(folder / "sweep.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("simulate")
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with _shown() as on_block:
+            yield on_block
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[Progress], None]]:
+    console = Console(stderr=True)
+    start = time.monotonic()
+    if not console.is_terminal:
+        last = -1
+
+        def line(now: Progress) -> None:
+            nonlocal last
+            if (part := int(_LINES * now.share + 1e-9)) != last:
+                last = part
+                print(f"sampling: {100 * now.share:.0f}%, {words(now, start)}", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    with Bar(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
+        task = bar.add_task("sampling", total=1.0)
+        yield lambda now: bar.update(task, completed=now.share, description=words(now, start))
+
+
+def words(now: Progress, start: float) -> str:
+    """Cells, draws per second and time left, since a monotonic start."""
+    elapsed = max(time.monotonic() - start, 1e-9)
+    left = elapsed * (1 - now.share) / now.share
+    return (
+        f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "
+        f"{now.draws / elapsed:.3g} draws/s, {duration(left)} left"
+    )
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that suits it.
+
+    >>> duration(0.4), duration(61), duration(86400)
+    ('0.4 s', '1.0 min', '24.0 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

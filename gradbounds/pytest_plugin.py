@@ -1,0 +1,43 @@
+"""`pytest --gradbounds-run RUN` asserts the scaling exponents and means of a run of one's own, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+OPTION = "--gradbounds-run"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    about = "run only the assertions of gradbounds about this run folder: exponents, means, committed verdicts"
+    parser.getgroup("gradbounds").addoption(OPTION, metavar="RUN", help=about)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With the option, collect the suite about a run instead of what else there is.
+
+    Raises:
+        pytest.UsageError: the folder is no run that can be judged.
+    """
+    folder = config.getoption(OPTION)
+    if folder is None:
+        return
+    from gradbounds import run_suite
+
+    try:
+        run_suite.judged(folder)
+    except ValueError as error:
+        raise pytest.UsageError(f"{OPTION}: {error}") from error
+    config.args = [str(Path(run_suite.__file__))]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give the suite about a run its verdicts and cells."""
+    folder = metafunc.config.getoption(OPTION)
+    if folder is None or metafunc.module.__name__.rpartition(".")[2] != "run_suite":
+        return
+    from gradbounds import run_suite
+
+    for name, values in run_suite.judged(folder).items():
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, list(values.values()), ids=list(values))

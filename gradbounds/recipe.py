@@ -1,0 +1,107 @@
+"""A recipe: everything that fixes a sweep, from flags, a TOML file or a preset."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from gradbounds.grid import FIELDS, stacks
+from theory import Stack
+
+_FOLDER = resources.files("gradbounds") / "presets"
+PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A sweep as flags or a file give it; the keys of a file are these names.
+
+    Attributes:
+        grid: one grid or several, whose cells are taken together; see `gradbounds.grid.stacks`.
+        draws: least number of networks per cell.
+        seed: root seed.
+        engine: how weights are sampled.
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: of weights and tokens.
+        text: text file for inputs and labels, "" for Gaussian tokens.
+    """
+
+    grid: tuple[Mapping[str, Any], ...] = ({},)
+    draws: int = 64
+    seed: int = 0
+    engine: str = "dense"
+    device: str = "cpu"
+    dtype: str = "float32"
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            kind: Any = tuple if f.name == "grid" else f.type
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise ValueError(f"{f.name} must be {'an integer' if kind is int else 'a string'}, got {value!r}.")
+
+    def stacks(self) -> list[Stack]:
+        """The Stacks of all grids, each once.
+
+        Raises:
+            ValueError: a grid makes no sense.
+        """
+        return list(dict.fromkeys(stack for grid in self.grid for stack in stacks(grid)))
+
+    def changed(self, grid: Mapping[str, Any], **others: Any) -> "Recipe":
+        """This recipe with fields that flags give: in every grid, and those of the others that are not None.
+
+        Raises:
+            ValueError: a value is of the wrong kind.
+        """
+        given = {name: value for name, value in others.items() if value is not None}
+        return replace(self, grid=tuple({**one, **grid} for one in self.grid), **given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as a file has it."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "grid"}
+        return plain | {"grid": [dict(one) for one in self.grid]}
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a TOML file, or of a run's manifest; a text is looked for beside the file.
+
+    Raises:
+        ValueError: the file is missing, no TOML, or has keys that a recipe has not.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"file must be a readable TOML file, got {str(path)!r}: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"file must be TOML, but {str(path)!r} is not: {error}.") from error
+    is_manifest = isinstance(content.get("recipe"), dict)
+    recipe = recipe_of(content["recipe"] if is_manifest else content)
+    beside = path.parent / recipe.text
+    return replace(recipe, text=str(beside)) if recipe.text and not is_manifest else recipe
+
+
+def preset(name: str) -> Recipe:
+    """A recipe that comes with gradbounds."""
+    return recipe_of(tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+
+
+def recipe_of(content: Mapping[str, Any]) -> Recipe:
+    """The recipe that a mapping describes.
+
+    Raises:
+        ValueError: it has keys that a recipe has not, or values of the wrong kind.
+    """
+    known = [f.name for f in fields(Recipe)]
+    unknown = set(content) - set(known)
+    if unknown:
+        hint = " (fields of the network stand in [grid])" if unknown & set(FIELDS) else ""
+        raise ValueError(f"file must have keys {', '.join(known)}, got {', '.join(sorted(unknown))}{hint}.")
+    grid = content.get("grid", {})
+    grids = grid if isinstance(grid, list) else [grid]
+    if not grids or not all(isinstance(one, dict) for one in grids):
+        raise ValueError("grid must be a table [grid] or several [[grid]], got something else.")
+    return Recipe(**{**content, "grid": tuple(grids)})

@@ -1,0 +1,57 @@
+"""What `pytest --gradbounds-run RUN` asserts. What a run cannot decide is skipped with the reason, never passed."""
+
+from functools import cache
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from checks import Verdict, comparison, verdicts
+from checks.results import committed_results, common
+from simulate import Run
+
+
+@cache
+def judged(folder: str) -> dict[str, dict[str, Any]]:
+    """The arguments of the tests below, by name and id.
+
+    Raises:
+        ValueError: the folder is no run, or holds no draws.
+    """
+    sampled = Run.open(folder).samples()
+    found = verdicts(sampled)
+    committed = [v for one in committed_results() for v in one.verdicts]
+    cells = {
+        f"{s.stack.placement}-d{s.stack.width}-L{s.stack.depth}-{s.cell.name[:6]}": comparison([s]) for s in sampled
+    }
+    return {
+        "exponent": {f"{v.claim}: {v.part}": v for v in found if "exponent" in v.part},
+        "pair": {f"{now.claim}: {now.part}": (now, before) for now, before in common(found, committed)},
+        "cell": cells,
+    }
+
+
+def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
+    """An exponent over the run's own grid, within 0.02 of theory's over the same grid or within 4 standard errors."""
+    low, high = exponent.interval
+    said = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
+    assert exponent.agreement != "differs", said
+    if exponent.agreement != "agrees":
+        pytest.skip(f"{exponent.agreement}: {said}")
+
+
+def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
+    """Every quantity of every layer within 3% of theory or within 4 standard errors."""
+    differing = cell[cell["agreement"] == "differs"]
+    columns = ["quantity", "layer", "mean", "sem", "predicted"]
+    assert differing.empty, "\n" + differing[columns].to_string(index=False)
+    if not (cell["agreement"] == "agrees").any():
+        pytest.skip("nothing agrees within 3%: too narrow for the large-width prediction, or too few draws")
+
+
+def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:
+    """The same word as in `paper_checks.md`."""
+    now, before = pair
+    if now.verdict == "undecided" != before.verdict:
+        pytest.skip(f"undecided: {now.note}")
+    assert now.verdict == before.verdict, now.note

@@ -1,0 +1,73 @@
+"""The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
+
+import shlex
+from pathlib import Path
+
+from gradbounds.manifest import manifest
+from gradbounds.progress import duration, progress
+from gradbounds.recipe import Recipe
+from simulate import Cell, Run, read_windows, sweep
+from simulate.cost import plan
+from simulate.sweep import check_sweep
+
+
+def cells_of(recipe: Recipe) -> list[Cell]:
+    """The cells that a recipe describes.
+
+    Raises:
+        ValueError: a grid, the text, or how to sample makes no sense.
+    """
+    stacks = recipe.stacks()
+    shapes = {(s.tokens, s.vocab) for s in stacks} if recipe.text else ()
+    windows = {(n, vocab): read_windows(recipe.text, tokens=n, vocab=vocab) for n, vocab in shapes}
+    return [
+        Cell(s, recipe.engine, recipe.device, recipe.dtype, windows.get((s.tokens, s.vocab)))  # type: ignore[arg-type]
+        for s in stacks
+    ]
+
+
+def sweep_into(out: Path, recipe: Recipe, *, workers: int, land_every: float, resume: bool) -> int:
+    """Sample a recipe into a run folder, or continue it."""
+    cells = cells_of(recipe)
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers, land_every=land_every)
+    about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
+    run = Run.create(out, about, resume=resume)
+    with progress(out) as on_block:
+        sweep(
+            cells,
+            draws=recipe.draws,
+            seed=recipe.seed,
+            run=run,
+            workers=workers,
+            land_every=land_every,
+            on_block=on_block,
+        )
+    print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
+    return 0
+
+
+def dry_run(out: Path | None, recipe: Recipe, *, workers: int) -> int:
+    """Print what a sweep would take, by a calibration on this machine; nothing is written."""
+    cells = cells_of(recipe)
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers)
+    estimate = plan(cells, draws=recipe.draws, workers=workers)
+    print(f"cells   {estimate.cells}")
+    print(f"draws   {estimate.draws} in {estimate.blocks} blocks")
+    print(f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}")
+    print(f"memory  about {estimate.memory / 2**30:.1f} GiB")
+    print(f"disk    about {size(estimate.disk)}")
+    if out is not None and (out / "manifest.toml").exists():
+        print(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
+    return 0
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(512), size(3 * 2**20)
+    ('1 KiB', '3.0 MiB')
+    """
+    if count < 2**20:
+        return f"{max(count / 2**10, 1):.0f} KiB"
+    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,65 @@
+"""`pytest --gradbounds-run RUN`: a good run passes, a planted error fails, what cannot be told is skipped."""
+
+import subprocess
+import sys
+
+import pytest
+
+from gradbounds.cli import main
+from simulate import network
+
+SWEEP = "sweep --width 192 --depth 1 --tokens 2 --vocab 16 --draws 64 --seed 3".split()
+
+
+def suite(run, *others):
+    """The suite about a run as a user starts it, somewhere else than in the checkout."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-rA",
+        "-p",
+        "no:cacheprovider",
+        "--gradbounds-run",
+        str(run),
+        *others,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=run.parent)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Three widths, of which the narrow ones serve the exponent."""
+    out = tmp_path_factory.mktemp("suite") / "run"
+    arguments = "sweep --width 64:256:x2 --depth 1 --tokens 2 --vocab 64 --draws 512 --out".split()
+    assert main([*arguments, str(out)]) == 0
+    return out
+
+
+def test_a_good_run_passes(run):
+    done = suite(run)
+    assert done.returncode == 0, done.stdout
+    assert "PASSED" in done.stdout
+    said = done.stdout
+    assert "test_exponent_is_the_predicted_one[T1: Post-LN, exponent in d (V = 64, L = 1, n = 2)]" in said
+    assert "test_means_are_the_predicted_ones[pre-d256-L1-" in said
+    assert "test_verdict_is_the_committed_one[L1: all layers]" in said
+    assert "SKIPPED" in said, "d = 64 is too narrow for its means to be judged, and that is said"
+    assert "failed" not in said
+
+
+def test_a_planted_error_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(network, "weight_std", lambda fan_in: (2 / fan_in) ** 0.5)
+    assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 0
+    done = suite(tmp_path / "run")
+    assert done.returncode == 1, done.stdout
+    assert "FAILED" in done.stdout
+    assert "ffn_hidden_energy" in done.stdout
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    done = suite(tmp_path / "nothing")
+    assert done.returncode == 4
+    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in done.stderr
+    assert "Traceback" not in done.stderr
