@@ -2,13 +2,22 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test lint clean
+.PHONY: verify test lint figures evidence clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
 
 test: .venv/installed
 	$(BIN)/python -m pytest -n auto
+
+# The pictures that README and docs show.
+figures: verify
+	$(BIN)/gradbounds figures runs/verify --out docs/figures
+	rm -f docs/figures/*.svg
+
+# What is too heavy for the suite: kills in number, coverage, power; rewrites tests/evidence/results.json.
+evidence: .venv/installed
+	$(BIN)/python -m pytest -m evidence -n auto
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -3,9 +3,6 @@
 Each time is the minimum of interleaved repetitions; ratios are what to quote, since machines drift.
 """
 
-import json
-import platform
-import sys
 import time
 from collections.abc import Callable
 
@@ -57,8 +54,8 @@ def torch_loop(stack: Stack, draws: int) -> None:
         float(model.layers[-1].linear2.weight.grad.square().sum())
 
 
-def main() -> None:
-    """Print one JSON object."""
+def report() -> dict[str, object]:
+    """Predictions in milliseconds; seconds per draw of the samplers and their ratios."""
     torch.set_num_threads(1)
     predictions = fastest(
         {
@@ -78,16 +75,7 @@ def main() -> None:
             "seconds per draw": seconds,
             "loop over dense": seconds["torch.nn loop"] / seconds["dense"],
         }
-    report = {
-        "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, one thread",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
+    return {
         "prediction, milliseconds": {name: 1000 * value for name, value in predictions.items()},
         "sampling, all quantities, against the last layer's norm alone in the loop": samplers,
     }
-    json.dump(report, sys.stdout, indent=1)
-    print()
-
-
-if __name__ == "__main__":
-    main()
