@@ -40,7 +40,8 @@ def stop_at_random(out: Path, rng: np.random.Generator, how: signal.Signals, wor
         time.sleep(0.005)
     time.sleep(rng.uniform(0.0, 1.2))
     process.send_signal(how)
-    process.communicate(timeout=60)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode in (-how, 0), said
     return process
 
 

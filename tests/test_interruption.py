@@ -28,10 +28,8 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("trial", range(3))
 def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole, trial):
     out, rng = tmp_path / "run", np.random.default_rng(trial)
-    process = stop_at_random(out, rng, signal.SIGKILL, workers=1 + trial % 2)
-    assert process.returncode in (-signal.SIGKILL, 0)
-    before = landed(out)
-    assert before > 0
+    stop_at_random(out, rng, signal.SIGKILL, workers=1 + trial % 2)
+    assert landed(out) > 0
     assert main([*SWEEP, "--out", str(out)]) == 0
     assert table_digest(out) == whole
     assert repeated_draws(out) == 0

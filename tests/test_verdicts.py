@@ -25,7 +25,7 @@ def made(stack: Stack, **changes) -> Samples:
         mean = changes[name](mean) if name in changes else mean
         arrays[name] = mean * rng.normal(1, 0.1, (DRAWS, *np.shape(mean)))
     arrays["head_norm"] = np.full(DRAWS, stack.output_scale * (1 + np.sqrt(stack.vocab / stack.width)))
-    return Samples(Cell(stack), 0, arrays)
+    return Samples(Cell(stack), np.zeros(len(arrays["loss"]), dtype=int), arrays)
 
 
 def only(cells, claim, part="") -> Verdict:
@@ -113,7 +113,7 @@ def test_bound_words():
 
 
 def test_few_draws_decide_nothing():
-    few = Samples(Cell(Stack()), 0, {name: value[:31] for name, value in made(Stack()).items()})
+    few = Samples(Cell(Stack()), np.zeros(31, dtype=int), {name: value[:31] for name, value in made(Stack()).items()})
     assert verdicts([few]) == []
 
 

@@ -1,0 +1,77 @@
+"""What is too heavy for the suite. Every test writes what it found beside this file, whatever it asserts after."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gradbounds.cli import main
+from tests.experiments import coverage, exponent_alarms, power
+from tests.interruption import BLOCKS, SWEEP, landed, repeated_draws, stop_at_random, table_digest
+
+pytestmark = pytest.mark.evidence
+
+
+def write(name: str, found: dict[str, Any]) -> None:
+    (Path(__file__).parent / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def test_fifty_kills(tmp_path):
+    """Every sweep is killed one to three times, by one worker or two, and then finished."""
+    whole = tmp_path / "whole"
+    assert main([*SWEEP, "--out", str(whole)]) == 0
+    digest, rng = table_digest(whole), np.random.default_rng(0)
+    equal, repeated, kills, left = 0, 0, 0, []
+    for trial in range(50):
+        out = tmp_path / str(trial)
+        for _ in range(1 + trial % 3):
+            if landed(out) < BLOCKS:
+                kills += stop_at_random(out, rng, signal.SIGKILL, workers=1 + trial % 2).returncode == -signal.SIGKILL
+                left.append(landed(out))
+        assert main([*SWEEP, "--out", str(out)]) == 0
+        equal += table_digest(out) == digest
+        repeated += repeated_draws(out)
+    found = {"sweeps": 50, "blocks of each": BLOCKS, "kills": kills, "byte-equal tables": equal}
+    found |= {"draws of landed blocks sampled again": repeated}
+    found |= {"blocks landed at a kill, quartiles": np.percentile(left, [0, 25, 50, 75, 100]).tolist()}
+    write("kills", found)
+    assert (equal, repeated) == (50, 0)
+    assert kills >= 50
+
+
+def test_coverage_of_exponents():
+    """2000 experiments: a correct 95% interval leaves 93 to 97% with probability below 1e-4."""
+    found = {
+        f"{draws} draws": coverage(experiments=2000, draws=draws, seed=draws, resamples=2000) for draws in (100, 128)
+    }
+    write("coverage", {"experiments": 2000, "level": 0.95} | found)
+    assert all(0.93 <= rate <= 0.97 for rates in found.values() for rate in rates.values())
+
+
+def test_alarm_and_power_of_exponents():
+    """20000 null experiments at 128 draws; an alarm 1.2 times too frequent at 5%, or 1.5 times at 1%, is seen."""
+    rates = {
+        level: exponent_alarms(experiments=20_000, draws=128, seed=3, level=level, shift=0.0) / 20_000
+        for level in (0.05, 0.01)
+    }
+    powers = {shift: power(experiments=2000, draws=128, seed=4, shift=shift) for shift in (0.02, 0.03, 0.05)}
+    write(
+        "alarms",
+        {
+            "draws": 128,
+            "false alarms": {str(level): rate for level, rate in rates.items()},
+            "power against a shift": {
+                str(shift): {"stated": stated, "measured": measured} for shift, (stated, measured) in powers.items()
+            },
+        },
+    )
+    for level, rate in rates.items():
+        assert stats.binom(20_000, 1.1 * level).sf(int(20_000 * rate) - 1) > 1e-5
+        assert stats.binom(20_000, 0.9 * level).cdf(int(20_000 * rate)) > 1e-5
+    stated, measured = powers[0.05]
+    assert stated > 0.99
+    assert measured == pytest.approx(stated, abs=0.01)
