@@ -118,7 +118,8 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
         record = run(cell.stack, engine, *network_inputs(cell, engine))
         record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        return {name: value.cpu().numpy() for name, value in values.items()}
+        # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
+        return {name: value.cpu().numpy().copy() for name, value in values.items()}
 
 
 def network_inputs(

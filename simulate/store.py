@@ -29,6 +29,7 @@ from simulate.files import remove_temporaries, write_whole
 from simulate.sample import Samples
 from simulate.tables import Block, block_rows, cell_of, quantity_arrays, rows_frame
 from simulate.text import TextWindows
+from theory.quantities import QUANTITIES
 from theory.stack import Stack
 
 FORMAT = 1
@@ -174,12 +175,13 @@ class Run:
         table = pa.concat_tables(tables, promote_options="permissive")
         table = table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")])
         names = table["cell"].to_numpy(zero_copy_only=False)
-        starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1), len(names)]
-        cells = []
-        for first, end in zip(starts[:-1], starts[1:], strict=True):
-            rows = table.slice(first, end - first)
-            cell = cell_of(rows, self._windows)
-            cells.append(Samples(cell, rows["seed"].to_numpy(), quantity_arrays(rows, cell.stack.depth)))
+        starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
+        constants = [name for name in table.column_names if name not in QUANTITIES]
+        rows = table.select(constants).take(starts[:-1]).to_pylist()
+        found = [cell_of(row, self._windows) for row in rows]
+        values = quantity_arrays(table, starts, [cell.stack.depth for cell in found])
+        seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
+        cells = [Samples(*one) for one in zip(found, seeds, values, strict=True)]
         return sorted(cells, key=lambda s: (s.cell.text is not None, astuple(s.stack)))
 
     def frames(self) -> Iterator[pd.DataFrame]:

@@ -26,7 +26,7 @@ LAND_EVERY = 5.0
 
 # A sweep older than this many files at LAND_EVERY waits longer, so that days of sampling leave some hundred files.
 _SHARE_OF_AGE = 0.01
-_FILE_BYTES = 2**26
+_FILE_BYTES = 2**24
 
 Work = tuple[Cell, int, int]
 log = logging.getLogger(__name__)

@@ -58,34 +58,45 @@ def _quantity_columns(block: Block) -> pa.Table:
     return pa.table(columns)
 
 
-def cell_of(rows: pa.Table, windows: Callable[[str, Stack], TextWindows]) -> Cell:
-    """The cell of rows that all belong to one; a field that a file lacks has its default.
+def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> Cell:
+    """The cell of a row; a field that a file lacks has its default.
 
     Raises:
         ValueError: this version of gradbounds cannot describe the cell: it has a field of a later version.
     """
-    first = {name: rows[name][0].as_py() for name in rows.column_names if name not in QUANTITIES}
-    stack = Stack(**{f.name: first[f.name] for f in fields(Stack) if first.get(f.name) is not None})
-    text = windows(first["text"], stack) if first["text"] else None
-    cell = Cell(stack, first["engine"], first["device"], first["dtype"], text)
-    if cell.name != first["cell"]:
+    stack = Stack(**{f.name: row[f.name] for f in fields(Stack) if row.get(f.name) is not None})
+    text = windows(row["text"], stack) if row["text"] else None
+    cell = Cell(stack, row["engine"], row["device"], row["dtype"], text)
+    if cell.name != row["cell"]:
         raise ValueError(
-            f"run must hold cells that this version of gradbounds describes, but cell {first['cell']} ({stack}) has "
+            f"run must hold cells that this version of gradbounds describes, but cell {row['cell']} ({stack}) has "
             "more to it; read it with the version that its manifest.toml names."
         )
     return cell
 
 
-def quantity_arrays(rows: pa.Table, depth: int) -> dict[str, Floats]:
-    """The quantities of rows that belong to one cell, of shape (draws,) or (draws, L)."""
-    values: dict[str, Floats] = {}
-    for name, quantity in QUANTITIES.items():
-        if name not in rows.column_names or rows[name].null_count:
-            continue
+def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]) -> list[dict[str, Floats]]:
+    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, L).
+
+    Args:
+        rows: all rows.
+        starts: where each cell's rows start, and the number of rows.
+        depths: the number of layers of each cell.
+    """
+    found: list[dict[str, Floats]] = [{} for _ in depths]
+    ends = list(zip(starts[:-1], starts[1:], strict=True))
+    for name in (name for name in QUANTITIES if name in rows.column_names):
         column = rows[name].combine_chunks()
-        flat = column.flatten() if quantity.per_layer else column
-        values[name] = flat.to_numpy().reshape(-1, depth) if quantity.per_layer else flat.to_numpy()
-    return values
+        flat = column.flatten() if QUANTITIES[name].per_layer else column.drop_null()
+        numbers = flat.to_numpy(zero_copy_only=False)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        lengths = column.value_lengths().fill_null(0).to_numpy() if QUANTITIES[name].per_layer else valid
+        known, places = (np.concatenate([[0], np.cumsum(count)]) for count in (valid, lengths))
+        for values, (first, end), depth in zip(found, ends, depths, strict=True):
+            if known[end] - known[first] == end - first:
+                own = numbers[places[first] : places[end]]
+                values[name] = own.reshape(-1, depth) if QUANTITIES[name].per_layer else own
+    return found
 
 
 def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> pd.DataFrame:
