@@ -1,24 +1,40 @@
-"""Time the prediction and the sampler in one run, beside what a user would write instead.
+"""Time the engines beside the loop a user would write, and beside what the machine allows.
 
-Each time is the minimum of interleaved repetitions; ratios are what to quote, since machines drift.
+Every time is the minimum of interleaved repetitions, one thread except where said. The limit of an engine is the time
+that its random numbers and its matrix products would take alone, at this machine's own rates.
 """
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from simulate import sample
+from simulate import Cell
+from simulate.cost import block_work
+from simulate.sample import sample_block
 from theory import Stack, gaussian, predict
 
-REPETITIONS = 7
+REPETITIONS = 5
+THREADS = (1, 2)
+
+# Around d = 1024, L = 12, n = 16: over the width, the depth and the tokens.
+STACKS = [
+    Stack(width=width, depth=depth, tokens=tokens, vocab=512)
+    for width, depth, tokens in (
+        (64, 12, 16), (256, 12, 16), (1024, 12, 16), (4096, 12, 16), (1024, 3, 16), (1024, 12, 4), (1024, 12, 64),
+    )
+]  # fmt: skip
+WIDE = [Stack(width=2**k, depth=12, tokens=16, vocab=512) for k in (12, 14, 16, 18)]
+LARGEST = Stack(width=2**20, depth=12, tokens=16, vocab=512)
 
 
-def fastest(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of each call, the minimum over interleaved repetitions."""
+def fastest(calls: dict[str, Callable[[], object]], repetitions: int = REPETITIONS) -> dict[str, float]:
+    """Seconds of each call, the minimum over interleaved repetitions; the calls come in turn."""
     best = dict.fromkeys(calls, float("inf"))
-    for _ in range(REPETITIONS):
+    for _ in range(repetitions):
         for name, call in calls.items():
             start = time.perf_counter()
             call()
@@ -33,29 +49,104 @@ def fresh_prediction(stack: Stack) -> None:
     predict(stack)
 
 
-def torch_loop(stack: Stack, draws: int) -> None:
-    """What a user would write: a fresh `torch.nn.TransformerEncoder` per draw, autograd, the last layer's norm."""
+def torch_loop(stack: Stack, threads: int) -> None:
+    """What a user would write for one draw: a fresh `torch.nn.TransformerEncoder`, autograd, the last layer's norm."""
+    torch.set_num_threads(threads)
     d, n = stack.width, stack.tokens
-    for _ in range(draws):
-        layer = nn.TransformerEncoderLayer(
-            d, 1, d, dropout=0.0, layer_norm_eps=0.0, batch_first=True, norm_first=stack.placement == "pre", bias=False
-        )
-        model = nn.TransformerEncoder(layer, stack.depth, enable_nested_tensor=False)
-        head = nn.Linear(d, stack.vocab, bias=False)
-        for name, weight in [*model.named_parameters(), *head.named_parameters()]:
-            if weight.ndim == 2:
-                nn.init.normal_(weight, std=d**-0.5)
-            if "in_proj" in name:
-                weight.data[: 2 * d] = 0.0
-            if "out_proj" in name:
-                nn.init.eye_(weight)
-        logits = head(model(torch.randn(1, n, d)))[0]
-        nn.functional.cross_entropy(logits, torch.randint(stack.vocab, (n,))).backward()
-        float(model.layers[-1].linear2.weight.grad.square().sum())
+    layer = nn.TransformerEncoderLayer(
+        d, 1, d, dropout=0.0, layer_norm_eps=0.0, batch_first=True, norm_first=stack.placement == "pre", bias=False
+    )
+    model = nn.TransformerEncoder(layer, stack.depth, enable_nested_tensor=False)
+    head = nn.Linear(d, stack.vocab, bias=False)
+    for name, weight in [*model.named_parameters(), *head.named_parameters()]:
+        if weight.ndim == 2:
+            nn.init.normal_(weight, std=d**-0.5)
+        if "in_proj" in name:
+            weight.data[: 2 * d] = 0.0
+        if "out_proj" in name:
+            nn.init.eye_(weight)
+    logits = head(model(torch.randn(1, n, d)))[0]
+    nn.functional.cross_entropy(logits, torch.randint(stack.vocab, (n,))).backward()
+    float(model.layers[-1].linear2.weight.grad.square().sum())
+    torch.set_num_threads(1)
+
+
+def limits() -> dict[str, float]:
+    """This machine's rates with one thread: random numbers, float32 matrix products, copied bytes, per second."""
+    numbers, square, large = torch.empty(2**16), torch.randn(1024, 1024), torch.empty(2**26)
+    generator, target = torch.Generator().manual_seed(0), torch.empty(2**26)
+    seconds = fastest(
+        {
+            "normals": lambda: [numbers.normal_(generator=generator) for _ in range(16)],
+            "flops": lambda: square @ square,
+            "bytes": lambda: target.copy_(large),
+        }
+    )
+    done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "bytes": 8 * 2**26}
+    return {name: done[name] / seconds[name] for name in done}
+
+
+def per_draw(cell: Cell) -> Callable[[], object]:
+    """A call that samples one block."""
+    return lambda: sample_block(cell, 0, 0)
+
+
+def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
+    """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
+    cells = {engine: Cell(stack, engine) for engine in ("dense", "conditioned")}  # type: ignore[arg-type]
+    calls: dict[str, Callable[[], object]] = {f"loop, {k} threads": lambda k=k: torch_loop(stack, k) for k in THREADS}
+    seconds = fastest(calls | {engine: per_draw(cell) for engine, cell in cells.items()})
+    each = {engine: seconds[engine] / cell.draws_per_block for engine, cell in cells.items()}
+    loop = min(seconds[name] for name in calls)
+    report: dict[str, object] = {
+        "width": stack.width, "depth": stack.depth, "tokens": stack.tokens, "vocab": stack.vocab,
+        "seconds per draw": {"loop": loop} | each,
+        "loop over dense": loop / each["dense"],
+        "loop over conditioned": loop / each["conditioned"],
+    }  # fmt: skip
+    for engine, cell in cells.items():
+        report[f"{engine}, limit"] = limit(cell, rates, each[engine])
+    return report
+
+
+def limit(cell: Cell, rates: dict[str, float], seconds: float) -> dict[str, float]:
+    """The parts of an engine's limit per draw, and the share of it that was reached."""
+    work, draws = block_work(cell), cell.draws_per_block
+    parts = {
+        "normals, seconds": work.normals / rates["normals"] / draws,
+        "products, seconds": work.flops / rates["flops"] / draws,
+    }
+    return parts | {"share reached": sum(parts.values()) / seconds}
+
+
+def wide(rates: dict[str, float]) -> dict[str, object]:
+    """The conditioned engine alone from d = 2^12 to 2^18: seconds per draw and the slope of the cost."""
+    cells = {str(stack.width): Cell(stack, "conditioned") for stack in WIDE}
+    seconds = fastest({name: per_draw(cell) for name, cell in cells.items()})
+    each = {name: seconds[name] / cell.draws_per_block for name, cell in cells.items()}
+    first, last = str(WIDE[0].width), str(WIDE[-1].width)
+    octaves = torch.log2(torch.tensor(WIDE[-1].width / WIDE[0].width)).item()
+    slope = torch.log2(torch.tensor(each[last] / each[first])).item() / octaves
+    shares = {name: limit(cell, rates, each[name])["share reached"] for name, cell in cells.items()}
+    return {"seconds per draw": each, "share of the limit": shares, "slope in d": slope}
+
+
+def largest() -> dict[str, float]:
+    """One draw at d = 2^20 in a process of its own: seconds and peak GiB."""
+    code = (
+        "import time; from bench.engines import *\n"
+        "torch.set_num_threads(1); start = time.perf_counter()\n"
+        "sample_block(Cell(LARGEST, 'conditioned'), 0, 0)\n"
+        "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
+        "print(time.perf_counter() - start, int(peak) / 2**20)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, peak = done.stdout.split()
+    return {"seconds": float(seconds), "peak GiB": float(peak)}
 
 
 def report() -> dict[str, object]:
-    """Predictions in milliseconds; seconds per draw of the samplers and their ratios."""
+    """Predictions in milliseconds; loop, engines and limits; the widest."""
     torch.set_num_threads(1)
     predictions = fastest(
         {
@@ -63,19 +154,11 @@ def report() -> dict[str, object]:
             for placement in ("post", "pre")
         }
     )
-    samplers = {}
-    for width, depth, draws in ((64, 2, 64), (256, 6, 16)):
-        stack = Stack(width=width, vocab=width, depth=depth)
-        calls = {
-            "torch.nn loop": lambda s=stack, k=draws: torch_loop(s, k),
-            "dense": lambda s=stack, k=draws: sample(s, draws=k, seed=0),
-        }
-        seconds = {name: value / draws for name, value in fastest(calls).items()}
-        samplers[f"d = {width}, L = {depth}, n = {stack.tokens}"] = {
-            "seconds per draw": seconds,
-            "loop over dense": seconds["torch.nn loop"] / seconds["dense"],
-        }
+    rates = limits()
     return {
         "prediction, milliseconds": {name: 1000 * value for name, value in predictions.items()},
-        "sampling, all quantities, against the last layer's norm alone in the loop": samplers,
+        "limits per second, one thread": rates,
+        "cases": [case(stack, rates) for stack in STACKS],
+        "conditioned, d = 2^12 to 2^18": wide(rates),
+        "conditioned, d = 2^20, one draw": largest(),
     }

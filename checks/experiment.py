@@ -29,14 +29,15 @@ def verify_cells(text: str | Path = TEXT) -> list[Cell]:
 
 def _gaussian_stacks(placement: Placement) -> Iterator[Stack]:
     # Against d, at fixed V, where the norm's own exponent shows, and at V = d, where B does not bend the bound's.
-    for width in (64, 128, 256, 512):
+    for width in (64, 256, 1024, 4096, 16384):
         yield Stack(placement=placement, width=width, vocab=512, depth=6)
         yield Stack(placement=placement, width=width, vocab=width, depth=6)
+    yield Stack(placement=placement, width=65536, vocab=65536, depth=6)
     # Against d with a saturated softmax, where the paper's ||dL_i/dx_i|| = O(1) fails.
-    for width in (32, 64, 128, 256, 512):
+    for width in (512, 2048, 8192, 32768):
         yield Stack(placement=placement, width=width, vocab=64, depth=2, output_scale=width**0.5)
     # Against L.
-    for depth in (2, 4, 8, 16, 32):
-        yield Stack(placement=placement, width=256, vocab=256, depth=depth)
+    for depth in (2, 4, 8, 16, 32, 64):
+        yield Stack(placement=placement, width=1024, vocab=1024, depth=depth)
     # The profile over layers, deep and still wide.
-    yield Stack(placement=placement, width=512, vocab=512, depth=12)
+    yield Stack(placement=placement, width=2048, vocab=2048, depth=24)

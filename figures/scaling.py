@@ -31,8 +31,8 @@ def scaling(table: pd.DataFrame, against: str) -> Figure:
             axis.set(yscale="log", xlabel=_SYMBOL[against], title=f"{TITLES[placement]}, {setting(rows, against)}")
             value_ticks(axis, sorted(set(x)))
         axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)")
-        # The gap between bound and samples is a decade or more: the legend has room there.
-        axes[0].legend(loc="center left", bbox_to_anchor=(0.0, 0.45))
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -86,7 +86,10 @@ class Sweep:
     zip: Annotated[tuple[str, ...], _optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
     draws: Annotated[int | None, _optional("least number of networks per cell", "INT", "64")] = None
     seed: Annotated[int | None, _optional("root seed", "INT", "0")] = None
-    engine: Annotated[Literal["dense"] | None, _optional("how weights are sampled", "dense", "dense")] = None
+    engine: Annotated[
+        Literal["auto", "conditioned", "dense"] | None,
+        _optional("how weights are sampled", "auto|conditioned|dense", "auto"),
+    ] = None
     device: Annotated[str | None, _optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
     dtype: Annotated[
         Literal["float32", "float64"] | None, _optional("of weights and tokens", "float32|float64", "float32")

@@ -31,7 +31,7 @@ class Recipe:
     grid: tuple[Mapping[str, Any], ...] = ({},)
     draws: int = 64
     seed: int = 0
-    engine: str = "dense"
+    engine: str = "auto"
     device: str = "cpu"
     dtype: str = "float32"
     text: str = ""

@@ -53,24 +53,37 @@ class Work:
 def block_work(cell: Cell) -> Work:
     """The work of one block of a cell."""
     s, draws = cell.stack, cell.draws_per_block
-    square = s.depth * s.width**2
-    smaller, larger = sorted((s.vocab, s.width))
-    # W1 and W2 meet every token, W^V one row; forward and back. Gram matrices of gradient norms, ‖W_emb‖₂.
-    products = 2 * (2 * s.tokens + 1) * 2 * square + 8 * s.depth * s.tokens**2 * s.width
-    head = 4 * s.tokens * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
+    normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
     return Work(
         steps=s.depth + 1,
-        normals=draws * (3 * square + s.vocab * s.width + s.tokens * s.width),
-        flops=draws * (products + head),
+        normals=draws * (normals + s.tokens * s.width),
+        flops=draws * flops,
         elements=draws * s.tokens * (12 * s.depth * s.width + s.vocab),
     )
+
+
+def _dense(s: Stack) -> tuple[float, float]:
+    """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
+    square, (smaller, larger) = s.depth * s.width**2, sorted((s.vocab, s.width))
+    # W1 and W2 meet every token, W^V one row.
+    products = 4 * (2 * s.tokens + 1) * square + 8 * s.depth * s.tokens**2 * s.width
+    head = 4 * s.tokens * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
+    return 3 * square + s.vocab * s.width, products + head
+
+
+def _conditioned(s: Stack) -> tuple[float, float]:
+    """Random numbers and flops of one draw: n rows of either width per map, and seven products of n x n with n x d."""
+    maps = [(s.tokens, s.width)] * 2 * s.depth + [(1, s.width)] * s.depth + [(s.tokens, s.vocab)]
+    normals = sum(rows * (s.width + out + rows) for rows, out in maps)
+    return normals, sum(2 * rows**2 * (4 * s.width + 3 * out) for rows, out in maps)
 
 
 def block_bytes(cell: Cell) -> float:
     """Peak memory of sampling one block: the weights once more while they are scaled, and what autograd keeps."""
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
-    weights = 3 * s.depth * s.width**2 + s.vocab * s.width
-    largest = max(s.width**2, s.vocab * s.width)
+    dense = cell.engine == "dense"
+    weights = 3 * s.depth * s.width**2 + s.vocab * s.width if dense else 0
+    largest = max(s.width**2, s.vocab * s.width) if dense else 4 * s.tokens * max(s.width, s.vocab)
     kept = s.tokens * (14 * s.depth * s.width + 4 * s.vocab)
     return float(cell.draws_per_block * size * (weights + largest + kept))
 

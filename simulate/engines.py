@@ -1,7 +1,7 @@
-"""A random linear map, the one thing a network asks of an engine; and the dense engine, which draws the matrix.
+"""A random linear map, the one thing a network asks of an engine, and how the network applies it.
 
-A map is applied once and pulled back once. What an engine does in between is its own affair: the network and the
-gradient norms below see only `forward` and `pullback`.
+A map is applied once and pulled back once. What an engine does in between is its own affair: the network sees only
+`forward` and `pullback`. `simulate.dense` draws the matrix; `simulate.conditioned` draws only what the matrix does.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -18,8 +18,10 @@ class RandomMap(Protocol):
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
         """The product x W of every draw."""
 
-    def pullback(self, gradient: Float[Tensor, "draws rows d_out"]) -> Float[Tensor, "draws rows d_in"]:
-        """The product g Wᵀ of every draw."""
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows d_out"]
+    ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
+        """The product g Wᵀ of every draw, and ‖∂L/∂W‖_F² = ‖xᵀ g‖_F²."""
 
 
 @runtime_checkable
@@ -47,16 +49,19 @@ class GradientNorms:
         slots.append(None)
         return len(slots) - 1
 
-    def put(self, name: str, position: int, value: Tensor) -> None:
-        """Fill a reserved place.
+    def check_empty(self, name: str, position: int) -> None:
+        """Refuse a second backward pass.
 
         Raises:
-            RuntimeError: it was filled before: a map may be pulled back once.
+            RuntimeError: the place was filled before: a map may be pulled back once.
         """
         if self._slots[name][position] is not None:
             raise RuntimeError(
                 f"{name} of layer {position + 1} was pulled back a second time; a map allows one backward."
             )
+
+    def put(self, name: str, position: int, value: Tensor) -> None:
+        """Fill a reserved place."""
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:
@@ -78,11 +83,9 @@ def apply_map(engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"],
     return product
 
 
-def gradient_norm_sq(
-    rows: Float[Tensor, "draws rows d_in"], gradient: Float[Tensor, "draws rows d_out"]
-) -> Float[Tensor, " draws"]:
-    """‖Xᵀ g‖_F² = ⟨X Xᵀ, g gᵀ⟩ of every draw: n x n Gram matrices, never the d_in x d_out gradient."""
-    return ((rows @ rows.mT) * (gradient @ gradient.mT)).sum((-2, -1))
+def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
+    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient."""
+    return (first * second).sum((-2, -1))
 
 
 class _Apply(torch.autograd.Function):
@@ -90,66 +93,13 @@ class _Apply(torch.autograd.Function):
     def forward(
         ctx: Any, rows: Tensor, random_map: RandomMap, gradients: GradientNorms, name: str, position: int
     ) -> Tensor:
-        ctx.save_for_backward(rows)
         ctx.random_map, ctx.gradients, ctx.name, ctx.position = random_map, gradients, name, position
         return random_map.forward(rows)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (rows,) = ctx.saved_tensors
-        ctx.gradients.put(ctx.name, ctx.position, gradient_norm_sq(rows, gradient))
-        return ctx.random_map.pullback(gradient), None, None, None, None
-
-
-class DenseMap:
-    """A map that holds its matrices, one per draw."""
-
-    def __init__(self, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None) -> None:
-        self.weight = weight
-        self._full_gradients = full_gradients
-        self._rows: Tensor | None = None
-
-    def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        self._rows = rows if self._full_gradients is not None else None
-        return rows @ self.weight
-
-    def pullback(self, gradient: Float[Tensor, "draws rows d_out"]) -> Float[Tensor, "draws rows d_in"]:
-        if self._full_gradients is not None and self._rows is not None:
-            self._full_gradients.insert(0, self._rows.mT @ gradient)
-        return gradient @ self.weight.mT
-
-
-class DenseEngine:
-    """Draws every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
-
-    Args:
-        generator: the only source of randomness; its device is the engine's.
-        draws: independent networks in one batch.
-        dtype: of weights and tokens.
-        keep: whether `weights` and `full_gradients` keep every matrix and its (d_in, d_out) gradient by role, in
-            the order of the layers; costs their memory.
-    """
-
-    def __init__(self, generator: Generator, draws: int, dtype: torch.dtype, *, keep: bool = False) -> None:
-        self.generator = generator
-        self.draws = draws
-        self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
-        self.gradients = GradientNorms()
-        self.weights: dict[str, list[Tensor]] = {}
-        self.full_gradients: dict[str, list[Tensor]] = {}
-        self._keep = keep
-
-    def map(self, name: str, d_in: int, d_out: int, std: float) -> DenseMap:
-        """A fresh map with its own matrix per draw."""
-        weight = torch.randn(self.draws, d_in, d_out, generator=self.generator, **self.like) * std
-        # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
-        if self._keep or name == "Wemb":
-            self.weights.setdefault(name, []).append(weight)
-        return DenseMap(weight, self.full_gradients.setdefault(name, []) if self._keep else None)
-
-    def spectral_norm(self, name: str) -> Float[Tensor, " draws"]:
-        """‖W‖₂ of the one kept matrix of that role, from the smaller Gram matrix."""
-        (weight,) = self.weights[name]
-        gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
-        return torch.linalg.eigvalsh(gram)[..., -1].sqrt()
+        ctx.gradients.check_empty(ctx.name, ctx.position)
+        product, norm_sq = ctx.random_map.pullback(gradient)
+        ctx.gradients.put(ctx.name, ctx.position, norm_sq)
+        return product, None, None, None, None

@@ -76,9 +76,8 @@ def feed_forward(engine: Engine, record: Record, x: Stream) -> Stream:
     """ReLU(x W1) W2."""
     width = x.shape[-1]
     hidden = torch.relu(apply_map(engine, "W1", x, width, weight_std(width)))
-    squares = hidden.detach().square()
-    record.layer("ffn_hidden_energy", squares.sum(-1).mean(1) / width)
-    record.layer("ffn_hidden_max_sq", squares.amax((1, 2)))
+    record.layer("ffn_hidden_energy", _energy(hidden))
+    record.layer("ffn_hidden_max_sq", hidden.detach().amax((1, 2)).square())
     return apply_map(engine, "W2", hidden, width, weight_std(width))
 
 
@@ -126,7 +125,8 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
 
 
 def _energy(x: Stream) -> Float[Tensor, " draws"]:
-    return x.detach().square().sum(-1).mean(1) / x.shape[-1]
+    """‖x‖²/d averaged over tokens, in one pass over memory."""
+    return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
 
 
 def _correlation(x: Stream) -> Float[Tensor, " draws"]:
@@ -134,8 +134,8 @@ def _correlation(x: Stream) -> Float[Tensor, " draws"]:
     tokens, width = x.shape[-2:]
     if tokens == 1:
         return torch.full_like(x[:, 0, 0], torch.nan)
-    pairs = x.sum(1).square().sum(-1) - x.square().sum((1, 2))
-    return pairs / (tokens * (tokens - 1) * width)
+    whole = torch.linalg.vector_norm(x.sum(1), dim=1).square() / (tokens * width)
+    return (whole - _energy(x)) / (tokens - 1)
 
 
 def _inverse_scale(x: Stream) -> Float[Tensor, " draws"]:

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from simulate.cell import Cell, DtypeName, EngineName, check_device
-from simulate.engines import DenseEngine
+from simulate.conditioned import ConditionedEngine
+from simulate.dense import DenseEngine
+from simulate.engines import Engine
 from simulate.network import run
 from simulate.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
@@ -69,7 +71,7 @@ def sample(
     *,
     draws: int,
     seed: int,
-    engine: EngineName = "dense",
+    engine: EngineName = "auto",
     device: str = "cpu",
     dtype: DtypeName = "float32",
     text: str | Path | TextWindows | None = None,
@@ -82,7 +84,8 @@ def sample(
         stack: the network.
         draws: how many networks, at least 1.
         seed: root seed, a nonnegative integer.
-        engine: "dense" draws every weight matrix.
+        engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens; the law is the same.
+            "auto" takes the cheaper one.
         device: "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64", of weights and tokens.
         text: a text file, or its windows, for inputs and labels; each draw takes one window at random. Without it
@@ -106,6 +109,9 @@ def sample(
     return Samples(cell, np.full(draws, seed), values)
 
 
+_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
+
+
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
     """The draws of one block: the unit of work, of seeding and of storage. One intra-op thread.
 
@@ -114,16 +120,17 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
     """
     with _one_thread(), _memory(cell):
         generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
-        engine = DenseEngine(generator, cell.draws_per_block, getattr(torch, cell.dtype))
+        engine = _ENGINES[cell.engine](generator, cell.draws_per_block, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine))
-        record.network("head_norm", engine.spectral_norm("Wemb"))
+        if isinstance(engine, DenseEngine):
+            record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
         # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
         return {name: value.cpu().numpy().copy() for name, value in values.items()}
 
 
 def network_inputs(
-    cell: Cell, engine: DenseEngine
+    cell: Cell, engine: Engine
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]:
     """x_0 and labels of a batch: Gaussian tokens and uniform labels, or windows of the cell's text."""
     stack, generator = cell.stack, engine.generator
@@ -159,7 +166,7 @@ def _memory(cell: Cell) -> Iterator[None]:
         s = cell.stack
         raise ValueError(
             f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
-            f"depth {s.depth} and vocab {s.vocab} does not; the dense engine holds all its matrices."
+            f"depth {s.depth} and vocab {s.vocab} does not with the {cell.engine} engine."
         ) from error
 
 

@@ -3,7 +3,9 @@
 from jaxtyping import install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
-with install_import_hook(["simulate.engines", "simulate.network"], "beartype.beartype"):
+with install_import_hook(
+    ["simulate.engines", "simulate.dense", "simulate.conditioned", "simulate.network"], "beartype.beartype"
+):
     import simulate  # noqa: F401
 
 import pytest

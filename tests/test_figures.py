@@ -50,7 +50,7 @@ def test_scaling(small_grid, against, values, vocab):
         assert lines["large-width theory"] == pytest.approx(rows["predicted"].to_numpy())
         assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
     assert "rms over draws" in figure.axes[0].get_ylabel()
-    assert "2 s.e." in str([t.get_text() for t in figure.axes[0].get_legend().get_texts()])
+    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
 
 
 def test_scaling_without_a_series(small_grid):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from twin import quantities
 
-from simulate import engines, network
-from simulate.engines import DenseEngine
+from simulate import dense, network
+from simulate.dense import DenseEngine
 from theory import QUANTITIES, Stack
 
 DRAWS = 3
@@ -58,17 +58,22 @@ def _no_mean(logits, labels):
     return network.F.cross_entropy(logits.mT, labels, reduction="none").sum(1)
 
 
+def _transposed_forward(self, x):
+    self._rows = x
+    return x @ self.weight.mT
+
+
+def _transposed(self, g):
+    return g @ self.weight, dense.inner(self._rows @ self._rows.mT, g @ g.mT)
+
+
 PLANTED = {
     "LayerNorm dropped": (network, "layer_norm", lambda x: x),
     "residual dropped": (network, "residual", lambda x, branch: branch),
     "sum instead of mean loss": (network, "sequence_loss", _no_mean),
-    "transposed gradient": (engines.DenseMap, "pullback", lambda self, g: g @ self.weight),
-    "transposed weight": (engines.DenseMap, "forward", lambda self, x: x @ self.weight.mT),
-    "gradient norm of one token": (
-        engines,
-        "gradient_norm_sq",
-        lambda x, g: (x[:, :1].mT @ g[:, :1]).square().sum((1, 2)),
-    ),
+    "transposed gradient": (dense.DenseMap, "pullback", _transposed),
+    "transposed weight": (dense.DenseMap, "forward", _transposed_forward),
+    "gradient norm of one token": (dense, "inner", lambda x, g: x[:, 0, 0] * g[:, 0, 0]),
 }
 
 

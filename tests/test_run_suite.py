@@ -32,7 +32,7 @@ def suite(run, *others):
 def run(tmp_path_factory):
     """Three widths, of which the narrow ones serve the exponent."""
     out = tmp_path_factory.mktemp("suite") / "run"
-    arguments = "sweep --width 64:256:x2 --depth 1 --tokens 2 --vocab 64 --draws 512 --out".split()
+    arguments = "sweep --width 64:256:x2 --depth 1 --tokens 2 --vocab 64 --draws 2048 --out".split()
     assert main([*arguments, str(out)]) == 0
     return out
 

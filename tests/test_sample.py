@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simulate import Cell, Samples, TextWindows, read_windows, sample
-from simulate.engines import DenseEngine
+from simulate.dense import DenseEngine
 from simulate.sample import network_inputs, sample_block
 from theory import QUANTITIES, Stack
 
@@ -56,7 +56,7 @@ def test_draws_of_different_cells_and_blocks_have_seeds_of_their_own():
 
 
 def test_cell_keys_hold_only_what_differs():
-    assert Cell(Stack()).key == '{"device":"cpu","dtype":"float32","engine":"dense","stack":{}}'
+    assert Cell(Stack()).key == '{"device":"cpu","dtype":"float32","engine":"conditioned","stack":{}}'
     assert '"stack":{"depth":2,"tokens":3,"vocab":5,"width":8}' in Cell(SMALL).key
     assert Cell(SMALL, device="cuda:1").key == Cell(SMALL, device="cuda").key
     text = TextWindows(ids=np.zeros((2, 4), int), digest="abc", source="a.txt")
@@ -118,7 +118,7 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
         ({"draws": 2.5}, "^draws must be an integer"),
         ({"draws": True}, "^draws must be an integer"),
         ({"seed": -1}, "^seed must be an integer of at least 0, got -1"),
-        ({"engine": "magic"}, "^engine must be 'dense', got 'magic'"),
+        ({"engine": "magic"}, "^engine must be 'auto' or 'conditioned' or 'dense', got 'magic'"),
         ({"dtype": "int8"}, "^dtype must be 'float32' or 'float64', got 'int8'"),
         ({"device": "tpu"}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         ({"device": "cuda:x"}, "^device must be"),
@@ -158,8 +158,10 @@ def test_blocks_are_what_sample_returns():
     np.testing.assert_array_equal(sample(SMALL, draws=cell.draws_per_block, seed=3)["loss"], block["loss"])
 
 
-def test_block_sizes_follow_memory():
-    sizes = [Cell(Stack(width=width, depth=12)).draws_per_block for width in (16, 64, 256, 1024, 4096)]
+@pytest.mark.parametrize("engine", ["dense", "conditioned"])
+def test_block_sizes_follow_memory(engine):
+    widths = {"dense": (16, 64, 256, 1024, 4096), "conditioned": (16, 1024, 4096, 2**14, 2**20)}[engine]
+    sizes = [Cell(Stack(width=width, depth=12), engine).draws_per_block for width in widths]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == 64
     assert sizes[-1] == 1

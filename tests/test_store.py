@@ -85,11 +85,11 @@ def test_an_empty_file_is_never_written(tmp_path):
 
 def test_keys_are_what_they_have_always_been():
     """Keys, names and seeds fix every number that was ever sampled: none may change."""
-    plain = Cell(Stack())
+    plain = Cell(Stack(), "dense")
     assert plain.key == '{"device":"cpu","dtype":"float32","engine":"dense","stack":{}}'
     assert plain.name == "060f3adcae5d884c"
     assert plain.block_seed(0, 5) == 62120415122708597
-    other = Cell(Stack(placement="pre", width=64, output_scale=2.0), dtype="float64")
+    other = Cell(Stack(placement="pre", width=64, output_scale=2.0), "dense", dtype="float64")
     assert other.key == (
         '{"device":"cpu","dtype":"float64","engine":"dense","stack":{"output_scale":2.0,"placement":"pre","width":64}}'
     )

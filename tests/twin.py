@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from simulate.engines import DenseEngine
+from simulate.dense import DenseEngine
 from theory import Stack
 
 

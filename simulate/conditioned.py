@@ -1,0 +1,128 @@
+"""The conditioned engine: draws what a weight matrix does to its n rows, and never the matrix.
+
+A weight W that meets rows X once forward and once backward is known only by Y = X W and g Wᵀ. Both are Gaussian given
+what came before, so they can be drawn exactly in O(n² d) instead of O(n d²): docs/engines.md derives it.
+
+Factorizations are of n x n Gram matrices in float64, by Cholesky after every row has received a private extra input
+coordinate of relative size √ε. That makes a Gram matrix of identical or dependent rows positive definite, its factor
+unique and continuous, and is itself exact: it is the law of a network whose weights have n more input rows.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from simulate.engines import GradientNorms, inner
+
+# √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
+# rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
+RIDGE = {torch.float32: 1e-8, torch.float64: 1e-10}
+# A root needs no inverse, so the dtype's own Gram matrix will do, with as much as keeps it definite under rounding.
+ROOT_RIDGE = {torch.float32: 1e-6, torch.float64: 1e-13}
+
+Square = Float[Tensor, "draws rows rows"]
+
+
+def gram(rows: Float[Tensor, "draws rows width"]) -> Square:
+    """X xᵀ of every draw in float64, where products of float32 numbers are exact."""
+    rows = rows.double()
+    return rows @ rows.mT
+
+
+def factor(gram: Square, ridge: float) -> tuple[Square, Float[Tensor, " draws"]]:
+    """The Cholesky factor of Gram + a² I and a, with a² = ridge times the mean square norm of a row.
+
+    Where all rows are zero the factor is of the size of the smallest numbers, and products with it vanish.
+    """
+    size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    extra = ridge * size + torch.finfo(torch.float32).tiny ** 2
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    return torch.linalg.cholesky_ex(gram + extra[:, None, None] * eye).L, extra.sqrt()
+
+
+def pulled_back(
+    rows: Float[Tensor, "draws rows d_in"],
+    gradient: Float[Tensor, "draws rows d_out"],
+    lower: Square,
+    extra: Float[Tensor, " draws"],
+    forward: Float[Tensor, "draws rows d_out"],
+    fresh: Float[Tensor, "draws rows d_in"],
+    fresh_extra: Square,
+) -> Float[Tensor, "draws rows d_in"]:
+    """G Wᵀ for a W that is known to take X to L Z and is fresh elsewhere.
+
+    With the extra coordinates X' = [X, a I], L Lᵀ = X' X'ᵀ and Q = L⁻¹ X', W' = Qᵀ Z + (I - Qᵀ Q) W̃, so that
+    g W'ᵀ = N + (g Zᵀ - N Qᵀ) Q with N = g W̃ᵀ. The columns of Q and N that belong to X are what is returned.
+
+    Args:
+        rows: X.
+        gradient: g.
+        lower: L.
+        extra: a.
+        forward: Z, independent N(0, std²).
+        fresh: the columns of N for X: independent with covariance std² g gᵀ.
+        fresh_extra: the columns of N for the extra coordinates.
+    """
+    known = (gradient @ forward.mT).double()
+    overlap = (fresh @ rows.mT).double() + extra[:, None, None] * fresh_extra
+    # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
+    whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
+    share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
+    return torch.baddbmm(fresh, share.to(rows.dtype), rows)
+
+
+class ConditionedMap:
+    """A map that holds its rows and the numbers that made their product, O(n d) per draw."""
+
+    def __init__(self, engine: "ConditionedEngine", d_out: int, std: float) -> None:
+        self._engine, self._d_out, self._std = engine, d_out, std
+        self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
+
+    def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
+        rows_gram = gram(rows)
+        lower, extra = factor(rows_gram, RIDGE[rows.dtype])
+        normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
+        self._state = rows, rows_gram, lower, extra, normals
+        return lower.to(rows.dtype) @ normals
+
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows d_out"]
+    ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
+        if self._state is None:
+            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
+        (rows, rows_gram, lower, extra, normals), self._state = self._state, None
+        n, d_in = rows.shape[1:]
+        gradient_gram = (gradient @ gradient.mT).double()
+        root = factor(gradient_gram, ROOT_RIDGE[rows.dtype])[0]
+        fresh = root.to(rows.dtype) @ self._engine.normals(n, d_in, self._std)
+        fresh_extra = root @ self._engine.normals(n, n, self._std).double()
+        product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
+        return product, inner(rows_gram, gradient_gram).to(rows.dtype)
+
+
+class ConditionedEngine:
+    """Draws the action of every weight matrix, exactly in distribution, in O(n² d) per map.
+
+    One backward pass per draw, and nothing that needs a matrix itself: those raise.
+
+    Args:
+        generator: the only source of randomness; its device is the engine's.
+        draws: independent networks in one batch.
+        dtype: of tokens.
+    """
+
+    def __init__(self, generator: Generator, draws: int, dtype: torch.dtype) -> None:
+        self.generator = generator
+        self.draws = draws
+        self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
+        self.gradients = GradientNorms()
+
+    def map(self, name: str, d_in: int, d_out: int, std: float) -> ConditionedMap:
+        """A fresh map."""
+        return ConditionedMap(self, d_out, std)
+
+    def normals(self, rows: int, width: int, std: float) -> Float[Tensor, "draws rows width"]:
+        """Independent N(0, std²) numbers."""
+        return torch.empty(self.draws, rows, width, **self.like).normal_(0.0, std, generator=self.generator)

@@ -1,0 +1,67 @@
+"""The dense engine: draws every weight matrix. The ground truth."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from simulate.engines import GradientNorms, inner
+
+
+class DenseMap:
+    """A map that holds its matrices, one per draw."""
+
+    def __init__(self, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None) -> None:
+        self.weight = weight
+        self._full_gradients = full_gradients
+        self._rows: Tensor | None = None
+
+    def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
+        self._rows = rows
+        return rows @ self.weight
+
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows d_out"]
+    ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
+        rows, self._rows = self._rows, None
+        if rows is None:
+            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
+        if self._full_gradients is not None:
+            self._full_gradients.insert(0, rows.mT @ gradient)
+        return gradient @ self.weight.mT, inner(rows @ rows.mT, gradient @ gradient.mT)
+
+
+class DenseEngine:
+    """Draws every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
+
+    Args:
+        generator: the only source of randomness; its device is the engine's.
+        draws: independent networks in one batch.
+        dtype: of weights and tokens.
+        keep: whether `weights` and `full_gradients` keep every matrix and its (d_in, d_out) gradient by role, in
+            the order of the layers; costs their memory.
+    """
+
+    def __init__(self, generator: Generator, draws: int, dtype: torch.dtype, *, keep: bool = False) -> None:
+        self.generator = generator
+        self.draws = draws
+        self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
+        self.gradients = GradientNorms()
+        self.weights: dict[str, list[Tensor]] = {}
+        self.full_gradients: dict[str, list[Tensor]] = {}
+        self._keep = keep
+
+    def map(self, name: str, d_in: int, d_out: int, std: float) -> DenseMap:
+        """A fresh map with its own matrix per draw."""
+        weight = torch.randn(self.draws, d_in, d_out, generator=self.generator, **self.like) * std
+        # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
+        if self._keep or name == "Wemb":
+            self.weights.setdefault(name, []).append(weight)
+        return DenseMap(weight, self.full_gradients.setdefault(name, []) if self._keep else None)
+
+    def spectral_norm(self, name: str) -> Float[Tensor, " draws"]:
+        """‖W‖₂ of the one kept matrix of that role, from the smaller Gram matrix."""
+        (weight,) = self.weights[name]
+        gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
+        return torch.linalg.eigvalsh(gram)[..., -1].sqrt()
