@@ -1,20 +1,24 @@
-"""`python -m bench engines` or `python -m bench store`: one JSON object, with the machine it was measured on."""
+"""`python -m bench engines` or `store`: one JSON object and the machine it is of; `figure` draws the first."""
 
 import json
 import platform
 import sys
+from pathlib import Path
 
 import torch
 
-from bench import engines, store
+from bench import drawing, engines, store
 
 REPORTS = {"engines": engines.report, "store": store.report}
 
 
 def main() -> None:
     """Print the report that the first argument names."""
+    if sys.argv[1:2] == ["figure"] and len(sys.argv) == 4:
+        drawing.draw(Path(sys.argv[2]), Path(sys.argv[3]))
+        return
     if len(sys.argv) != 2 or sys.argv[1] not in REPORTS:
-        sys.exit(f"usage: python -m bench {{{','.join(REPORTS)}}}")
+        sys.exit(f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench figure RESULTS.json PICTURE.png")
     machine = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "python": platform.python_version(),

@@ -1,10 +1,11 @@
 """Pictures of claims, predictions and samples: data frames in, matplotlib Figures out."""
 
 from figures.distribution import distribution
+from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
 from figures.profile import layer_profile
 from figures.scaling import scaling
 from figures.style import style
 
-__all__ = ["distribution", "hidden_energy", "layer_profile", "local_exponents", "scaling", "style"]
+__all__ = ["distribution", "engine_cost", "hidden_energy", "layer_profile", "local_exponents", "scaling", "style"]

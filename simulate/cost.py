@@ -115,14 +115,15 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int) -> Plan:
     Raises:
         ValueError: the device is not there.
     """
-    rates = _rates(cells[0])
+    kinds = {(cell.engine, cell.device, cell.dtype): cell for cell in cells}
+    rates = {kind: _rates(cell) for kind, cell in kinds.items()}
     blocks = np.array([cell.blocks(draws) for cell in cells])
-    work = np.array([astuple(block_work(cell)) for cell in cells])
+    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in cells])
     per_layer = sum(q.per_layer for q in QUANTITIES.values())
     values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.depth for cell in cells])
     sizes = np.array([4 if cell.dtype == "float32" else 8 for cell in cells])
     sampled = blocks * np.array([cell.draws_per_block for cell in cells])
-    seconds = float(blocks @ (work @ rates)) / workers
+    seconds = float(blocks @ each) / workers
     return Plan(
         cells=len(cells),
         blocks=int(blocks.sum()),

@@ -25,7 +25,7 @@ MAY_IMPORT = {
         "sympy", "pytest",
     },
     "tests": None,
-    "bench": {"theory", "simulate", "numpy", "pandas", "torch"},
+    "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch"},
 }  # fmt: skip
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 

@@ -1,6 +1,7 @@
 """Figures, read as data: axes, scales, units, error bars."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 
@@ -8,7 +9,7 @@ from checks import comparison
 from checks.profiles import layer_draws, profile_cells
 from checks.series import local_exponent_table, longest_series
 from checks.theorem1 import last_layer_table
-from figures import distribution, hidden_energy, layer_profile, local_exponents, scaling
+from figures import distribution, engine_cost, hidden_energy, layer_profile, local_exponents, scaling
 from theory import predict
 from theory.stack import TITLES
 
@@ -131,3 +132,19 @@ def test_hidden_energy(small_grid):
     assert edges[:, 1].max() == pytest.approx(1 + 3 * 6 / 2)
     with pytest.raises(ValueError, match="^table must hold hidden_energy"):
         hidden_energy(table[table["quantity"] == "loss"])
+
+
+def test_engine_cost():
+    rows = [
+        (w, what, w**p) for what, p in (("loop", 2), ("dense", 2), ("conditioned", 1), ("limit", 1)) for w in (8, 64)
+    ]
+    table = pd.DataFrame(rows, columns=["width", "what", "seconds"]).assign(depth=12, tokens=16)
+    (axes,) = engine_cost(table).axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert "seconds per draw" in axes.get_ylabel()
+    assert "width" in axes.get_xlabel()
+    assert "$L = 12$" in axes.get_title()
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert lines["conditioned engine"] == pytest.approx([8, 64])
+    assert lines["loop over torch.nn"] == pytest.approx([64, 4096])
+    assert len(axes.get_legend().get_texts()) == 4

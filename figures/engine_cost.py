@@ -1,0 +1,40 @@
+"""What a draw costs against the width: a loop over torch.nn, the engines, and the machine's limit."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.style import panels, style, value_ticks
+
+_LOOKS: dict[str, dict[str, Any]] = {
+    "loop": {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "label": "loop over torch.nn"},
+    "dense": {"color": "#0072b2", "marker": "s", "linestyle": "--", "label": "dense engine"},
+    "conditioned": {"color": "#d55e00", "marker": "o", "linestyle": "-", "label": "conditioned engine"},
+    "limit": {"color": "#777777", "linestyle": "-", "linewidth": 1, "label": "limit of the conditioned engine"},
+}
+
+
+def engine_cost(table: pd.DataFrame) -> Figure:
+    """Seconds per draw against the width on log-log axes; every point is the minimum over repetitions, without error.
+
+    Args:
+        table: columns width, what ("loop", "dense", "conditioned", "limit"), seconds, depth, tokens.
+    """
+    with style():
+        figure, (axis,) = panels(1)
+        figure.set_size_inches(5.0, 3.6)
+        for what, look in _LOOKS.items():
+            rows = table[table["what"] == what].sort_values("width")
+            axis.plot(rows["width"], rows["seconds"], markersize=4.5, **look)
+        first = table.iloc[0]
+        axis.set(
+            yscale="log",
+            xlabel="width $d$",
+            ylabel="seconds per draw (minimum)",
+            title=f"Post-LN, $L = {first['depth']}$, $n = {first['tokens']}$, one CPU thread",
+        )
+        value_ticks(axis, sorted(set(table["width"])))
+        axis.tick_params(axis="x", labelrotation=45)
+        axis.legend()
+    return figure
