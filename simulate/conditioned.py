@@ -19,8 +19,11 @@ from simulate.engines import GradientNorms, inner
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
 # rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
 RIDGE = {torch.float32: 1e-8, torch.float64: 1e-10}
-# A root needs no inverse, so the dtype's own Gram matrix will do, with as much as keeps it definite under rounding.
-ROOT_RIDGE = {torch.float32: 1e-6, torch.float64: 1e-13}
+# A root needs no inverse, only as much as keeps a Gram matrix definite under rounding, which grows like n² eps.
+ROOT_RIDGE = 1e-10
+
+# The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
+_LEAST = 1e-15
 
 Square = Float[Tensor, "draws rows rows"]
 
@@ -31,15 +34,17 @@ def gram(rows: Float[Tensor, "draws rows width"]) -> Square:
     return rows @ rows.mT
 
 
-def factor(gram: Square, ridge: float) -> tuple[Square, Float[Tensor, " draws"]]:
-    """The Cholesky factor of Gram + a² I and a, with a² = ridge times the mean square norm of a row.
+def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, " draws"]]:
+    """The Cholesky factor of Gram + a² I and a, with a² = ridge times the mean square norm of a row, plus least².
 
-    Where all rows are zero the factor is of the size of the smallest numbers, and products with it vanish.
+    A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers.
     """
     size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
-    extra = ridge * size + torch.finfo(torch.float32).tiny ** 2
+    # The smallest numbers keep a matrix of zeros definite.
+    extra = ridge * size + least**2 + torch.finfo(torch.float32).tiny ** 2
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    return torch.linalg.cholesky_ex(gram + extra[:, None, None] * eye).L, extra.sqrt()
+    lower, info = torch.linalg.cholesky_ex(gram + extra[:, None, None] * eye)
+    return torch.where((info == 0)[:, None, None], lower, torch.nan), extra.sqrt()
 
 
 def pulled_back(
@@ -82,7 +87,7 @@ class ConditionedMap:
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
         rows_gram = gram(rows)
-        lower, extra = factor(rows_gram, RIDGE[rows.dtype])
+        lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
         normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
         self._state = rows, rows_gram, lower, extra, normals
         return lower.to(rows.dtype) @ normals
@@ -94,8 +99,8 @@ class ConditionedMap:
             raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
         (rows, rows_gram, lower, extra, normals), self._state = self._state, None
         n, d_in = rows.shape[1:]
-        gradient_gram = (gradient @ gradient.mT).double()
-        root = factor(gradient_gram, ROOT_RIDGE[rows.dtype])[0]
+        gradient_gram = gram(gradient)
+        root = factor(gradient_gram, ROOT_RIDGE)[0]
         fresh = root.to(rows.dtype) @ self._engine.normals(n, d_in, self._std)
         fresh_extra = root @ self._engine.normals(n, n, self._std).double()
         product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)

@@ -84,8 +84,11 @@ def apply_map(engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"],
 
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient."""
-    return (first * second).sum((-2, -1))
+    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient.
+
+    Where it cancels, rounding must not make a squared norm negative.
+    """
+    return (first * second).sum((-2, -1)).clamp_min(0.0)
 
 
 class _Apply(torch.autograd.Function):

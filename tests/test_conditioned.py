@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simulate import Cell, conditioned, sample
-from simulate.conditioned import RIDGE, ConditionedEngine, factor, gram, pulled_back
+from simulate.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, gram, pulled_back
 from simulate.engines import apply_map
 from tests.same_law import differences, numbers
 from theory import Stack, predict
@@ -55,6 +55,33 @@ def test_factor():
         assert extra[0].square() == pytest.approx(ridge * float(a[0].trace()) / 4)
     assert lower[2].abs().max() < 1e-30, "nothing comes of rows that are zero"
     assert torch.isfinite(lower).all()
+    assert torch.isnan(factor(-gram(normals(1, 4, 9)), 1e-8)[0]).all(), "what has no factor is seen"
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "rank", "dtype"),
+    [(8, 2**20, 4, torch.float32), (8, 2**20, 4, torch.float64), (512, 3072, 1, torch.float64)],
+)
+def test_roots_of_dependent_gradients_exist(n, d, rank, dtype):
+    """A vocabulary of fewer words than tokens, say: the Gram matrix is indefinite by rounding, and has a root still."""
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(1, n, rank, generator=generator, dtype=dtype) @ torch.randn(
+        1, rank, d, generator=generator, dtype=dtype
+    )
+    a = gram(gradient)
+    root = factor(a, ROOT_RIDGE)[0]
+    assert float((root @ root.mT - a).norm() / a.norm()) < 1e-9
+
+
+def test_rows_of_zeros_and_tiny_gradients():
+    """Neither overflows where it is inverted: what comes back is finite, and zero where the gradient is."""
+    for rows, size in ((torch.zeros(1, 3, 6), 100.0), (torch.ones(1, 3, 6), 1e-25), (torch.ones(1, 3, 6), 0.0)):
+        one = ConditionedEngine(torch.Generator().manual_seed(0), 1, torch.float32).map("W", 6, 6, 0.4)
+        one.forward(rows)
+        back, norm_sq = one.pullback(size * torch.ones(1, 3, 6))
+        assert torch.isfinite(back).all()
+        assert back.abs().max() <= 100 * size + 1e-30
+        assert norm_sq >= 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -114,7 +141,7 @@ def wrong_side(rows, gradient, lower, extra, forward, fresh, fresh_extra):
     return pulled_back(rows, gradient, lower.mT.contiguous().tril(), extra, forward, fresh, fresh_extra)
 
 
-def rootless(gram, ridge):
+def rootless(gram, ridge, least=0.0):
     size = gram.diagonal(dim1=-2, dim2=-1)
     return torch.diag_embed(size.sqrt()), torch.sqrt(ridge * size.mean(-1))
 
