@@ -86,7 +86,7 @@ def limits() -> dict[str, float]:
     return {name: done[name] / seconds[name] for name in done}
 
 
-def per_draw(cell: Cell) -> Callable[[], object]:
+def one_block(cell: Cell) -> Callable[[], object]:
     """A call that samples one block."""
     return lambda: sample_block(cell, 0, 0)
 
@@ -95,7 +95,7 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
     """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
     cells = {engine: Cell(stack, engine) for engine in ("dense", "conditioned")}  # type: ignore[arg-type]
     calls: dict[str, Callable[[], object]] = {f"loop, {k} threads": lambda k=k: torch_loop(stack, k) for k in THREADS}
-    seconds = fastest(calls | {engine: per_draw(cell) for engine, cell in cells.items()})
+    seconds = fastest(calls | {engine: one_block(cell) for engine, cell in cells.items()})
     each = {engine: seconds[engine] / cell.draws_per_block for engine, cell in cells.items()}
     loop = min(seconds[name] for name in calls)
     report: dict[str, object] = {
@@ -122,7 +122,7 @@ def limit(cell: Cell, rates: dict[str, float], seconds: float) -> dict[str, floa
 def wide(rates: dict[str, float]) -> dict[str, object]:
     """The conditioned engine alone from d = 2^12 to 2^18: seconds per draw and the slope of the cost."""
     cells = {str(stack.width): Cell(stack, "conditioned") for stack in WIDE}
-    seconds = fastest({name: per_draw(cell) for name, cell in cells.items()})
+    seconds = fastest({name: one_block(cell) for name, cell in cells.items()})
     each = {name: seconds[name] / cell.draws_per_block for name, cell in cells.items()}
     first, last = str(WIDE[0].width), str(WIDE[-1].width)
     octaves = torch.log2(torch.tensor(WIDE[-1].width / WIDE[0].width)).item()

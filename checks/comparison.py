@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from checks.statistics import agreement, estimate
+from checks.statistics import agreement, estimate, log_variance
 from simulate import Samples
 from theory import Prediction, Stack, predict
 
@@ -75,7 +74,7 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
                         "mean": np.atleast_1d(measured.mean),
                         "sem": np.atleast_1d(measured.sem),
                         "median": np.atleast_1d(np.median(values, axis=0)),
-                        "log_variance": np.atleast_1d(_log_variance(values)),
+                        "log_variance": np.atleast_1d(log_variance(values)),
                         "predicted": np.atleast_1d(predicted),
                         "agreement": np.atleast_1d(verdict if within or not known else np.full_like(verdict, "beyond")),
                     }
@@ -84,9 +83,3 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
     table = pd.concat(rows, ignore_index=True)
     names = list(cell_fields(cells[0]))
     return table[[*names, *(column for column in table.columns if column not in names)]]
-
-
-def _log_variance(values: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Variance of ln over draws; NaN where a draw has no logarithm."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.var(np.log(values.astype(float)), axis=0, ddof=1)

@@ -158,12 +158,3 @@ def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float 
     power, root = abs(b) <= limit, abs(b - 0.5) <= limit
     model: Model = "undecided" if power and root else "x^a" if power else "x^a sqrt(ln x)" if root else "neither"
     return ModelChoice(model, b, error)
-
-
-def minimum_detectable(sem: float, *, false_alarm: float, miss: float) -> float:
-    """The smallest deviation of a normal estimate that a two-sided test sees with probability 1 − miss.
-
-    >>> round(minimum_detectable(0.01, false_alarm=0.05, miss=0.2), 4)
-    0.028
-    """
-    return float(stats.norm.isf(false_alarm / 2) + stats.norm.isf(miss)) * sem

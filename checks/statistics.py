@@ -72,6 +72,12 @@ def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
     return Estimate(share @ mean, np.sqrt(share**2 @ sem**2), sum(e.draws for e in estimates))
 
 
+def log_variance(values: ArrayLike) -> Array:
+    """Variance over the first axis of the natural logarithm; NaN where a draw has none."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.var(np.log(np.asarray(values, dtype=float)), axis=0, ddof=1))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
     """How draws of a positive quantity scatter, in terms that heavy tails do not spoil.
@@ -104,13 +110,12 @@ def spread(values: ArrayLike, level: float = 0.95) -> Spread:
     log = np.log(values)
     mean = estimate(log)
     squares = estimate((log - mean.mean) ** 2)
-    freedom = len(log) / (len(log) - 1)
     limits = stats.quantile_test(values, q=np.median(values), p=0.5).confidence_interval(level)
     return Spread(
         median=float(np.median(values)),
         interval=(float(limits.low), float(limits.high)),
         log_mean=mean,
-        log_variance=Estimate(squares.mean * freedom, squares.sem * freedom, len(log)),
+        log_variance=Estimate(log_variance(values), squares.sem, len(log)),
     )
 
 

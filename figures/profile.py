@@ -52,7 +52,7 @@ def layer_profile(table: pd.DataFrame) -> Figure:
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
             axis.yaxis.set_minor_formatter(NullFormatter())
-        axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms over draws, ± 2 s.e.)")
+        axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(
             handles,

@@ -24,7 +24,7 @@ from simulate.tables import Block
 LAND_EVERY = 5.0
 """Seconds between files of a young sweep: what an interruption can lose."""
 
-# A sweep older than this many files at LAND_EVERY waits longer, so that days of sampling leave some hundred files.
+# Between files a sweep waits at least this share of its age, so that days of sampling leave some hundred files.
 _SHARE_OF_AGE = 0.01
 _FILE_BYTES = 2**24
 

@@ -8,11 +8,13 @@ with install_import_hook(
 ):
     import simulate  # noqa: F401
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
 
-from simulate import Samples, sample
+from simulate import Cell, Samples, read_windows, sample
 from theory import Stack
 
 torch.set_num_threads(1)
@@ -38,3 +40,12 @@ def small_grid() -> list[Samples]:
         for width, depth in ((64, 2), (128, 2), (256, 2), (256, 4), (256, 6))
     }
     return [sample(stack, draws=32, seed=1) for stack in sorted(stacks, key=str)]
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> list[Cell]:
+    """A plain cell, one with more layers, and that one on a text: what a run folder has to hold."""
+    path = tmp_path / "words.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
+    stack = Stack(width=16, depth=3, tokens=4, vocab=6)
+    return [Cell(Stack(width=8, depth=2)), Cell(stack), Cell(stack, text=read_windows(path, tokens=4, vocab=6))]

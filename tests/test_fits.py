@@ -8,7 +8,6 @@ from checks.fits import (
     bootstrap_interval,
     local_exponents,
     log_contrast,
-    minimum_detectable,
     model_choice,
     power_law,
     slope_weights,
@@ -108,13 +107,6 @@ def test_a_long_grid_decides():
     assert chosen(x, 2.0, 0.002)["neither"] == pytest.approx(1)
     with pytest.raises(ValueError, match="^x must have at least 3 different values above 1 to choose a model"):
         model_choice([1.0, 2.0, 4.0], [1, 1, 1], [0.1, 0.1, 0.1])
-
-
-def test_minimum_detectable_is_where_the_power_is():
-    """The stated power of the alarm: 10^5 normal estimates at the smallest deviation that is seen in 90%."""
-    shift = minimum_detectable(0.01, false_alarm=0.01, miss=0.1)
-    found = RNG(5).normal(shift, 0.01, 100_000)
-    assert (np.abs(found) > stats.norm.isf(0.005) * 0.01).mean() == pytest.approx(0.9, abs=0.005)
 
 
 def test_log_contrast_knows_that_layers_are_dependent():

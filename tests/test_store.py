@@ -9,19 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from simulate import Cell, Run, cell, read_windows, sample, store, sweep, tables
+from simulate import Cell, Run, cell, sample, store, sweep, tables
 from simulate.tables import Block
 from theory import QUANTITIES, Stack
 
 REQUEST = {"request": {"draws": 70, "seed": 3}}
-
-
-@pytest.fixture
-def cells(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
-    stack = Stack(width=16, depth=3, tokens=4, vocab=6)
-    return [Cell(Stack(width=8, depth=2)), Cell(stack), Cell(stack, text=read_windows(path, tokens=4, vocab=6))]
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path):

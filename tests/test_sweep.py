@@ -11,14 +11,6 @@ from theory import QUANTITIES, Stack
 REQUEST = {"request": {"draws": 70, "seed": 3}}
 
 
-@pytest.fixture
-def cells(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
-    stack = Stack(width=16, depth=3, tokens=4, vocab=6)
-    return [Cell(Stack(width=8, depth=2)), Cell(stack), Cell(stack, text=read_windows(path, tokens=4, vocab=6))]
-
-
 def table(run):
     rows = [pq.read_table(file) for file in sorted((run.folder / "blocks").glob("*.parquet"))]
     frames = [t.to_pandas() for t in rows]

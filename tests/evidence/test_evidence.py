@@ -1,9 +1,6 @@
 """What is too heavy for the suite. Every test writes what it found beside this file, whatever it asserts after."""
 
-import json
 import signal
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +9,9 @@ from scipy import stats
 from gradbounds.cli import main
 from tests.experiments import coverage, exponent_alarms, power
 from tests.interruption import BLOCKS, SWEEP, landed, repeated_draws, stop_at_random, table_digest
+from tests.record import record
 
 pytestmark = pytest.mark.evidence
-
-
-def write(name: str, found: dict[str, Any]) -> None:
-    (Path(__file__).parent / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def test_fifty_kills(tmp_path):
@@ -38,7 +32,7 @@ def test_fifty_kills(tmp_path):
     found = {"sweeps": 50, "blocks of each": BLOCKS, "kills": kills, "byte-equal tables": equal}
     found |= {"draws of landed blocks sampled again": repeated}
     found |= {"blocks landed at a kill, quartiles": np.percentile(left, [0, 25, 50, 75, 100]).tolist()}
-    write("kills", found)
+    record("kills", found)
     assert (equal, repeated) == (50, 0)
     assert kills >= 50
 
@@ -48,7 +42,7 @@ def test_coverage_of_exponents():
     found = {
         f"{draws} draws": coverage(experiments=2000, draws=draws, seed=draws, resamples=2000) for draws in (100, 128)
     }
-    write("coverage", {"experiments": 2000, "level": 0.95} | found)
+    record("coverage", {"experiments": 2000, "level": 0.95} | found)
     assert all(0.93 <= rate <= 0.97 for rates in found.values() for rate in rates.values())
 
 
@@ -59,7 +53,7 @@ def test_alarm_and_power_of_exponents():
         for level in (0.05, 0.01)
     }
     powers = {shift: power(experiments=2000, draws=128, seed=4, shift=shift) for shift in (0.02, 0.03, 0.05)}
-    write(
+    record(
         "alarms",
         {
             "draws": 128,

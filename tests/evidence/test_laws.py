@@ -1,8 +1,6 @@
 """The conditioned engine in number: the dense engine's law with 20000 draws and more, and a thousand layers."""
 
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 from checks.statistics import estimate, spread
 from simulate import sample
+from tests.record import record
 from tests.same_law import FALSE_ALARM, differences, numbers
 from theory import Stack, predict
 
@@ -22,10 +21,6 @@ LAWS = [
 ]  # fmt: skip
 
 
-def write(name: str, found: dict[str, Any]) -> None:
-    (Path(__file__).parent / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
 def test_laws():
     """Both placements, n below, at and above d, equal rows, L to 32."""
     found = {}
@@ -35,7 +30,7 @@ def test_laws():
             dense, other = (numbers(stack, engine, DRAWS, 11, repeat=repeat) for engine in ("dense", "conditioned"))
             case = f"{placement}, d = {d}, n = {n}, L = {depth}{', equal rows' if repeat else ''}"
             found[case] = differences(dense, other)
-    write("laws", {"draws of each engine": DRAWS, "false alarm per case": FALSE_ALARM, "differences": found})
+    record("laws", {"draws of each engine": DRAWS, "false alarm per case": FALSE_ALARM, "differences": found})
     assert not any(found.values())
 
 
@@ -64,7 +59,7 @@ def test_a_thousand_layers():
                 "first gradient, variance of the logarithm": float(about.log_variance.mean),
                 "its standard error": float(about.log_variance.sem),
             }
-    write("depth", {"draws": 64, "tokens": 8} | found)
+    record("depth", {"draws": 64, "tokens": 8} | found)
     for placement in ("post", "pre"):
         case = found[f"{placement}, d = 1024, L = 1000"]
         assert abs(case["last hidden energy over predicted"] - 1) < 0.025
