@@ -14,13 +14,14 @@ def cost_table(report: dict) -> pd.DataFrame:
     rows = []
     for case in report["cases"]:
         if (case["depth"], case["tokens"]) == (base["depth"], base["tokens"]):
-            limit = case["conditioned, limit"]
+            limit = case["conditioned, limit on one core"]
             parts = {"limit": limit["normals, seconds"] + limit["products, seconds"]}
-            rows += [(case["width"], what, s) for what, s in (case["seconds per draw"] | parts).items()]
+            each = {what: ways["1"] for what, ways in case["seconds per draw, by cores"].items()}
+            rows += [(case["width"], what, s) for what, s in (each | parts).items()]
     wide = report["conditioned, d = 2^12 to 2^18"]
     for width, seconds in wide["seconds per draw"].items():
         if int(width) > max(case["width"] for case in report["cases"]):
-            limit = seconds * wide["share of the limit"][width]
+            limit = seconds * wide["share of the limit on one core"][width]
             rows += [(int(width), "conditioned", seconds), (int(width), "limit", limit)]
     table = pd.DataFrame(rows, columns=["width", "what", "seconds"])
     return table.assign(depth=base["depth"], tokens=base["tokens"])

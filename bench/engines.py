@@ -1,13 +1,16 @@
 """Time the engines beside the loop a user would write, and beside what the machine allows.
 
-Every time is the minimum of interleaved repetitions, one thread except where said. The limit of an engine is the time
-that its random numbers and its matrix products would take alone, at this machine's own rates.
+Every time is the minimum of interleaved repetitions. Each contender uses one core and both, and its faster way counts:
+the loop by threads inside an operation, the engines by blocks side by side. The limit of an engine is the time that its
+random numbers and its matrix products would take alone on one core, at this machine's own rates for one.
 """
 
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +21,7 @@ from simulate.sample import sample_block
 from theory import Stack, gaussian, predict
 
 REPETITIONS = 5
-THREADS = (1, 2)
+CORES = (1, 2)
 
 # Around d = 1024, L = 12, n = 16: over the width, the depth and the tokens.
 STACKS = [
@@ -31,7 +34,7 @@ WIDE = [Stack(width=2**k, depth=12, tokens=16, vocab=512) for k in (12, 14, 16, 
 LARGEST = Stack(width=2**20, depth=12, tokens=16, vocab=512)
 
 
-def fastest(calls: dict[str, Callable[[], object]], repetitions: int = REPETITIONS) -> dict[str, float]:
+def fastest(calls: dict[Any, Callable[[], object]], repetitions: int = REPETITIONS) -> dict[Any, float]:
     """Seconds of each call, the minimum over interleaved repetitions; the calls come in turn."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(repetitions):
@@ -86,26 +89,31 @@ def limits() -> dict[str, float]:
     return {name: done[name] / seconds[name] for name in done}
 
 
-def one_block(cell: Cell) -> Callable[[], object]:
-    """A call that samples one block."""
-    return lambda: sample_block(cell, 0, 0)
+def blocks(cell: Cell, cores: int) -> Callable[[], object]:
+    """A call that samples one block per core, side by side."""
+    # The calls set the thread count of the whole process; it is one already, so they cannot disturb each other.
+    pool = ThreadPoolExecutor(cores)
+    return lambda: list(pool.map(lambda block: sample_block(cell, 0, block), range(cores)))
 
 
 def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
     """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
     cells = {engine: Cell(stack, engine) for engine in ("dense", "conditioned")}  # type: ignore[arg-type]
-    calls: dict[str, Callable[[], object]] = {f"loop, {k} threads": lambda k=k: torch_loop(stack, k) for k in THREADS}
-    seconds = fastest(calls | {engine: one_block(cell) for engine, cell in cells.items()})
-    each = {engine: seconds[engine] / cell.draws_per_block for engine, cell in cells.items()}
-    loop = min(seconds[name] for name in calls)
+    ways = {("loop", cores): (lambda k=cores: torch_loop(stack, k)) for cores in CORES}
+    ways |= {(engine, cores): blocks(cell, cores) for engine, cell in cells.items() for cores in CORES}
+    seconds = fastest(ways)
+    each = {"loop": {cores: seconds["loop", cores] for cores in CORES}} | {
+        engine: {cores: seconds[engine, cores] / (cores * cell.draws_per_block) for cores in CORES}
+        for engine, cell in cells.items()
+    }
+    loop = min(each["loop"].values())
     report: dict[str, object] = {
         "width": stack.width, "depth": stack.depth, "tokens": stack.tokens, "vocab": stack.vocab,
-        "seconds per draw": {"loop": loop} | each,
-        "loop over dense": loop / each["dense"],
-        "loop over conditioned": loop / each["conditioned"],
+        "seconds per draw, by cores": each,
     }  # fmt: skip
     for engine, cell in cells.items():
-        report[f"{engine}, limit"] = limit(cell, rates, each[engine])
+        report[f"loop over {engine}"] = loop / min(each[engine].values())
+        report[f"{engine}, limit on one core"] = limit(cell, rates, each[engine][1])
     return report
 
 
@@ -122,13 +130,13 @@ def limit(cell: Cell, rates: dict[str, float], seconds: float) -> dict[str, floa
 def wide(rates: dict[str, float]) -> dict[str, object]:
     """The conditioned engine alone from d = 2^12 to 2^18: seconds per draw and the slope of the cost."""
     cells = {str(stack.width): Cell(stack, "conditioned") for stack in WIDE}
-    seconds = fastest({name: one_block(cell) for name, cell in cells.items()})
+    seconds = fastest({name: blocks(cell, 1) for name, cell in cells.items()})
     each = {name: seconds[name] / cell.draws_per_block for name, cell in cells.items()}
     first, last = str(WIDE[0].width), str(WIDE[-1].width)
     octaves = torch.log2(torch.tensor(WIDE[-1].width / WIDE[0].width)).item()
     slope = torch.log2(torch.tensor(each[last] / each[first])).item() / octaves
     shares = {name: limit(cell, rates, each[name])["share reached"] for name, cell in cells.items()}
-    return {"seconds per draw": each, "share of the limit": shares, "slope in d": slope}
+    return {"seconds per draw": each, "share of the limit on one core": shares, "slope in d": slope}
 
 
 def largest() -> dict[str, float]:

@@ -32,7 +32,7 @@ def engine_cost(table: pd.DataFrame) -> Figure:
             yscale="log",
             xlabel="width $d$",
             ylabel="seconds per draw (minimum)",
-            title=f"Post-LN, $L = {first['depth']}$, $n = {first['tokens']}$, one CPU thread",
+            title=f"Post-LN, $L = {first['depth']}$, $n = {first['tokens']}$, one CPU core",
         )
         value_ticks(axis, sorted(set(table["width"])))
         axis.tick_params(axis="x", labelrotation=45)

@@ -8,6 +8,8 @@ coordinate of relative size √ε. That makes a Gram matrix of identical or depe
 unique and continuous, and is itself exact: it is the law of a network whose weights have n more input rows.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,13 +27,10 @@ ROOT_RIDGE = 1e-10
 # The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
 _LEAST = 1e-15
 
+# Random numbers take two passes over memory: in pieces of this many, the second is over a cache.
+_PIECE = 2**15
+
 Square = Float[Tensor, "draws rows rows"]
-
-
-def gram(rows: Float[Tensor, "draws rows width"]) -> Square:
-    """X xᵀ of every draw in float64, where products of float32 numbers are exact."""
-    rows = rows.double()
-    return rows @ rows.mT
 
 
 def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, " draws"]]:
@@ -67,7 +66,7 @@ def pulled_back(
         lower: L.
         extra: a.
         forward: Z, independent N(0, std²).
-        fresh: the columns of N for X: independent with covariance std² g gᵀ.
+        fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
         fresh_extra: the columns of N for the extra coordinates.
     """
     known = (gradient @ forward.mT).double()
@@ -75,7 +74,7 @@ def pulled_back(
     # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
-    return torch.baddbmm(fresh, share.to(rows.dtype), rows)
+    return fresh.baddbmm_(share.to(rows.dtype), rows)
 
 
 class ConditionedMap:
@@ -86,7 +85,7 @@ class ConditionedMap:
         self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        rows_gram = gram(rows)
+        rows_gram = self._engine.gram(rows)
         lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
         normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
         self._state = rows, rows_gram, lower, extra, normals
@@ -99,9 +98,9 @@ class ConditionedMap:
             raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
         (rows, rows_gram, lower, extra, normals), self._state = self._state, None
         n, d_in = rows.shape[1:]
-        gradient_gram = gram(gradient)
+        gradient_gram = self._engine.gram(gradient)
         root = factor(gradient_gram, ROOT_RIDGE)[0]
-        fresh = root.to(rows.dtype) @ self._engine.normals(n, d_in, self._std)
+        fresh = root.to(rows.dtype) @ self._engine.normals(n, d_in, self._std, keep=False)
         fresh_extra = root @ self._engine.normals(n, n, self._std).double()
         product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
         return product, inner(rows_gram, gradient_gram).to(rows.dtype)
@@ -123,11 +122,28 @@ class ConditionedEngine:
         self.draws = draws
         self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
         self.gradients = GradientNorms()
+        self._rooms: dict[torch.dtype, Tensor] = {}
 
     def map(self, name: str, d_in: int, d_out: int, std: float) -> ConditionedMap:
         """A fresh map."""
         return ConditionedMap(self, d_out, std)
 
-    def normals(self, rows: int, width: int, std: float) -> Float[Tensor, "draws rows width"]:
-        """Independent N(0, std²) numbers."""
-        return torch.empty(self.draws, rows, width, **self.like).normal_(0.0, std, generator=self.generator)
+    def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
+        """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
+        shape = (self.draws, rows, width)
+        numbers = torch.empty(shape, **self.like) if keep else self._room(self.like["dtype"], shape)
+        for piece in numbers.view(-1).split(_PIECE):
+            piece.normal_(0.0, std, generator=self.generator)
+        return numbers
+
+    def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
+        """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
+        room = self._room(torch.float64, rows.shape).copy_(rows)
+        return room @ room.mT
+
+    def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+        """Memory that is used again and again: fresh pages cost as much as what is written into them."""
+        size = math.prod(shape)
+        if dtype not in self._rooms or len(self._rooms[dtype]) < size:
+            self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.like["device"])
+        return self._rooms[dtype][:size].view(shape)

@@ -75,7 +75,7 @@ def uniform_attention(engine: Engine, x: Stream) -> Stream:
 def feed_forward(engine: Engine, record: Record, x: Stream) -> Stream:
     """ReLU(x W1) W2."""
     width = x.shape[-1]
-    hidden = torch.relu(apply_map(engine, "W1", x, width, weight_std(width)))
+    hidden = apply_map(engine, "W1", x, width, weight_std(width)).relu_()
     record.layer("ffn_hidden_energy", _energy(hidden))
     record.layer("ffn_hidden_max_sq", hidden.detach().amax((1, 2)).square())
     return apply_map(engine, "W2", hidden, width, weight_std(width))
@@ -103,8 +103,9 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
         x, total = sublayer(x, lambda rows: uniform_attention(engine, rows))
         record.layer("attention_energy", _energy(total))
         x, total = sublayer(x, lambda rows: feed_forward(engine, record, rows))
-        record.layer("hidden_energy", _energy(total))
-        record.layer("token_correlation", _correlation(total))
+        energy = _energy(total)
+        record.layer("hidden_energy", energy)
+        record.layer("token_correlation", _correlation(total, energy))
     output = x if stack.placement == "post" else layer_norm(x)
     logits = apply_map(engine, "Wemb", output, stack.vocab, stack.output_scale * stack.width**-0.5)
     loss = sequence_loss(logits, labels)
@@ -129,13 +130,13 @@ def _energy(x: Stream) -> Float[Tensor, " draws"]:
     return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
 
 
-def _correlation(x: Stream) -> Float[Tensor, " draws"]:
+def _correlation(x: Stream, energy: Float[Tensor, " draws"]) -> Float[Tensor, " draws"]:
     x = x.detach()
     tokens, width = x.shape[-2:]
     if tokens == 1:
         return torch.full_like(x[:, 0, 0], torch.nan)
     whole = torch.linalg.vector_norm(x.sum(1), dim=1).square() / (tokens * width)
-    return (whole - _energy(x)) / (tokens - 1)
+    return (whole - energy) / (tokens - 1)
 
 
 def _inverse_scale(x: Stream) -> Float[Tensor, " draws"]:

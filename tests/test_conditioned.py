@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from simulate import Cell, conditioned, sample
-from simulate.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, gram, pulled_back
+from simulate.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.engines import apply_map
 from tests.same_law import differences, numbers
 from theory import Stack, predict
@@ -16,6 +16,10 @@ SHAPES = [(1, 5, 3), (3, 8, 6), (8, 8, 8), (12, 8, 5)]
 
 def normals(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), **DOUBLE)
+
+
+def gram(rows):
+    return rows.double() @ rows.double().mT
 
 
 @pytest.mark.parametrize(("n", "d_in", "d_out"), SHAPES)
