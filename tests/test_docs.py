@@ -1,5 +1,6 @@
 """What the pages say: numbers computed again, commands parsed, links followed."""
 
+import json
 import re
 import shlex
 from dataclasses import fields
@@ -15,6 +16,7 @@ from gradbounds.recipe import read_recipe
 from simulate import sample
 from theory import QUANTITIES, Stack, predict
 
+COMMITTED = Path(__file__).parent.parent / "checks" / "data" / "paper_checks.json"
 ROOT = Path(__file__).parent.parent
 TEXT = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
 
@@ -54,6 +56,32 @@ def test_last_layer_corrections(placement, coefficient):
     found = 32 * (values / predict(stack)["grad_sq_W2"][-1] - 1)
     assert abs(found.mean() - coefficient) < 4.42 * stats.sem(found)
     assert (4.42 + 3.1) * stats.sem(found) < 1.4
+
+
+def test_the_answer_quotes_what_was_measured():
+    page = " ".join((ROOT / "docs" / "answer.md").read_text(encoding="utf-8").split())
+    measured = {(v["claim"], v["part"]): v for v in json.loads(COMMITTED.read_text(encoding="utf-8"))["verdicts"]}
+    at = "it is 1400 times the Post-LN norm and 1830 times the Pre-LN norm at $d = 64$, 51700 and 66700 times at $d = 65536$"
+    assert at in page
+    for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
+        width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
+        assert "tightest cell (d = 64, L = 6, V = 64," in measured["T1", f"{placement}-LN, bound"]["note"]
+        assert measured["T1", f"{placement}-LN, bound"]["measured"] == pytest.approx(narrow, rel=0.005)
+        assert f"x{wide} at d = 65536" in width["note"]
+        assert round(width["measured"], 3) == exponent
+        assert width["interval"][1] - width["interval"][0] < 2 * 0.001
+        assert "neither" in width["note"] or "d^a (" in width["note"]
+    assert "1400 at d = 64 and 51700 at d = 65536" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def test_the_difference_between_the_placements():
+    page = (ROOT / "docs" / "answer.md").read_text(encoding="utf-8")
+    assert "which is 2.1, 4.5 and 7.7 at\n$L = 6, 24, 64$ and $n = 8$" in page
+    for depth, ratio in ((6, 2.1), (24, 4.5), (64, 7.7)):
+        post, pre = (last_norm(width=1024, vocab=1024, depth=depth, placement=p) for p in ("post", "pre"))
+        energy = predict(Stack(depth=depth, placement="pre"))["hidden_energy"][-1]
+        assert round(post / pre, 1) == ratio
+        assert post / pre == pytest.approx(np.sqrt(energy / 1.5), rel=0.01)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
