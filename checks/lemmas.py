@@ -20,7 +20,7 @@ from checks.statistics import (
 )
 from checks.verdict import Verdict, Word, interval_of, names, setting
 from simulate import Samples, jacobian_norms
-from theory.lemmas import uncentred_ratio_mean
+from theory.layer_norm import uncentred_ratio_mean
 
 # Lemma 3 is an inequality about a function, not about a network: these tokens are sampled on the spot.
 _OFFSETS = (1.0, 10.0, 100.0)

@@ -35,6 +35,5 @@ def engine_cost(table: pd.DataFrame) -> Figure:
             title=f"Post-LN, $L = {first['depth']}$, $n = {first['tokens']}$, one CPU core",
         )
         value_ticks(axis, sorted(set(table["width"])))
-        axis.tick_params(axis="x", labelrotation=45)
         axis.legend()
     return figure

@@ -1,5 +1,6 @@
 """One look for every figure: size, fonts, and marks that stay apart in grey."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -47,7 +48,10 @@ def panels(count: int, *, share_x: bool = False, share_y: bool = True) -> tuple[
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:
-    """Ticks of a log₂ axis at the measured values: integers, or rounded where they are not."""
+    """Ticks of a log₂ axis at the measured values: integers, powers of two if they are long, or rounded."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(values, [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values])
+    labels = [f"{v:.0f}" if v >= 10 or float(v).is_integer() else f"{v:.1f}" for v in values]
+    if max(map(len, labels)) > 5 and all(math.log2(v).is_integer() for v in values):
+        labels = [f"$2^{{{math.log2(v):.0f}}}$" for v in values]
+    axes.set_xticks(values, labels)
     axes.minorticks_off()

@@ -150,12 +150,19 @@ class Check:
     strict: Annotated[
         bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
     ] = False
+    accept: Annotated[
+        bool, Flag(help="commit the verdicts: write checks/data/RUN.json, by the run's name, and paper_checks.md here")
+    ] = False
 
     def run(self) -> int:
-        """Exit code."""
+        """Exit code.
+
+        Raises:
+            ValueError: there is no run, or `accept` outside a checkout.
+        """
         from gradbounds.judging import check
 
-        return check(self.folder, self.csv, strict=self.strict)
+        return check(self.folder, self.csv, strict=self.strict, accept=self.accept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from simulate.sample import check_count
 from simulate.sweep import check_sweep
 
 _COMMAND = "gradbounds verify"
+_CHECKS = Path("checks/data")
 
 
 def verify(
@@ -30,9 +31,8 @@ def verify(
     Raises:
         ValueError: an argument is outside its range, or `accept` outside a checkout.
     """
-    checks_folder = Path("checks/data")
-    if accept and not checks_folder.is_dir():
-        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+    if accept:
+        _check_checkout()
     if accept and (draws, seed, text) != (None, None, None):
         raise ValueError(
             "accept must be given without draws, seed and text: what is committed is the default experiment."
@@ -69,19 +69,23 @@ def verify(
     if accept and wrong:
         print("Not accepted: theory and samples differ.")
     elif accept:
-        accepted = results(found, sampled, _COMMAND)
-        write_whole(checks_folder / COMMITTED.name, accepted.encode())
-        write_whole(Path("paper_checks.md"), markdown(committed_results(checks_folder)).encode())
-        print(f"Accepted {checks_folder / COMMITTED.name} and paper_checks.md")
+        _accept(COMMITTED.name, results(found, sampled, _COMMAND))
     return 1 if wrong else 0
 
 
-def check(folder: Path, csv: Path | None, *, strict: bool) -> int:
+def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False) -> int:
     """Print every verdict a run can give and how theory and samples compare.
 
-    If `strict`, 1 when a verdict is another than the committed one, or theory and samples differ.
+    If `strict`, 1 when a verdict is another than the committed one, or theory and samples differ. If `accept`, commit
+    the verdicts on its networks under its name and the command that made it, unless theory and samples differ.
+
+    Raises:
+        ValueError: there is no run, or `accept` outside a checkout.
     """
-    sampled = Run.open(folder).samples()
+    if accept:
+        _check_checkout()
+    run = Run.open(folder)
+    sampled = run.samples()
     found, table = verdicts(sampled), comparison(sampled)
     committed = [v for one in committed_results() for v in one.verdicts]
     if csv is not None:
@@ -91,7 +95,24 @@ def check(folder: Path, csv: Path | None, *, strict: bool) -> int:
     print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
     for line in wrong:
         print(line)
-    return 1 if strict and wrong else 0
+    if accept and _differences(found, table):
+        print("Not accepted: theory and samples differ.")
+    elif accept:
+        own = [v for v in found if v.cells]
+        _accept(f"{folder.resolve().name}.json", results(own, sampled, run.manifest["sessions"][0]["command"]))
+    return 1 if wrong and (strict or accept) else 0
+
+
+def _check_checkout() -> None:
+    if not _CHECKS.is_dir():
+        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+
+
+def _accept(name: str, content: str) -> None:
+    """Commit a results file, and write the page of all of them again."""
+    write_whole(_CHECKS / name, content.encode())
+    write_whole(Path("paper_checks.md"), markdown(committed_results(_CHECKS)).encode())
+    print(f"Accepted {_CHECKS / name} and paper_checks.md")
 
 
 def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:

@@ -21,10 +21,17 @@ Branch = Callable[[Stream], Stream]
 
 @dataclass(slots=True)
 class Record:
-    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached."""
+    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
+
+    Attributes:
+        per_network: by name.
+        per_layer: by name, in the order of the layers.
+        hidden_sq: ‖h_i‖² of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
+    """
 
     per_network: dict[str, Tensor] = field(default_factory=dict)
     per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
+    hidden_sq: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def layer(self, name: str, value: Tensor) -> None:
         """Append the next layer's value."""
@@ -76,7 +83,8 @@ def feed_forward(engine: Engine, record: Record, x: Stream) -> Stream:
     """ReLU(x W1) W2."""
     width = x.shape[-1]
     hidden = apply_map(engine, "W1", x, width, weight_std(width)).relu_()
-    record.layer("ffn_hidden_energy", _energy(hidden))
+    record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
+    record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / width)
     record.layer("ffn_hidden_max_sq", hidden.detach().amax((1, 2)).square())
     return apply_map(engine, "W2", hidden, width, weight_std(width))
 
@@ -109,20 +117,31 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     output = x if stack.placement == "post" else layer_norm(x)
     logits = apply_map(engine, "Wemb", output, stack.vocab, stack.output_scale * stack.width**-0.5)
     loss = sequence_loss(logits, labels)
-    input_gradient, output_gradient = torch.autograd.grad(loss.sum(), (inputs, output))
+    input_gradient, output_gradient, last_gradient = torch.autograd.grad(loss.sum(), (inputs, output, total))
 
     record.network("loss", loss.detach())
     record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
-    # The loss averages over n positions, so a position's own gradient is n times its share.
-    record.network("loss_gradient_sq", stack.tokens * output_gradient.square().sum((1, 2)))
-    last = total.detach()
-    record.network("norm_jacobian", _inverse_scale(last - last.mean(-1, keepdim=True)))
-    record.network("norm_jacobian_uncentred", _inverse_scale(last))
+    _last_norm(record, total.detach(), output_gradient, last_gradient)
     for role in ("W1", "W2", "WV"):
         for value in engine.gradients.of(role).unbind(1):
             record.layer(f"grad_sq_{role}", value)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0])
     return record
+
+
+def _last_norm(record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream) -> None:
+    """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
+    tokens, width = total.shape[1:]
+    scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
+    record.network("norm_jacobian", (width**0.5 / centred).mean(1))
+    record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
+    # The loss averages over n positions, so a position's own gradient is n times its share.
+    loss_sq, pulled_sq = (tokens**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
+    jacobian_sq, hidden_sq = width / centred.square(), record.hidden_sq
+    record.network("loss_gradient_sq", loss_sq.mean(1))
+    record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).mean(1))
+    record.network("chain_positions_sq", (hidden_sq * pulled_sq).mean(1))
+    record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).mean(1))
 
 
 def _energy(x: Stream) -> Float[Tensor, " draws"]:
@@ -137,8 +156,3 @@ def _correlation(x: Stream, energy: Float[Tensor, " draws"]) -> Float[Tensor, " 
         return torch.full_like(x[:, 0, 0], torch.nan)
     whole = torch.linalg.vector_norm(x.sum(1), dim=1).square() / (tokens * width)
     return (whole - energy) / (tokens - 1)
-
-
-def _inverse_scale(x: Stream) -> Float[Tensor, " draws"]:
-    """√d/‖x‖ averaged over tokens."""
-    return (x.shape[-1] ** 0.5 / x.norm(dim=-1)).mean(1)

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from checks.experiment import verify_cells
-from checks.results import load_results
+from checks.results import COMMITTED, load_results
 from gradbounds import judging, sampling
 from gradbounds.cli import main
 from simulate import Cell, Run, network
@@ -169,6 +169,24 @@ def test_what_differs_is_not_accepted(tmp_path, monkeypatch, capsys):
     assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 0
     assert (tmp_path / "paper_checks.md").read_text().startswith("# Paper checks")
     assert len(load_results(tmp_path / "checks" / "data" / "paper_checks.json").verdicts) > 2
+
+
+def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
+    """Its verdicts go under the run's name, with the command that made it; those about no network are left out."""
+    monkeypatch.chdir(tmp_path)
+    line = ["sweep", "--width", "256", "--depth", "1", "--tokens", "2", "--draws", "64", "--out", "octaves"]
+    monkeypatch.setattr(sys, "argv", ["gradbounds", *line])
+    assert main(line) == 0
+    assert main(["check", "octaves", "--accept"]) == 2
+    assert "accept must be given in a checkout" in capsys.readouterr().err
+    (tmp_path / "checks" / "data").mkdir(parents=True)
+    (tmp_path / "checks" / "data" / "paper_checks.json").write_bytes(COMMITTED.read_bytes())
+    assert main(["check", "octaves", "--accept"]) == 0
+    accepted = load_results(tmp_path / "checks" / "data" / "octaves.json")
+    assert accepted.command == f"gradbounds {' '.join(line)}"
+    assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
+    assert all(v.cells for v in accepted.verdicts)
+    assert f"`{accepted.command}`" in (tmp_path / "paper_checks.md").read_text()
 
 
 def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):

@@ -61,8 +61,8 @@ def test_last_layer_corrections(placement, coefficient):
 def test_the_answer_quotes_what_was_measured():
     page = " ".join((ROOT / "docs" / "answer.md").read_text(encoding="utf-8").split())
     measured = {(v["claim"], v["part"]): v for v in json.loads(COMMITTED.read_text(encoding="utf-8"))["verdicts"]}
-    at = "it is 1400 times the Post-LN norm and 1830 times the Pre-LN norm at $d = 64$, 51700 and 66700 times at $d = 65536$"
-    assert at in page
+    assert "it is 1400 times the Post-LN norm and 1830 times the Pre-LN norm at $d = 64$" in page
+    assert "51700 and 66700 times at $d = 65536$" in page
     for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
         width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
         assert "tightest cell (d = 64, L = 6, V = 64," in measured["T1", f"{placement}-LN, bound"]["note"]
@@ -82,6 +82,28 @@ def test_the_difference_between_the_placements():
         energy = predict(Stack(depth=depth, placement="pre"))["hidden_energy"][-1]
         assert round(post / pre, 1) == ratio
         assert post / pre == pytest.approx(np.sqrt(energy / 1.5), rel=0.01)
+
+
+def test_the_speeds_quoted_are_the_committed_ones():
+    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
+    report = json.loads((ROOT / "bench" / "results" / "engines-xeon-2cores.json").read_text(encoding="utf-8"))
+    cases = {c["width"]: c for c in report["cases"] if (c["depth"], c["tokens"]) == (12, 16)}
+    assert "is 90 times as fast as the loop at $d = 1024$ and 745 times at $d = 4096$" in page
+    assert [round(cases[d]["loop over conditioned"]) for d in (1024, 4096)] == [90, 745]
+    assert "reaches 53% and 49% of what" in page
+    shares = [cases[d]["conditioned, limit on one core"]["share reached"] for d in (1024, 4096)]
+    assert [round(100 * share) for share in shares] == [53, 49]
+    assert "grows like $d^{1.03}$" in page
+    assert round(report["conditioned, d = 2^12 to 2^18"]["slope in d"], 2) == 1.03
+    assert "takes 36 s and 5.5 GiB" in page
+    assert "is 0.4992 $\\pm$ 0.0011 for Post-LN and 0.5001 $\\pm$ 0.0014 for Pre-LN" in page
+    wide = json.loads((COMMITTED.parent / "wide.json").read_text(encoding="utf-8"))["verdicts"]
+    exponents = {v["part"][:4]: v for v in wide if "exponent in d" in v["part"]}
+    for placement, value, half in (("Post", 0.4992, 0.0011), ("Pre-", 0.5001, 0.0014)):
+        assert round(exponents[placement]["measured"], 4) == value
+        assert round(np.ptp(exponents[placement]["interval"]) / 2, 4) == half
+    largest = report["conditioned, d = 2^20, one draw"]
+    assert (round(largest["seconds"]), round(largest["peak GiB"], 1)) == (36, 5.5)
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -5,7 +5,7 @@ import pytest
 import sympy as sp
 from scipy import stats
 
-from theory import Stack, lemmas, theorem1
+from theory import Stack, layer_norm, lemmas, theorem1
 from theory.lemmas import L, d, layer
 from theory.theorem1 import B, bound, bound_value
 
@@ -34,8 +34,8 @@ def test_residual_branches_add_their_energy():
 
 
 def test_lemma2_post():
-    assert lemmas.layer_norm_energy(2) == 2
-    assert lemmas.layer_norm_energy(4) == 4
+    assert layer_norm.layer_norm_energy(2) == 2
+    assert layer_norm.layer_norm_energy(4) == 4
     attention, last = lemmas.post_ln_energies()
     assert last == 3 * d / 2
     assert attention.subs(lemmas.attention, 0) == d
@@ -57,7 +57,7 @@ def test_lemma2_pre_band_and_its_index():
 @pytest.fixture(scope="module")
 def jacobian():
     x = row(4)
-    return x, lemmas.layer_norm_projector(x)
+    return x, layer_norm.layer_norm_projector(x)
 
 
 def test_lemma3_projector(jacobian):
@@ -74,14 +74,14 @@ def test_lemma3_projector(jacobian):
 
 
 def test_lemma3_two_entries_have_no_gradient():
-    assert sp.simplify(lemmas.layer_norm_jacobian(row(2))) == sp.zeros(2, 2)
+    assert sp.simplify(layer_norm.layer_norm_jacobian(row(2))) == sp.zeros(2, 2)
 
 
 def test_lemma3_uncentred_form_is_unbounded():
     a = sp.Symbol("a", positive=True)
     noise = sp.Matrix([[1, 2, -3]])
-    assert sp.limit(lemmas.uncentred_ratio(noise, a), a, sp.oo) == sp.oo
-    assert lemmas.uncentred_ratio(noise, sp.Integer(0)) == 1
+    assert sp.limit(layer_norm.uncentred_ratio(noise, a), a, sp.oo) == sp.oo
+    assert layer_norm.uncentred_ratio(noise, sp.Integer(0)) == 1
 
 
 def test_theorem1_constants():

@@ -58,6 +58,10 @@ def slow_prediction(stack, inputs_equal, labels_equal):
         g[i, j] = (stack.output_scale / n) ** 2 * (overlap - 2 / stack.vocab + labels_equal[i][j])
     out["loss_gradient_sq"] = n**2 * sum(g[i, i] for i in range(n)) / n
     out["grad_sq_Wemb"] = stack.width * sum(final[p] * g[p] for p in pairs) / stack.output_scale**2
+    each = [n**2 * g[i, i] / last[i, i] for i in range(n)]
+    out["loss_through_norm_sq"] = sum(each) / n
+    out["chain_positions_sq"] = sum(e * kept[-1][4][i, i] for i, e in enumerate(each)) * stack.width / n
+    out["chain_jacobian_sq"] = out["chain_positions_sq"]
     out["norm_jacobian"] = sum(last[i, i] ** -0.5 for i in range(n)) / n
 
     def through_norm(k, grad):

@@ -1,5 +1,7 @@
 """The slow obvious twin of the network: torch.nn modules with the same weights, full gradients by autograd."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -47,6 +49,14 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
     output.retain_grad()
     losses = nn.functional.cross_entropy(output @ w_emb, labels[draw], reduction="none")
     own = [torch.autograd.grad(losses[i], output, retain_graph=True)[0][i] for i in range(n)]
+    last, hidden = seen["ffn"][-1].reshape(n, d), seen["hidden"][-1].reshape(n, d)
+    jacobians = [torch.autograd.functional.jacobian(lambda row: nn.functional.layer_norm(row, (d,), eps=0.0), row)
+                 for row in last.detach()]  # fmt: skip
+    norms = [torch.linalg.matrix_norm(jacobian, 2) for jacobian in jacobians]
+
+    def chain(factor: Callable[[int], Tensor]) -> Tensor:
+        return torch.stack([factor(i).square() for i in range(n)]).mean()
+
     losses.mean().backward()
 
     def energy(stream: Tensor) -> Tensor:
@@ -59,7 +69,6 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
     def norm(rows: Tensor) -> Tensor:
         return (d**0.5 / rows.reshape(n, d).norm(dim=1)).mean()
 
-    last = seen["ffn"][-1]
     values = {
         "loss": losses.mean(),
         "hidden_energy": torch.stack([energy(s) for s in seen["ffn"]]),
@@ -75,6 +84,9 @@ def quantities(stack: Stack, engine: DenseEngine, inputs: Tensor, labels: Tensor
         "ffn_hidden_max_sq": torch.stack([h.square().max() for h in seen["hidden"]]),
         "norm_jacobian": norm(last - last.mean(-1, keepdim=True)),
         "norm_jacobian_uncentred": norm(last),
+        "loss_through_norm_sq": chain(lambda i: norms[i] * own[i].norm()),
+        "chain_positions_sq": chain(lambda i: hidden[i].norm() * (jacobians[i].T @ own[i]).norm()),
+        "chain_jacobian_sq": chain(lambda i: hidden[i].norm() * norms[i] * own[i].norm()),
         "head_norm": torch.linalg.svdvals(w_emb)[0],
     }
     return {name: value.detach().numpy() for name, value in values.items()}

@@ -1,13 +1,14 @@
-"""Lemmas 1, 2 and 3 of the paper, derived by sympy from a density or from matrices with symbolic entries.
+"""Lemmas 1 and 2 of the paper, derived by sympy from a density or from matrices with symbolic entries.
 
 Nothing here is a restated result: each function integrates, differentiates or solves, and the tests compare what
-comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1-3.
+comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1 and 2.
 """
 
-import math
 from collections.abc import Iterable
 
 import sympy as sp
+
+from theory.layer_norm import row, squared_norm
 
 d = sp.Symbol("d", positive=True)
 L = sp.Symbol("L", integer=True, positive=True)
@@ -30,21 +31,6 @@ def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
     density = sp.exp(-(x**2) / (2 * s**2)) / (sp.sqrt(2 * sp.pi) * s)
     second_moment = sp.integrate(x**2 * density, (x, 0, sp.oo))
     return sp.simplify(width * second_moment.subs(s, deviation))
-
-
-def layer_norm(vector: sp.Matrix) -> sp.Matrix:
-    """LN of a row vector with scale 1 and bias 0: √d (x − mean(x)) / ‖x − mean(x)‖."""
-    centred = vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
-    return centred * sp.sqrt(vector.cols) / sp.sqrt(sum(entry**2 for entry in centred))
-
-
-def layer_norm_energy(width: int) -> sp.Expr:
-    """‖LN(x)‖² of a vector of symbolic entries: the width itself, whatever x.
-
-    >>> layer_norm_energy(3)
-    3
-    """
-    return sp.simplify(sum(entry**2 for entry in layer_norm(_row("x", width))))
 
 
 def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
@@ -71,10 +57,10 @@ def residual_energy_gap(width: int) -> sp.Expr:
     >>> residual_energy_gap(3)
     0
     """
-    x, h = _row("x", width), _row("h", width)
+    x, h = row("x", width), row("h", width)
     weights = sp.Matrix(width, width, lambda i, j: sp.Symbol(f"w{i}{j}", real=True))
-    energy = weight_expectation(_square(x + h * weights), list(weights), sp.Rational(1, width))
-    return sp.simplify(energy - _square(x) - _square(h))
+    energy = weight_expectation(squared_norm(x + h * weights), list(weights), sp.Rational(1, width))
+    return sp.simplify(energy - squared_norm(x) - squared_norm(h))
 
 
 def attention_gap(tokens: int, width: int) -> sp.Expr:
@@ -86,10 +72,10 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
     >>> attention_gap(3, 2)
     0
     """
-    rows = [_row(f"x{i}", width) for i in range(tokens)]
+    rows = [row(f"x{i}", width) for i in range(tokens)]
     mean = sum(rows, sp.zeros(1, width)) / tokens
-    excess = sum(_square(row) for row in rows) / tokens - _square(mean)
-    spread = sum(_square(a - b) for a in rows for b in rows) / (2 * tokens**2)
+    excess = sum(squared_norm(row) for row in rows) / tokens - squared_norm(mean)
+    spread = sum(squared_norm(a - b) for a in rows for b in rows) / (2 * tokens**2)
     return sp.simplify(excess - spread)
 
 
@@ -139,50 +125,3 @@ def pre_ln_index_excess() -> sp.Expr:
     """
     lower, _ = pre_ln_band()
     return sp.simplify((lower.subs(layer, 1) - pre_ln_energy().subs(layer, 0)) / d)
-
-
-def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
-    """∂LN(x)/∂x of a row vector, by differentiation.
-
-    Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) in place of (‖y‖²)^(3/2).
-    """
-    return layer_norm(vector).jacobian(vector)
-
-
-def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
-    """J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
-
-    The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
-    for d ≥ 3 (and J = 0 for d = 2).
-    """
-    centred = vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
-    return sp.simplify(layer_norm_jacobian(vector) * sp.sqrt(_square(centred)) / sp.sqrt(vector.cols))
-
-
-def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
-    """‖J_LN(x)‖₂ over √d/‖x‖, which is ‖x‖/‖y‖, for x = offset · 1 + noise: unbounded in the offset.
-
-    >>> a = sp.Symbol("a", positive=True)
-    >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
-    sqrt(6)/2
-    """
-    x = noise + sp.ones(1, noise.cols) * offset
-    y = noise - sp.ones(1, noise.cols) * (sum(noise) / noise.cols)
-    return sp.sqrt(_square(x)) / sp.sqrt(_square(y))
-
-
-def uncentred_ratio_mean(width: int, offset: float) -> float:
-    """E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset: offset √d E[1/‖y‖], ‖y‖² chi-square, d − 1.
-
-    Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean noise)².
-    """
-    inverse_norm = math.exp(math.lgamma((width - 2) / 2) - math.lgamma((width - 1) / 2)) / math.sqrt(2)
-    return offset * math.sqrt(width) * inverse_norm
-
-
-def _row(name: str, width: int) -> sp.Matrix:
-    return sp.Matrix(1, width, lambda _, j: sp.Symbol(f"{name}_{j}", real=True))
-
-
-def _square(row: sp.Matrix) -> sp.Expr:
-    return sum((entry**2 for entry in row), sp.Integer(0))

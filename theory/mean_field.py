@@ -178,6 +178,8 @@ def _recursion(
         "loss": cross_entropy(stack.output_scale, stack.vocab) + 0.0 * tokens.diagonal(output),
         "grad_sq_Wemb": stack.width / stack.output_scale**2 * tokens.total(output * gradient),
         "loss_gradient_sq": stack.tokens**2 * tokens.diagonal(gradient),
+        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
+        "loss_through_norm_sq": stack.tokens**2 * tokens.diagonal(gradient / tokens.scales(residual)),
         "norm_jacobian": tokens.inverse_root_diagonal(residual),
         "norm_jacobian_uncentred": tokens.inverse_root_diagonal(residual),
     }
@@ -192,5 +194,7 @@ def _recursion(
     values["input_gradient_sq"] = stack.tokens * tokens.diagonal(gradient)
     # The stream that enters W1 is normalized in both placements, so every token's hidden energy is Lemma 1's.
     layers["ffn_hidden_energy"] = [relu_kernel(1.0) + 0.0 * tokens.diagonal(output)] * stack.depth
+    for name in ("chain_positions_sq", "chain_jacobian_sq"):
+        values[name] = stack.width * relu_kernel(1.0) * values["loss_through_norm_sq"]
     batch_axis = -1 if isinstance(tokens, Labelled) else ()
     return {name: np.mean(np.array(value), axis=batch_axis) for name, value in (values | layers).items()}

@@ -79,6 +79,18 @@ QUANTITIES: dict[str, Quantity] = {
             meaning="sqrt(d)/||x|| at the same place, x its input as it is, averaged over tokens",
         ),
         Quantity(
+            name="loss_through_norm_sq",
+            meaning="||J_i||_2^2 ||dL_i/dx_out,i||^2 of the last LayerNorm before the output, averaged over positions",
+        ),
+        Quantity(
+            name="chain_positions_sq",
+            meaning="||h_i||^2 ||J_i^T dL_i/dx_out,i||^2 in the last layer, averaged over positions",
+        ),
+        Quantity(
+            name="chain_jacobian_sq",
+            meaning="||h_i||^2 ||J_i||_2^2 ||dL_i/dx_out,i||^2 in the last layer, averaged over positions",
+        ),
+        Quantity(
             name="head_norm",
             meaning="spectral norm of the output matrix; only where the engine has it",
             predicted=False,

@@ -1,0 +1,192 @@
+"""Finite width: what products of random factors do to Post-LN gradients at fixed L/d, to first order in 1/d.
+
+From layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and Var ln R = ν/d. Over
+many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so that the mean square
+grows like exp(μ (L − l)/d) although large-width theory has it flat.
+
+The coefficients are those of one token (n = 1), where every factor is explicit. They hold for any n once the tokens
+have aligned, as they do exponentially fast in Post-LN: then only the sum of the positions' gradients matters, and it
+moves as the gradient of one token. Derived in docs/finite_width.md.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What a residual branch x → f(x W...) does to energies, per unit of input energy.
+
+    Attributes:
+        energy: b, the mean energy that it adds, forward as well as backward.
+        spread: ω, d times the variance of the energy that its nonlinearity passes.
+        shared: c, d times the covariance of what it passes forward and backward.
+        inner: whether a second matrix stands below the nonlinearity.
+    """
+
+    energy: sp.Expr
+    spread: sp.Expr
+    shared: sp.Expr
+    inner: bool
+
+
+def attention_branch() -> Branch:
+    """Attention of one token, x W^V: all energy passes, and nothing is random but W^V."""
+    return Branch(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
+
+
+def feed_forward_branch() -> Branch:
+    """ReLU(x W1) W2, from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
+
+    Forward a unit passes D a², backward D z², with D = 1 where a > 0.
+
+    >>> feed_forward_branch()
+    Branch(energy=1/2, spread=5/4, shared=1/4, inner=True)
+    """
+    a = sp.Symbol("a", real=True)
+    density = sp.exp(-(a**2) / 2) / sp.sqrt(2 * sp.pi)
+
+    def active(power: int) -> sp.Expr:
+        """E[D a^power]."""
+        return sp.integrate(a**power * density, (a, 0, sp.oo))
+
+    def gaussian(power: int) -> sp.Expr:
+        """E[z^power]."""
+        return sp.integrate(a**power * density, (a, -sp.oo, sp.oo))
+
+    energy = active(2)
+    forward, backward = active(4) - energy**2, active(0) * gaussian(4) - (active(0) * gaussian(2)) ** 2
+    assert forward == backward  # ReLU passes a² and z² alike, since D is independent of |a|
+    return Branch(energy, forward, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True)
+
+
+def inverse_energy(branch: Branch) -> sp.Expr:
+    """The relative excess, times d, of E[d/‖y‖²] over 1/(1 + b), y the centred residual sum.
+
+    ‖y‖²/d has mean 1 + b − b/d (the branch loses one dimension to centring) and variance (4b + 2b² + ω)/d: from the
+    cross term, the matrix, and the nonlinearity.
+    """
+    b = branch.energy
+    return sp.simplify(b / (1 + b) + _variance(branch) / (1 + b) ** 2)
+
+
+def backward_energy(branch: Branch) -> sp.Expr:
+    """The relative excess over 1 + b, times d, of the gradient energy below a residual sum, off 1 and off x.
+
+    u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d), since
+    x makes an angle of cos² = 1/(1 + b) with y. The branch returns a matrix known on its input and fresh elsewhere:
+    two dimensions of d are lost to 1 and x, and where there is an inner nonlinearity the known direction gives
+    1/((1 + b) d) and costs 1/d.
+    """
+    b = branch.energy
+    stream = -b / (1 + b)
+    inner = 1 / (1 + b) - 1 if branch.inner else sp.Integer(0)
+    return sp.simplify((stream + inner - 2 * b) / (1 + b))
+
+
+def mean_coefficient(branch: Branch) -> sp.Expr:
+    """μ of a sub-layer: E R = 1 + μ/d for the factor R by which it multiplies the squared gradient.
+
+    >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
+    (3/4, 7/9)
+    """
+    b = branch.energy
+    return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + b) ** 2)
+
+
+def log_variance_coefficient(branch: Branch) -> sp.Expr:
+    """ν of a sub-layer: Var ln R = ν/d, from ‖y‖² below and the gradient's energy above, less what they share.
+
+    >>> log_variance_coefficient(attention_branch()), log_variance_coefficient(feed_forward_branch())
+    (3, 28/9)
+    """
+    return sp.simplify((2 * _variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
+
+
+def _variance(branch: Branch) -> sp.Expr:
+    """The variance, times d, of the energy of a residual sum, forward and backward, per unit of input energy."""
+    b = branch.energy
+    return 4 * b + 2 * b**2 + branch.spread
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """In units of 1/d.
+
+    Attributes:
+        mean: μ of a whole layer.
+        log_variance: ν of a whole layer.
+        last: of grad_sq_W1, grad_sq_W2 and grad_sq_WV in the last layer.
+    """
+
+    mean: sp.Expr
+    log_variance: sp.Expr
+    last: dict[str, sp.Expr]
+
+
+@lru_cache(maxsize=1)
+def coefficients() -> Coefficients:
+    """The coefficients of a Post-LN layer.
+
+    In the last layer the loss's gradient loses 2/d to the projector of LayerNorm, and ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has
+    h in ‖y‖² as well: Cov(‖h‖²/d, ‖y‖²/d) = ω/d. ‖∂L/∂W1‖² = d ‖v‖² with v the gradient at the pre-activations.
+
+    >>> found = coefficients()
+    >>> found.mean, found.log_variance, found.last["grad_sq_W2"]
+    (55/36, 55/9, -5/3)
+    """
+    attention, ffn = attention_branch(), feed_forward_branch()
+    b = ffn.energy
+    head, inverse = sp.Integer(-2), inverse_energy(ffn)
+    pre_activations = (1 / (1 + b) - 1) / b - ffn.shared / (b * (1 + b))
+    return Coefficients(
+        mean=mean_coefficient(attention) + mean_coefficient(ffn),
+        log_variance=log_variance_coefficient(attention) + log_variance_coefficient(ffn),
+        last={
+            "grad_sq_W2": head + inverse - ffn.spread / (b * (1 + b)),
+            "grad_sq_W1": head + inverse + pre_activations,
+            "grad_sq_WV": head + mean_coefficient(ffn) + inverse_energy(attention),
+        },
+    )
+
+
+def corrections(stack: Stack) -> dict[str, Array]:
+    """Factors on the large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV of every layer, (L,).
+
+    exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), and O(n/d) of the layers in which
+    the tokens have not aligned.
+
+    Raises:
+        ValueError: the stack is not Post-LN.
+    """
+    if stack.placement != "post":
+        raise ValueError(
+            f"finite_width must be left out for placement {stack.placement!r}: it is known for 'post', and Pre-LN "
+            "means stay near large-width theory."
+        )
+    found = coefficients()
+    above = np.arange(stack.depth - 1, -1, -1.0)
+    return {name: np.exp((float(c) + float(found.mean) * above) / stack.width) for name, c in found.last.items()}
+
+
+def log_law(stack: Stack, layer: int) -> tuple[float, float]:
+    """Mean and variance of ln(grad_sq_W2 of a layer / its large-width mean), to leading order in (L − l)/d.
+
+    Raises:
+        ValueError: the stack is not Post-LN, or has no such layer.
+    """
+    if stack.placement != "post" or not 1 <= layer <= stack.depth:
+        raise ValueError(
+            f"layer must be one of a Post-LN stack, 1 to {stack.depth}, got {layer} at {stack.placement!r}."
+        )
+    found = coefficients()
+    share = (stack.depth - layer) / stack.width
+    return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share

@@ -1,0 +1,121 @@
+"""Lemmas 3 and 4: what LayerNorm and its Jacobian are, derived from vectors with symbolic entries.
+
+Source: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 3 and 4 (4.1), appendix D.
+"""
+
+import math
+
+import sympy as sp
+
+
+def layer_norm(vector: sp.Matrix) -> sp.Matrix:
+    """LN of a row vector with scale 1 and bias 0: √d (x − mean(x)) / ‖x − mean(x)‖."""
+    y = centred(vector)
+    return y * sp.sqrt(vector.cols) / sp.sqrt(squared_norm(y))
+
+
+def layer_norm_energy(width: int) -> sp.Expr:
+    """‖LN(x)‖² of a vector of symbolic entries: the width itself, whatever x.
+
+    >>> layer_norm_energy(3)
+    3
+    """
+    return sp.simplify(sum(entry**2 for entry in layer_norm(row("x", width))))
+
+
+def layer_norm_jacobian(vector: sp.Matrix) -> sp.Matrix:
+    """∂LN(x)/∂x of a row vector, by differentiation.
+
+    Source: Lemma 3, appendix D, where the printed form has ‖y‖^(3/2) in place of (‖y‖²)^(3/2).
+    """
+    return layer_norm(vector).jacobian(vector)
+
+
+def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
+    """J_LN(x) ‖y‖/√d with y = x − mean(x): the orthogonal projector off the constant vector and off y.
+
+    The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
+    for d ≥ 3 (and J = 0 for d = 2).
+    """
+    return sp.simplify(layer_norm_jacobian(vector) * sp.sqrt(squared_norm(centred(vector))) / sp.sqrt(vector.cols))
+
+
+def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
+    """‖J_LN(x)‖₂ over √d/‖x‖, which is ‖x‖/‖y‖, for x = offset · 1 + noise: unbounded in the offset.
+
+    >>> a = sp.Symbol("a", positive=True)
+    >>> sp.limit(uncentred_ratio(sp.Matrix([[1, -1, 0]]), a) / a, a, sp.oo)
+    sqrt(6)/2
+    """
+    x = noise + sp.ones(1, noise.cols) * offset
+    y = noise - sp.ones(1, noise.cols) * (sum(noise) / noise.cols)
+    return sp.sqrt(squared_norm(x)) / sp.sqrt(squared_norm(y))
+
+
+def uncentred_ratio_mean(width: int, offset: float) -> float:
+    """E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset: offset √d E[1/‖y‖], ‖y‖² chi-square, d − 1.
+
+    Neglects relative O(1/offset²): ‖x‖² = ‖y‖² + d (offset + mean noise)².
+    """
+    inverse_norm = math.exp(math.lgamma((width - 2) / 2) - math.lgamma((width - 1) / 2)) / math.sqrt(2)
+    return offset * math.sqrt(width) * inverse_norm
+
+
+def printed_jacobian_ratio(vector: sp.Matrix) -> sp.Expr:
+    """The printed Jacobian's norm over the right one: ‖y‖^(3/2) where (‖y‖²)^(3/2) = ‖y‖³ belongs.
+
+    The printed derivative is of y/‖y‖ = y (‖y‖²)^(−1/2), whose second term carries (‖y‖²)^(−3/2) yᵀy. With ‖y‖^(−3/2)
+    in its place the matrix has along y the eigenvalue √d (1/‖y‖ − ‖y‖^(1/2)) instead of 0.
+
+    Returns:
+        That eigenvalue over √d/‖y‖: 1 − ‖y‖^(3/2), which is 0 for ‖y‖ = 1 only.
+
+    >>> printed_jacobian_ratio(sp.Matrix([[2, -2, 0, 0]]))
+    1 - 4*2**(1/4)
+    """
+    y = centred(vector)
+    square = squared_norm(y)
+    printed = sp.eye(vector.cols) / sp.sqrt(square) - y.T * y / square ** sp.Rational(3, 4)
+    return sp.simplify((printed * y.T)[0, 0] / y[0, 0] * sp.sqrt(square))
+
+
+def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
+    """Eigenvalues, with multiplicities, of I − aᵀa for a row a of `size` symbolic entries and ‖a‖ = 1.
+
+    From the characteristic polynomial, with a normalized: Lemma 4 says 0 once and 1 otherwise.
+
+    >>> projection_eigenvalues(3)
+    {0: 1, 1: 2}
+    """
+    a = row("a", size)
+    eigenvalue = sp.Symbol("lambda")
+    matrix = sp.eye(size) - a.T * a / squared_norm(a)
+    polynomial = sp.factor(sp.simplify((eigenvalue * sp.eye(size) - matrix).det()))
+    return dict(sorted(sp.roots(polynomial, eigenvalue).items(), key=lambda item: item[0]))
+
+
+def energy_kept(width: sp.Expr) -> sp.Expr:
+    """E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction: the trace of the projector over d, 1 − 2/d.
+
+    So bounding ‖J g‖ by ‖J‖₂ ‖g‖ loses nothing at large d, and a factor 1 − 2/d at finite d.
+
+    >>> energy_kept(sp.Symbol("d"))
+    1 - 2/d
+    """
+    # Rank d − 2 by `layer_norm_projector`; E[ggᵀ] = ‖g‖² I/d.
+    return sp.expand((width - 2) / width)
+
+
+def centred(vector: sp.Matrix) -> sp.Matrix:
+    """A row vector less its mean, x − mean(x)."""
+    return vector - sp.ones(1, vector.cols) * (sum(vector) / vector.cols)
+
+
+def row(name: str, width: int) -> sp.Matrix:
+    """A row vector of real symbols."""
+    return sp.Matrix(1, width, lambda _, j: sp.Symbol(f"{name}_{j}", real=True))
+
+
+def squared_norm(vector: sp.Matrix) -> sp.Expr:
+    """‖x‖² of a row vector."""
+    return sum((entry**2 for entry in vector), sp.Integer(0))
