@@ -39,5 +39,8 @@ def _gaussian_stacks(placement: Placement) -> Iterator[Stack]:
     # Against L.
     for depth in (2, 4, 8, 16, 32, 64):
         yield Stack(placement=placement, width=1024, vocab=1024, depth=depth)
+    # Against n, for the chain of the proof, which averages over positions.
+    for tokens in (1, 32):
+        yield Stack(placement=placement, width=1024, vocab=1024, depth=6, tokens=tokens)
     # The profile over layers, deep and still wide.
     yield Stack(placement=placement, width=2048, vocab=2048, depth=24)

@@ -75,6 +75,38 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
     )
 
 
+def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
+    """H2: how fast the bound leaves the norm behind as d grows at fixed V/d, where ‖W_emb‖₂ does not bend it."""
+    rows = []
+    for (placement, *fixed), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
+        series = sorted(group, key=lambda s: s.stack.width)
+        widths = np.array([float(s.stack.width) for s in series])
+        if len(set(widths)) < 3:
+            continue
+        last = last_layers(series)
+        bound, norm = (last.exponent(widths, values) for values in (last.bound, last.measured))
+        growth = bound.exponent - norm.exponent
+        predicted = bound.exponent - last.exponent(widths, last.predicted).exponent
+        low, high = norm.interval()
+        rows.append(
+            Verdict(
+                claim="H2",
+                part=f"{TITLES[placement]}, exponent in d of bound over norm ({', '.join(fixed)})",
+                verdict="holds" if bound.exponent - high > 0 else "undecided",
+                claimed="above 0",
+                predicted=predicted,
+                measured=growth,
+                interval=(bound.exponent - high, bound.exponent - low),
+                agreement=_exponent_agreement(norm, bound.exponent - predicted, widths, series[0].stack),
+                setting=setting(series),
+                cells=names(series),
+                note="the bound is not tight: sqrt(d ln 100d) of slack, sqrt(d) of it from bounding each entry of a "
+                "rank-one matrix by a whole row",
+            )
+        )
+    return rows
+
+
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
     rows = []

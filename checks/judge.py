@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from checks.exponents import depth_exponent, width_exponent
+from checks.exponents import depth_exponent, looseness_exponent, width_exponent
 from checks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.profiles import post_profile, pre_profile
+from checks.proof import definition1, largest_entries, lemma4, lemma5
+from checks.slack import chain_kept
 from checks.theorem1 import bound_kept
 from checks.verdict import Verdict
 from simulate import Samples
@@ -28,10 +30,14 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *lemma2_post(judged),
         *lemma2_pre(judged),
         *lemma2_attention(judged),
-        *(lemma3() if judged else []),  # about a function, and sampled on the spot; of no use beside a text
+        # About functions and laws, not networks, and sampled on the spot; of no use beside a text.
+        *([*lemma3(), *lemma4(), *definition1(), *lemma5()] if judged else []),
+        *largest_entries(judged),
         *bound_kept(judged),
+        *chain_kept(judged),
         *width_exponent(judged),
         *depth_exponent(unit_output),
         *post_profile(unit_output),
         *pre_profile(unit_output),
+        *looseness_exponent(unit_output),
     ]

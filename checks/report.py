@@ -34,9 +34,14 @@ def markdown(committed: Sequence[Results]) -> str:
             f"| {number} | {v.claim} | {CLAIMS[v.claim].source} | {v.part} | {v.setting} | {v.claimed} "
             f"| {v.predicted:.4g} | {v.measured:.4g} {_interval(v.interval)} | **{v.words}** | `{command}` |"
         )
+    judged = {v.claim for v, _ in rows}
+    untested = [claim for claim in CLAIMS.values() if claim.id not in judged]
+    lines += [
+        f"|  | {claim.id} | {claim.source} | {claim.kind} | {claim.setting} |  |  |  | **not tested here** |  |"
+        for claim in untested
+    ]
     lines.append("\n## Statements\n")
-    stated = dict.fromkeys(v.claim for v, _ in rows)
-    lines += [f"- **{claim}** ({CLAIMS[claim].source}): {CLAIMS[claim].statement}" for claim in stated]
+    lines += [f"- **{claim.id}** ({claim.source}): {claim.statement}. {claim.tight}" for claim in CLAIMS.values()]
     lines.append("\n## What the numbers are\n")
     for number, (v, _) in enumerate(rows, start=1):
         resampled = f" Interval by resampling draws: {_interval(v.bootstrap)}." if v.bootstrap else ""

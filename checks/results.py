@@ -92,17 +92,19 @@ def committed_results(folder: Path = DATA) -> list[Results]:
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
-    """Pairs (now, before) of the same claim and part."""
-    known = {(v.claim, v.part): v for v in before}
+    """Pairs (now, before) of the same claim and part; of several before the first, the default experiment's."""
+    known: dict[tuple[str, str], Verdict] = {}
+    for v in before:
+        known.setdefault((v.claim, v.part), v)
     return [(v, known[v.claim, v.part]) for v in now if (v.claim, v.part) in known]
 
 
 def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
     """Pairs (now, before) of the same claim and part whose verdicts are different words.
 
-    "undecided" changes nothing: fewer draws than the committed run's may not be able to tell.
+    "undecided" changes nothing, on either side: fewer draws may not be able to tell.
     """
-    return [(v, old) for v, old in common(now, before) if v.verdict not in (old.verdict, "undecided")]
+    return [(v, old) for v, old in common(now, before) if len({v.verdict, old.verdict} - {"undecided"}) == 2]
 
 
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:

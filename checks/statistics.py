@@ -166,3 +166,14 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
     if deviation > max(margin, CHANCE * sem):
         return "differs"
     return "agrees" if deviation + float(stats.norm.ppf(0.975)) * sem <= margin else "undecided"
+
+
+def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
+    """A probability and its exact (Clopper-Pearson) 95% interval."""
+    found = stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
+    return float(events.mean()), (float(found.low), float(found.high))
+
+
+def exceeds(events: NDArray[np.bool_], limit: float) -> bool:
+    """Whether events are more frequent than a limit allows, at the false alarm rate of every comparison."""
+    return bool(stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)

@@ -6,6 +6,16 @@ from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
 from figures.profile import layer_profile
 from figures.scaling import scaling
+from figures.slack import slack
 from figures.style import style
 
-__all__ = ["distribution", "engine_cost", "hidden_energy", "layer_profile", "local_exponents", "scaling", "style"]
+__all__ = [
+    "distribution",
+    "engine_cost",
+    "hidden_energy",
+    "layer_profile",
+    "local_exponents",
+    "scaling",
+    "slack",
+    "style",
+]

@@ -1,4 +1,4 @@
-"""Every command as the dataclass of its flags."""
+"""Every command as the dataclass of its flags; those that read runs are in `gradbounds.run_commands`."""
 
 from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
@@ -6,21 +6,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from gradbounds.flags import Flag, Positional, optional
 from gradbounds.grid import FIELDS, TIED
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from gradbounds.run_commands import Check, Export, Figures, Merge, Runs
 from theory import Stack
 
-Flag = tyro.conf.arg
-Positional = tyro.conf.Positional
 Preset = Literal[PRESETS]  # type: ignore[valid-type]
-
-
-def _optional(about: str, metavar: str | None, default: str = "") -> Any:
-    """A flag that may be left out; what happens then is said in words, not as None."""
-    return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
-
-
-Folder = Annotated[Path, Positional, Flag(name="run", help="run folder")]
 
 
 def _flag(name: str) -> tuple[str, Any, Any]:
@@ -72,6 +64,30 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Claims:
+    """List the paper's statements, with the verdicts that were committed."""
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.claims import list_claims
+
+        return list_claims()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explain:
+    """Explain one statement: what it assumes, its derivation, where it is tight, and what was measured."""
+
+    claim: Annotated[str, Positional, Flag(name="claim", help="its id, such as T1; `gradbounds claims` lists them")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.claims import explain
+
+        return explain(self.claim)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sweep:
     """Sample grids of networks into a run folder. The same command continues it where it stopped.
 
@@ -79,26 +95,26 @@ class Sweep:
     has the paper's value, and placement has both. Without any, the preset "quick" is swept.
     """
 
-    out: Annotated[Path | None, _optional("folder of the run; needed unless --dry-run", "PATH")] = None
-    file: Annotated[Path | None, _optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
-    preset: Annotated[Preset | None, _optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
+    out: Annotated[Path | None, optional("folder of the run; needed unless --dry-run", "PATH")] = None
+    file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
+    preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
     grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
-    zip: Annotated[tuple[str, ...], _optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
-    draws: Annotated[int | None, _optional("least number of networks per cell", "INT", "64")] = None
-    seed: Annotated[int | None, _optional("root seed", "INT", "0")] = None
+    zip: Annotated[tuple[str, ...], optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
+    draws: Annotated[int | None, optional("least number of networks per cell", "INT", "64")] = None
+    seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
     engine: Annotated[
         Literal["auto", "conditioned", "dense"] | None,
-        _optional("how weights are sampled", "auto|conditioned|dense", "auto"),
+        optional("how weights are sampled", "auto|conditioned|dense", "auto"),
     ] = None
-    device: Annotated[str | None, _optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
+    device: Annotated[str | None, optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
     dtype: Annotated[
-        Literal["float32", "float64"] | None, _optional("of weights and tokens", "float32|float64", "float32")
+        Literal["float32", "float64"] | None, optional("of weights and tokens", "float32|float64", "float32")
     ] = None
-    text: Annotated[Path | None, _optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
+    text: Annotated[Path | None, optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
     workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
-    resume: Annotated[bool, _optional("refuse a folder that holds a run, instead of continuing it", None)] = True
-    dry_run: Annotated[bool, _optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
+    resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
+    dry_run: Annotated[bool, optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
 
     def run(self) -> int:
         """Exit code.
@@ -141,88 +157,11 @@ class Sweep:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Compare a run with theory and print every verdict that it can give."""
-
-    folder: Folder
-    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
-    strict: Annotated[
-        bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
-    ] = False
-    accept: Annotated[
-        bool, Flag(help="commit the verdicts: write checks/data/RUN.json, by the run's name, and paper_checks.md here")
-    ] = False
-
-    def run(self) -> int:
-        """Exit code.
-
-        Raises:
-            ValueError: there is no run, or `accept` outside a checkout.
-        """
-        from gradbounds.judging import check
-
-        return check(self.folder, self.csv, strict=self.strict, accept=self.accept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Draw the figures of a run as SVG and PNG."""
-
-    folder: Folder
-    out: Annotated[Path, Flag(help="folder for the figures")]
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.drawing import draw
-
-        return draw(self.folder, self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runs:
-    """List the runs in a folder, or look into one: what was asked, where, and which cells have how many draws."""
-
-    folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import show
-
-        return show(self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merge:
-    """Put the draws of several runs into a new one; a block that several hold is taken once."""
-
-    folders: Annotated[tuple[Path, ...], Positional, Flag(name="runs", help="run folders")]
-    out: Annotated[Path, Flag(help="folder of the merged run")]
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import merge
-
-        return merge(self.folders, self.out)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """Write the draws of a run as one CSV file: a row per draw and layer, a column per field and quantity."""
-
-    folder: Folder
-    csv: Annotated[Path, Flag(help="file to write")]
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.runs import export
-
-        return export(self.folder, self.csv)
-
-
 Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
+    | Annotated[Claims, tyro.conf.subcommand("claims")]
+    | Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]

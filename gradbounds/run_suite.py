@@ -52,6 +52,6 @@ def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:
 def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:
     """The same word as in `paper_checks.md`."""
     now, before = pair
-    if now.verdict == "undecided" != before.verdict:
+    if now.verdict != before.verdict and "undecided" in (now.verdict, before.verdict):
         pytest.skip(f"undecided: {now.note}")
     assert now.verdict == before.verdict, now.note

@@ -15,6 +15,11 @@ from gradbounds.commands import Sweep
 from gradbounds.recipe import read_recipe
 from simulate import sample
 from theory import QUANTITIES, Stack, predict
+from theory.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
+from theory.finite_width import coefficients
+from theory.reverse_markov import largest_useful_length
+from theory.sharp import one_token_mean
+from theory.theorem1 import entry_failure_value
 
 COMMITTED = Path(__file__).parent.parent / "checks" / "data" / "paper_checks.json"
 ROOT = Path(__file__).parent.parent
@@ -104,6 +109,45 @@ def test_the_speeds_quoted_are_the_committed_ones():
         assert round(np.ptp(exponents[placement]["interval"]) / 2, 4) == half
     largest = report["conditioned, d = 2^20, one draw"]
     assert (round(largest["seconds"]), round(largest["peak GiB"], 1)) == (36, 5.5)
+
+
+def page_text(name):
+    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def test_the_table_of_concentration():
+    page = page_text("concentration.md")
+    rows = {
+        "$\\delta(0.1)$, Post-LN": lambda d: excess_probability(Stack(width=d), 0.1),
+        "$\\delta(0.1)$, Pre-LN, $L = 6$, $n = 8$": lambda d: excess_probability(Stack(placement="pre", width=d), 0.1),
+        "$\\delta(0.1)$ of $\\lVert N(0, I_d)\\rVert^2$, exact": lambda d: gaussian_excess_probability(d, 0.1),
+        "$e^{-d\\epsilon^2/8}$ at $\\epsilon = 0.1$": lambda d: gaussian_tail_bound(d, 0.1),
+        "$\\delta(0.3)$, Post-LN": lambda d: excess_probability(Stack(width=d), 0.3),
+    }
+    for name, value in rows.items():
+        assert f"| {name} | " + " | ".join(f"{float(value(d)):.3g}" for d in (64, 512, 4096)) + " |" in page
+    assert "has 0.0457 and 0.0656 there; at $d = 128$ it would not hold" in page
+    assert all(excess_probability(Stack(placement=p, width=128), 0.1) > 0.125 for p in ("post", "pre"))
+
+
+def test_the_numbers_of_the_proof_and_the_sharp_theorem():
+    assert f"{entry_failure_value(512):.5f} at $d = 512$" in page_text("proof.md")
+    assert "is positive for $n \\le 4$ only" in page_text("proof.md")
+    assert largest_useful_length(0.1, 0.125) == 4
+    stack = Stack(width=8, depth=2, tokens=1, vocab=10)
+    limit = float(predict(stack)["grad_sq_W2"][-1])
+    assert f"it is {one_token_mean(stack):.4f}, where the large-width limit is {limit:.4f}" in page_text(
+        "sharp_theorem.md"
+    )
+    assert "at every $d \\ge 4$" in page_text("sharp_theorem.md")
+
+
+def test_the_coefficients_of_finite_width():
+    page, found = page_text("finite_width.md"), coefficients()
+    assert "\\mu = \\tfrac{55}{36},\\qquad \\nu = \\tfrac{55}{9} = 4\\mu" in page
+    assert (str(found.mean), str(found.log_variance)) == ("55/36", "55/9")
+    assert "The coefficients are $-\\frac53$, $-1$ and $+\\frac79$ for $W^2$, $W^1$ and $W^V$" in page
+    assert [str(found.last[f"grad_sq_{name}"]) for name in ("W2", "W1", "WV")] == ["-5/3", "-1", "7/9"]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

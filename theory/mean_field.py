@@ -45,7 +45,7 @@ class Prediction(Mapping[str, NDArray[np.float64]]):
         return len(self.arrays)
 
 
-def predict(stack: Stack, windows: NDArray[np.integer] | None = None) -> Prediction:
+def predict(stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_width: bool = False) -> Prediction:
     """Large-width means of every predicted quantity of a random stack.
 
     Args:
@@ -53,9 +53,11 @@ def predict(stack: Stack, windows: NDArray[np.integer] | None = None) -> Predict
         windows: word ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
+        finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
+            order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers.
+        ValueError: windows do not have n + 1 columns of integers, or `finite_width` without Post-LN.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
 
@@ -63,6 +65,12 @@ def predict(stack: Stack, windows: NDArray[np.integer] | None = None) -> Predict
     >>> energy.round(12).tolist()  # Lemma 2: 3/2 in every layer
     [1.5, 1.5, 1.5]
     """
+    if finite_width:
+        from theory.finite_width import corrections  # sympy is as slow to load as the rest of the package
+
+        factors = corrections(stack)
+        large = predict(stack, windows)
+        return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     if windows is None:
         return Prediction(stack, _recursion(stack, Exchangeable(stack.tokens), Pair(1.0, 0.0), None))
     ids = np.asarray(windows)

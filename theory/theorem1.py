@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from theory.lemmas import L, d, layer, post_ln_energies, pre_ln_band
 from theory.stack import Placement, Stack
@@ -45,6 +46,16 @@ def entry_failure() -> sp.Expr:
     1/200
     """
     return sp.simplify(d * sp.exp(-entry_threshold() / 2) / 2)
+
+
+def entry_failure_value(width: int, entries: int | None = None) -> float:
+    """P[E1 fails] in truth: 1 − Φ(√(2 ln 100 d))^entries, for d independent N(0, 1) pre-activations or so many.
+
+    >>> round(entry_failure_value(512), 5)
+    0.00082
+    """
+    tail = norm.sf(np.sqrt(2 * np.log(100.0 * width)))
+    return float(-np.expm1((width if entries is None else entries) * np.log1p(-tail)))
 
 
 def low_energy(placement: Placement) -> sp.Expr:
