@@ -106,6 +106,7 @@ def definition1() -> list[Verdict]:
 
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
     """E1 in every layer: how often some hidden unit of some position exceeds √(2 ln(100 d))."""
+    cells = [s for s in cells if "ffn_hidden_max_sq" in s]
     if not cells:
         return []
     over = [s["ffn_hidden_max_sq"].astype(float) > 2 * np.log(100 * s.stack.width) for s in cells]

@@ -55,7 +55,8 @@ def test_sweep_check_and_figures(run, tmp_path, capsys):
     assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
     drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
     names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers", "hidden_energy"]
-    names = sorted([*names, "distribution_of_draws", "local_exponents_in_depth", "local_exponents_in_width"])
+    names += ["distribution_of_draws", "local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
+    names.sort()
     assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
 
 
@@ -64,7 +65,7 @@ def test_a_figure_that_a_run_cannot_give_is_said(tmp_path, capsys):
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
     assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
-    assert len(list((tmp_path / "figures").iterdir())) == 6
+    assert len(list((tmp_path / "figures").iterdir())) == 8
 
 
 def test_figures_are_the_same_for_the_same_run(run, tmp_path):

@@ -9,7 +9,7 @@ from checks import comparison
 from checks.profiles import layer_draws, profile_cells
 from checks.series import local_exponent_table, longest_series
 from checks.theorem1 import last_layer_table
-from figures import distribution, engine_cost, hidden_energy, layer_profile, local_exponents, scaling
+from figures import distribution, engine_cost, hidden_energy, layer_profile, local_exponents, scaling, slack
 from theory import predict
 from theory.stack import TITLES
 
@@ -132,6 +132,30 @@ def test_hidden_energy(small_grid):
     assert edges[:, 1].max() == pytest.approx(1 + 3 * 6 / 2)
     with pytest.raises(ValueError, match="^table must hold hidden_energy"):
         hidden_energy(table[table["quantity"] == "loss"])
+
+
+def test_slack():
+    """One bar of six segments per network, stacked from the norm to the bound, on one log axis."""
+    steps = np.array([1.0, 3, 3, 30, 200, 600, 1800])
+    table = pd.concat(
+        pd.DataFrame({"step": range(7), "measured": k * steps, "predicted": steps}).assign(
+            placement=placement, width=64 * k, depth=6, tokens=8
+        )
+        for placement in ("post", "pre")
+        for k in (1, 2)
+    )
+    figure = slack(table)
+    for axes, placement in zip(figure.axes, ("post", "pre"), strict=True):
+        assert axes.get_yscale() == "log"
+        assert axes.get_title() == TITLES[placement]
+        bars = [patch for patch in axes.patches if patch.get_height() > 0]
+        assert len(bars) == 2 * 5, "the step from 3 to 3 has no height"
+        tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
+        assert tops == pytest.approx(sorted([*steps[1:2], *steps[3:], *2 * steps[1:2], *2 * steps[3:]]))
+        assert {text.get_text() for text in axes.texts} == {"×1,800"}
+        assert [label.get_text().splitlines()[0] for label in axes.get_xticklabels()] == ["$d = 64$", "$d = 128$"]
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 6
 
 
 def test_engine_cost():
