@@ -84,7 +84,7 @@ BAD = [
     (("figures", "OLD", "--out", "FULL/thesis.tex"), "out must be a place that can be written"),
     (("figures", "EMPTY", "--out", "NEW"), "run must hold draws, but 'EMPTY' has none"),
     (("frobnicate",), "Unrecognized options: frobnicate"),
-    ((), "Expected one of {verify, bound, sweep, check, figures, runs, merge, export}."),
+    ((), "Expected one of {verify, bound, claims, explain, sweep, check, figures, runs, merge, export}."),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
     (("check", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),

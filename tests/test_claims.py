@@ -38,7 +38,7 @@ def test_forms_are_what_is_derived():
     low, high = CLAIMS["L2c"].expression.args
     assert (low.lts, high.gts) == (attention.subs(lemmas.attention, 0), attention.subs(lemmas.attention, 1))
     multiplicities = {eq.lhs.args[0]: eq.rhs for eq in CLAIMS["L4"].expression.args}
-    assert {value: n.subs(d, 4) for value, n in multiplicities.items()} == layer_norm.projection_eigenvalues(4)
+    assert {value: n.subs(d, 3) for value, n in multiplicities.items()} == layer_norm.projection_eigenvalues(3)
     threshold = CLAIMS["E1"].expression.lhs.args[0].gts
     assert sp.simplify(threshold - theorem1.entry_threshold()) == 0
 

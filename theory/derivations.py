@@ -27,7 +27,7 @@ def _sigma() -> sp.Symbol:
 
 
 def _counterexample() -> tuple[sp.Expr, ...]:
-    law = reverse_markov.counterexample(sp.Rational(1, 10), sp.Rational(1, 8))
+    law = reverse_markov.counterexample(0.1, 0.125)
     return law.stated, law.actual, law.corrected
 
 

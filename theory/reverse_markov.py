@@ -64,7 +64,7 @@ class Counterexample:
         return rng.choice(np.array(self.values, dtype=float), draws, p=np.array(self.probabilities, dtype=float))
 
 
-def counterexample(epsilon_value: sp.Rational, delta_value: sp.Rational) -> Counterexample:
+def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
     """Two points: Y = c EY with probability 1 − δ and a large value otherwise, with c = α₀/2.
 
     Y exceeds (1 + ε) EY with probability δ, as Definition 1 allows, and is otherwise below α₀ EY, where the proof puts
@@ -73,10 +73,11 @@ def counterexample(epsilon_value: sp.Rational, delta_value: sp.Rational) -> Coun
     Raises:
         ValueError: δ leaves no point above (1 + ε) EY, or the law is not (ε, δ)-bounded.
 
-    >>> found = counterexample(sp.Rational(1, 10), sp.Rational(1, 8))  # the paper's pair
+    >>> found = counterexample(0.1, 0.125)  # the paper's pair
     >>> found.stated, found.actual
     (1/10, 7/8)
     """
+    epsilon_value, delta_value = (sp.nsimplify(value, rational=True) for value in (epsilon_value, delta_value))
     low = ALPHA / 2
     high = (1 - (1 - delta_value) * low) / delta_value
     if high <= 1 + epsilon_value:
