@@ -15,7 +15,7 @@ figures: verify
 	$(BIN)/gradbounds figures runs/verify --out docs/figures
 	rm -f docs/figures/*.svg
 
-# What is too heavy for the suite: kills in number, coverage, power; rewrites tests/evidence/results.json.
+# What is too heavy for the suite: kills, laws and chains in number; rewrites tests/evidence/*.json.
 evidence: .venv/installed
 	$(BIN)/python -m pytest -m evidence -n auto
 

@@ -16,7 +16,7 @@ from gradbounds.recipe import read_recipe
 from simulate import sample
 from theory import QUANTITIES, Stack, predict
 from theory.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
-from theory.finite_width import coefficients
+from theory.finite_width import coefficients, corrections, log_law
 from theory.reverse_markov import largest_useful_length
 from theory.sharp import one_token_mean
 from theory.theorem1 import entry_failure_value
@@ -140,6 +140,23 @@ def test_the_numbers_of_the_proof_and_the_sharp_theorem():
         "sharp_theorem.md"
     )
     assert "at every $d \\ge 4$" in page_text("sharp_theorem.md")
+
+
+def test_the_thousand_layers():
+    page = page_text("engines.md")
+    found = json.loads((ROOT / "tests" / "evidence" / "depth.json").read_text(encoding="utf-8"))
+    ends = [found[f"{p}, d = 1024, L = 1000"] for p in ("post", "pre")]
+    energies, gradients = ([e[f"last {name} over predicted"] for e in ends] for name in ("hidden energy", "gradient"))
+    assert "is {:.3f} (Post-LN) and {:.3f} (Pre-LN)".format(*energies) in page
+    assert "squared $W^2$ gradient {:.3f} and {:.3f}".format(*gradients) in page
+    for width, depth in ((64, 62), (256, 250), (1024, 1000)):
+        case = found[f"post, d = {width}, L = {depth}"]
+        mean, median = (case[f"first gradient over predicted, {name}"] for name in ("mean", "median"))
+        spread = case["first gradient, variance of the logarithm"]
+        assert f"| $d = {width}$ | {mean:.2f} | {median:.3f} | {spread:.1f} |" in page
+    mean, variance = log_law(stack := Stack(width=1024, depth=1000), 1)
+    grown = corrections(stack)["grad_sq_W2"][0] / corrections(stack)["grad_sq_W2"][-1]
+    assert f"| {grown:.2f} | {np.exp(mean):.3f} | {variance:.1f} |" in page
 
 
 def test_the_coefficients_of_finite_width():
