@@ -24,7 +24,11 @@ BLOCKS = 240
 def start(out: Path, workers: int = 1) -> subprocess.Popen:
     """The sweep in a process of its own."""
     command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", str(workers)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A suite that a shell runs in the background has SIGINT ignored, and children inherit that.
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
 
 
 def landed(out: Path) -> int:

@@ -78,10 +78,25 @@ def test_the_chi_square_example_is_never_undercut():
 
 def test_the_papers_pair_at_its_width():
     """(0.1, 0.125) of section 3.4: one token of the simplified model is well inside it at d = 512."""
-    post, pre = (float(excess_probability(Stack(placement=p, width=512), 0.1)) for p in ("post", "pre"))
+    post, pre = (float(excess_probability(Stack(placement=p, width=512, tokens=1), 0.1)) for p in ("post", "pre"))
     assert post == pytest.approx(0.0457, abs=1e-4)
     assert pre < 0.125
     assert float(excess_probability(Stack(width=128), 0.1)) > 0.125, "but not at every width"
+    with pytest.raises(ValueError, match="^stack must be Pre-LN with tokens 1, got 'pre' with tokens 8"):
+        excess_probability(Stack(placement="pre"), 0.1)
+
+
+def test_far_tails():
+    """Squaring what is called negligible changes no tail down to 1e-60 by more than a part in 10^6."""
+    law, usual = PostEnergy(4096), concentration.hidden_energy_law(4096)
+    tail = law.excess_probability(np.array([0.1, 0.3, 0.4]))
+    concentration.hidden_energy_law.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(concentration, "_NEGLIGIBLE_ABOVE", concentration._NEGLIGIBLE_ABOVE**2)
+        patch.setattr(concentration, "_NODES", 2 * concentration._NODES)
+        assert len(concentration.hidden_energy_law(4096)[0]) > len(usual[0])
+        np.testing.assert_allclose(tail, law.excess_probability(np.array([0.1, 0.3, 0.4])), rtol=1e-6)
+    concentration.hidden_energy_law.cache_clear()
 
 
 @pytest.mark.parametrize(("width", "depth"), [(64, 6), (256, 3)])

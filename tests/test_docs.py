@@ -119,15 +119,17 @@ def test_the_table_of_concentration():
     page = page_text("concentration.md")
     rows = {
         "$\\delta(0.1)$, Post-LN": lambda d: excess_probability(Stack(width=d), 0.1),
-        "$\\delta(0.1)$, Pre-LN, $L = 6$, $n = 8$": lambda d: excess_probability(Stack(placement="pre", width=d), 0.1),
+        "$\\delta(0.1)$, Pre-LN, $L = 6$, $n = 1$": lambda d: excess_probability(
+            Stack(placement="pre", width=d, tokens=1), 0.1
+        ),
         "$\\delta(0.1)$ of $\\lVert N(0, I_d)\\rVert^2$, exact": lambda d: gaussian_excess_probability(d, 0.1),
         "$e^{-d\\epsilon^2/8}$ at $\\epsilon = 0.1$": lambda d: gaussian_tail_bound(d, 0.1),
         "$\\delta(0.3)$, Post-LN": lambda d: excess_probability(Stack(width=d), 0.3),
     }
     for name, value in rows.items():
         assert f"| {name} | " + " | ".join(f"{float(value(d)):.3g}" for d in (64, 512, 4096)) + " |" in page
-    assert "has 0.0457 and 0.0656 there; at $d = 128$ it would not hold" in page
-    assert all(excess_probability(Stack(placement=p, width=128), 0.1) > 0.125 for p in ("post", "pre"))
+    assert "has 0.0457 and, at $n = 1$, 0.0615 there; at $d = 128$ it would not hold" in page
+    assert all(excess_probability(Stack(placement=p, width=128, tokens=1), 0.1) > 0.125 for p in ("post", "pre"))
 
 
 def test_the_numbers_of_the_proof_and_the_sharp_theorem():

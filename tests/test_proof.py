@@ -50,6 +50,8 @@ def test_largest_entries(cells):
     larger = [Samples(s.cell, s.seeds, dict(s) | {"ffn_hidden_max_sq": 2 * s["ffn_hidden_max_sq"]}) for s in cells]
     (row,) = proof.largest_entries(larger)
     assert (row.verdict, row.agreement) == ("fails", "differs")
+    few = [Samples(s.cell, s.seeds[:8], {k: v[:8] for k, v in s.items()}) for s in cells]
+    assert proof.largest_entries(few)[0].verdict == "undecided"
 
 
 def test_shares():

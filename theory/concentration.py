@@ -19,6 +19,7 @@ Array = NDArray[np.float64]
 # The trapezoidal rule over ln s is exact to rounding, since the integrand is smooth and falls off both ways.
 _NODES = 800
 _NEGLIGIBLE = 1e-20
+_NEGLIGIBLE_ABOVE = 1e-100  # far upper tails are made there
 
 # Beyond it scipy's noncentral chi-square gives out, and is a normal to three digits; only widths below 16 come there.
 _LARGEST_NONCENTRALITY = 1e6
@@ -53,7 +54,7 @@ class PostEnergy:
         return self._mixture(energy, "cdf", np.greater_equal)
 
     def sf(self, energy: ArrayLike) -> Array:
-        """P[‖x5‖² > energy], accurate where it is small."""
+        """P[‖x5‖² > energy]; relative accuracy down to about 1e-80."""
         return self._mixture(energy, "sf", np.less)
 
     def excess_probability(self, epsilon: ArrayLike) -> Array:
@@ -81,12 +82,14 @@ def hidden_energy_law(width: int) -> tuple[Array, Array]:
     """Nodes S and weights of the law of ‖h‖²/d, without its atom at 0: a binomial mixture of chi-squares."""
     active = np.arange(1, width + 1)
     probability = stats.binom.pmf(active, width, 0.5)
-    active, probability = active[probability > _NEGLIGIBLE], probability[probability > _NEGLIGIBLE]
-    ends = stats.chi2.ppf(_NEGLIGIBLE, active[0]), stats.chi2.isf(_NEGLIGIBLE, active[-1])
+    low, high = (active[probability > least] for least in (_NEGLIGIBLE, _NEGLIGIBLE_ABOVE))
+    ends = stats.chi2.ppf(_NEGLIGIBLE, low[0]), stats.chi2.isf(_NEGLIGIBLE_ABOVE, high[-1])
+    active, probability = active[low[0] - 1 : high[-1]], probability[low[0] - 1 : high[-1]]
     log_s = np.linspace(np.log(ends[0] / width), np.log(ends[1] / width), _NODES)
     s, step = np.exp(log_s), log_s[1] - log_s[0]
     weights = stats.chi2.pdf(s[:, None] * width, active) @ probability * width * s * step
-    return s[weights > _NEGLIGIBLE], weights[weights > _NEGLIGIBLE]
+    kept = weights > _NEGLIGIBLE_ABOVE
+    return s[kept], weights[kept]
 
 
 def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
@@ -106,8 +109,13 @@ def pre_energy_variance(stack: Stack) -> Array:
     """Var ‖x‖²/d after every Pre-LN layer, one token's, to leading order in 1/d, (L,).
 
     A branch of energy b adds 4 q b + 2 b² + ω to it, with q the stream's energy and ω = 5/4 for ReLU; the input
-    N(0, I_d) has 2. Exact for n = 1 up to O(1/d); for more tokens it neglects the fluctuations of the mean token.
+    N(0, I_d) has 2.
+
+    Raises:
+        ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
     """
+    if stack.placement != "pre" or stack.tokens != 1:
+        raise ValueError(f"stack must be Pre-LN with tokens 1, got {stack.placement!r} with tokens {stack.tokens}.")
     prediction = predict(stack)
     attention, hidden = prediction["attention_energy"], prediction["hidden_energy"]
     before = np.concatenate([[1.0], hidden[:-1]])
@@ -120,7 +128,7 @@ class PreEnergy:
     """‖x‖² of one token after the last Pre-LN layer, by a gamma law of its mean and variance.
 
     Attributes:
-        stack: a Pre-LN Stack.
+        stack: a Pre-LN Stack with one token.
     """
 
     stack: Stack
@@ -140,7 +148,10 @@ class PreEnergy:
 
 
 def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
-    """δ(ε) of Definition 1 for the stream before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+    """δ(ε) of Definition 1 for one token before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+
+    Raises:
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token.
 
     >>> round(float(excess_probability(Stack(width=512), 0.1)), 3)  # the paper's (0.1, 0.125)
     0.046

@@ -161,8 +161,8 @@ def coefficients() -> Coefficients:
 def corrections(stack: Stack) -> dict[str, Array]:
     """Factors on the large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV of every layer, (L,).
 
-    exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), and O(n/d) of the layers in which
-    the tokens have not aligned.
+    exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in which the
+    tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized.
 
     Raises:
         ValueError: the stack is not Post-LN.
@@ -178,7 +178,10 @@ def corrections(stack: Stack) -> dict[str, Array]:
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Mean and variance of ln(grad_sq_W2 of a layer / its large-width mean), to leading order in (L − l)/d.
+    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in (L − l)/d.
+
+    Both relative to their large-width means, which differ while tokens align. The last layer's own logarithm has the
+    scatter of softmax and labels besides.
 
     Raises:
         ValueError: the stack is not Post-LN, or has no such layer.

@@ -92,7 +92,8 @@ def one_token_mean(stack: Stack) -> float:
     noncentral chi-square with d − 1 degrees of freedom and noncentrality d/S, since x3 is centred and of norm √d.
 
     Raises:
-        ValueError: the stack is not Post-LN with one token and a width of at least 4, below which the mean is infinite.
+        ValueError: the stack is not Post-LN with one token and a width of at least 4: at 3 the mean is infinite, at 2
+            all is 0.
     """
     if stack.placement != "post" or stack.tokens != 1 or stack.width < 4:
         raise ValueError(f"stack must be Post-LN with tokens 1 and width at least 4, got {stack.non_default()}.")

@@ -1,0 +1,76 @@
+"""Where a residual stack normalizes and how it scales: one composition per placement, and nothing else.
+
+A sub-layer with branch f takes the stream x to
+
+    z = α x + τ N_out(f(κ_l N_in(x))),    then N(z) if the stream is normalized,
+
+with N the LayerNorm, or nothing where the composition has none. Theory and simulation each read this table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Scale = Callable[[int], float]
+
+
+def _one(_: int) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """How residual, branch and norm make a sub-layer.
+
+    Attributes:
+        title: as prose and pictures have it.
+        source: where it was proposed.
+        input_norm: whether the branch sees the normalized stream.
+        output_norm: whether what the branch returns is normalized.
+        stream_norm: whether the residual sum is normalized.
+        final_norm: whether a norm stands between the last layer and the output matrix.
+        residual: α as a function of the depth L.
+        branch: τ as a function of the depth L.
+        gain: β as a function of the depth L: the standard deviation of W^V, W1 and W2 is β d^(−1/2).
+        input_scale: κ_l as a function of the layer l = 1..L.
+    """
+
+    title: str
+    source: str
+    input_norm: bool = False
+    output_norm: bool = False
+    stream_norm: bool = False
+    final_norm: bool = False
+    residual: Scale = _one
+    branch: Scale = _one
+    gain: Scale = _one
+    input_scale: Scale = _one
+
+
+COMPOSITIONS: dict[str, Composition] = {
+    "post": Composition(title="Post-LN", source="Vaswani et al. (2017)", stream_norm=True),
+    "pre": Composition(title="Pre-LN", source="Xiong et al. (2020)", input_norm=True, final_norm=True),
+    "peri": Composition(
+        title="Peri-LN", source="Kim et al. (2025)", input_norm=True, output_norm=True, final_norm=True
+    ),
+    "output": Composition(
+        title="output norm", source="Team OLMo (2024), there with RMSNorm", output_norm=True, final_norm=True
+    ),
+    "deepnorm": Composition(
+        title="DeepNorm",
+        source="Wang et al. (2022), encoder-only",
+        stream_norm=True,
+        residual=lambda depth: (2.0 * depth) ** 0.25,
+        gain=lambda depth: (8.0 * depth) ** -0.25,
+    ),
+    "scaled": Composition(
+        title="LayerNorm scaling",
+        source="Sun et al. (2025)",
+        input_norm=True,
+        final_norm=True,
+        input_scale=lambda layer: layer**-0.5,
+    ),
+    "unnormed": Composition(
+        title="no norm, $1/\\sqrt{L}$", source="Hayou et al. (2021)", branch=lambda depth: depth**-0.5
+    ),
+}
+"""By the value of `Stack.placement`."""
