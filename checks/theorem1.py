@@ -19,7 +19,7 @@ from checks.statistics import (
 )
 from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
-from theory.stack import TITLES
+from theory.stack import PAPER, TITLES
 from theory.theorem1 import bound_value
 
 Array = NDArray[np.float64]
@@ -33,7 +33,7 @@ class LastLayer:
         squares: squared norms of the draws.
         norm: root mean square over draws.
         predicted: root of the predicted mean square.
-        bound: Theorem 1's bound, averaged over draws where ‖W_emb‖₂ is known for each.
+        bound: Theorem 1's bound, averaged over draws where ‖W_emb‖₂ is known for each; NaN for other placements.
     """
 
     squares: list[Array]
@@ -71,7 +71,12 @@ def last_layers(cells: Sequence[Samples]) -> LastLayer:
         squares=squares,
         norm=[estimate(values).root() for values in squares],
         predicted=np.array([np.sqrt(prediction_of(s)["grad_sq_W2"][-1]) for s in cells]),
-        bound=np.array([np.mean(bound_value(s.stack, s.get("head_norm")).value) for s in cells]),
+        bound=np.array(
+            [
+                np.mean(bound_value(s.stack, s.get("head_norm")).value) if s.stack.placement in PAPER else np.nan
+                for s in cells
+            ]
+        ),
     )
 
 

@@ -4,6 +4,7 @@ from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
+from figures.placements import placements
 from figures.profile import layer_profile
 from figures.scaling import scaling
 from figures.slack import slack
@@ -15,6 +16,7 @@ __all__ = [
     "hidden_energy",
     "layer_profile",
     "local_exponents",
+    "placements",
     "scaling",
     "slack",
     "style",

@@ -34,7 +34,7 @@ def hidden_energy(table: pd.DataFrame) -> Figure:
                 axis.fill_between(
                     layer, 1 + layer / 2, 1 + 3 * layer / 2, color="#bbbbbb", alpha=0.45, linewidth=0, label="Lemma 2"
                 )
-            else:
+            elif placement == "post":
                 axis.axhline(1.5, label="Lemma 2", **PAPER)
                 # A flat line needs a frame, or noise would fill the panel.
                 reach = float(max(0.1, 1.3 * ((here["mean"] - 1.5).abs() + 2 * here["sem"]).max()))

@@ -6,13 +6,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from figures.style import PAPER, WEIGHTS, panels, style
+from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
 from theory.stack import TITLES
 
 
 def layer_profile(table: pd.DataFrame) -> Figure:
     """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
 
-    Appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for Post-LN, a constant for Pre-LN.
+    For the paper's placements appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for
+    Post-LN, a constant for Pre-LN.
 
     Args:
         table: the comparison of one cell per placement: columns placement, width, depth, tokens, quantity, layer,
@@ -40,8 +42,9 @@ def layer_profile(table: pd.DataFrame) -> Figure:
                 )  # fmt: skip
             last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")
             layers = last["layer"].to_numpy()
-            decay = (2 / 3) ** ((layers[-1] - layers) / 2) if placement == "post" else np.ones(len(layers))
-            axis.plot(layers, np.sqrt(last["predicted"].iloc[-1]) * decay, label="appendix F, $W^2$", **PAPER)
+            if placement in PLACEMENTS_OF_THE_PAPER:
+                decay = (2 / 3) ** ((layers[-1] - layers) / 2) if placement == "post" else np.ones(len(layers))
+                axis.plot(layers, np.sqrt(last["predicted"].iloc[-1]) * decay, label="appendix F, $W^2$", **PAPER)
             first = here.iloc[0]
             axis.set(
                 yscale="log",

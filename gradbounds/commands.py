@@ -11,13 +11,14 @@ from gradbounds.grid import FIELDS, TIED
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from gradbounds.run_commands import Check, Export, Figures, Merge, Runs
 from theory import Stack
+from theory.placements import COMPOSITIONS
 
 Preset = Literal[PRESETS]  # type: ignore[valid-type]
 
 
 def _flag(name: str) -> tuple[str, Any, Any]:
     words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
-    metavar = "post|pre [...]" if name == "placement" else "VALUE|A:B:xF|A:B:+S [...]"
+    metavar = f"{'|'.join(COMPOSITIONS)} [...]" if name == "placement" else "VALUE|A:B:xF|A:B:+S [...]"
     about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
     return name, Annotated[tuple[str, ...] | None, about], None
 
@@ -61,6 +62,31 @@ class Bound:
 
         print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
         return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare:
+    """Predict, sample and draw several placements of LayerNorm side by side: exponents in the depth, and profiles."""
+
+    out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
+    placement: Annotated[
+        tuple[str, ...], Flag(help="placements to compare", metavar=f"{'|'.join(COMPOSITIONS)} [...]")
+    ] = tuple(COMPOSITIONS)
+    width: Annotated[int, Flag(help="hidden width d")] = 512
+    depth: Annotated[tuple[str, ...], Flag(help="depths L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:16:x2",)
+    tokens: Annotated[int, Flag(help="sequence length n")] = Stack().tokens
+    vocab: Annotated[int, Flag(help="number of output classes V")] = Stack().vocab
+    draws: Annotated[int, Flag(help="least number of networks per cell")] = 128
+    seed: Annotated[int, Flag(help="root seed")] = 0
+    workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.comparing import compare
+
+        grid = {"placement": self.placement, "depth": self.depth}
+        grid |= {name: (str(getattr(self, name)),) for name in ("width", "tokens", "vocab")}
+        return compare(self.out, Recipe().changed(grid, draws=self.draws, seed=self.seed), workers=self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +186,7 @@ class Sweep:
 Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
+    | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]
     | Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]

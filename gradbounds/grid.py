@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from theory import Stack
+from theory.stack import PAPER
 
 FIELDS = {f.name: f for f in fields(Stack)}
 TIED: dict[str, Mapping[str, Any]] = {
@@ -18,7 +19,6 @@ TIED: dict[str, Mapping[str, Any]] = {
 
 MOST_CELLS = 1_000_000
 _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
-_BOTH = ("post", "pre")
 
 
 def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
@@ -36,7 +36,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
     unknown = set(grid) - set(FIELDS) - {"zip"}
     if unknown:
         raise ValueError(f"grid must have fields {', '.join(FIELDS)} and zip, got {', '.join(sorted(unknown))}.")
-    given: dict[str, Any] = {"placement": _BOTH} | {name: grid[name] for name in FIELDS if name in grid}
+    given: dict[str, Any] = {"placement": PAPER} | {name: grid[name] for name in FIELDS if name in grid}
     values = {name: field_values(name, some) for name, some in given.items()}
     groups = _groups(grid.get("zip", []), values)
     size = math.prod(len(values[group[0]]) for group in groups)

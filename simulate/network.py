@@ -52,41 +52,41 @@ def residual(x: Stream, branch: Stream) -> Stream:
     return x + branch
 
 
-def post_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
-    """Post-LN, LN(x + f(x)), and the residual sum."""
-    total = residual(x, branch(x))
-    return layer_norm(total), total
+def sublayer(stack: Stack, layer: int, x: Stream, branch: Branch) -> tuple[Stream, Stream]:
+    """One sub-layer, and its residual sum: z = α x + τ N(f(κ N(x))), each norm where the placement has one."""
+    placement = stack.composition
+    into = layer_norm(x) if placement.input_norm else x
+    made = branch(_scaled(into, placement.input_scale(layer)))
+    made = layer_norm(made) if placement.output_norm else made
+    total = residual(_scaled(x, placement.residual(stack.depth)), _scaled(made, placement.branch(stack.depth)))
+    return (layer_norm(total) if placement.stream_norm else total), total
 
 
-def pre_norm(x: Stream, branch: Branch) -> tuple[Stream, Stream]:
-    """Pre-LN, x + f(LN(x)), which is the residual sum as well."""
-    total = residual(x, branch(layer_norm(x)))
-    return total, total
+def _scaled(x: Stream, factor: float) -> Stream:
+    # A pass over memory less where there is nothing to do, which is nearly everywhere.
+    return x if factor == 1.0 else x * factor
 
 
-SUBLAYERS = {"post": post_norm, "pre": pre_norm}
+def weight_std(stack: Stack) -> float:
+    """Standard deviation of the entries of a square matrix: Xavier-normal, N(0, 1/d), times the placement's gain."""
+    return stack.width**-0.5 * stack.composition.gain(stack.depth)
 
 
-def weight_std(fan_in: int) -> float:
-    """Standard deviation of the entries of a square matrix: Xavier-normal, N(0, 1/d)."""
-    return fan_in**-0.5
-
-
-def uniform_attention(engine: Engine, x: Stream) -> Stream:
+def uniform_attention(stack: Stack, engine: Engine, x: Stream) -> Stream:
     """Attention with W^Q = W^K = 0: every token receives the mean token times W^V."""
     # The mean over tokens commutes with W^V, so one row meets the matrix instead of n.
     mean = x.mean(1, keepdim=True)
-    return apply_map(engine, "WV", mean, x.shape[-1], weight_std(x.shape[-1])).expand_as(x)
+    return apply_map(engine, "WV", mean, stack.width, weight_std(stack)).expand_as(x)
 
 
-def feed_forward(engine: Engine, record: Record, x: Stream) -> Stream:
+def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     """ReLU(x W1) W2."""
-    width = x.shape[-1]
-    hidden = apply_map(engine, "W1", x, width, weight_std(width)).relu_()
+    width = stack.width
+    hidden = apply_map(engine, "W1", x, width, weight_std(stack)).relu_()
     record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
     record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / width)
     record.layer("ffn_hidden_max_sq", hidden.detach().amax((1, 2)).square())
-    return apply_map(engine, "W2", hidden, width, weight_std(width))
+    return apply_map(engine, "W2", hidden, width, weight_std(stack))
 
 
 def sequence_loss(logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"]) -> Tensor:
@@ -105,23 +105,23 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     """
     record = Record()
     inputs = inputs.detach().requires_grad_()
-    sublayer = SUBLAYERS[stack.placement]
     x = total = inputs
-    for _ in range(stack.depth):
-        x, total = sublayer(x, lambda rows: uniform_attention(engine, rows))
+    for layer in range(1, stack.depth + 1):
+        x, total = sublayer(stack, layer, x, lambda rows: uniform_attention(stack, engine, rows))
         record.layer("attention_energy", _energy(total))
-        x, total = sublayer(x, lambda rows: feed_forward(engine, record, rows))
+        x, total = sublayer(stack, layer, x, lambda rows: feed_forward(stack, engine, record, rows))
         energy = _energy(total)
         record.layer("hidden_energy", energy)
         record.layer("token_correlation", _correlation(total, energy))
-    output = x if stack.placement == "post" else layer_norm(x)
+    output = layer_norm(x) if stack.composition.final_norm else x
     logits = apply_map(engine, "Wemb", output, stack.vocab, stack.output_scale * stack.width**-0.5)
     loss = sequence_loss(logits, labels)
     input_gradient, output_gradient, last_gradient = torch.autograd.grad(loss.sum(), (inputs, output, total))
 
     record.network("loss", loss.detach())
     record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
-    _last_norm(record, total.detach(), output_gradient, last_gradient)
+    normed = stack.composition.final_norm or stack.composition.stream_norm
+    _last_norm(record, total.detach(), output_gradient, last_gradient, normed=normed)
     for role in ("W1", "W2", "WV"):
         for value in engine.gradients.of(role).unbind(1):
             record.layer(f"grad_sq_{role}", value)
@@ -129,15 +129,16 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     return record
 
 
-def _last_norm(record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream) -> None:
+def _last_norm(record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, normed: bool) -> None:
     """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
     tokens, width = total.shape[1:]
     scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
-    record.network("norm_jacobian", (width**0.5 / centred).mean(1))
+    jacobian = width**0.5 / centred if normed else torch.ones_like(scale)
+    record.network("norm_jacobian", jacobian.mean(1))
     record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
     # The loss averages over n positions, so a position's own gradient is n times its share.
     loss_sq, pulled_sq = (tokens**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
-    jacobian_sq, hidden_sq = width / centred.square(), record.hidden_sq
+    jacobian_sq, hidden_sq = jacobian.square(), record.hidden_sq
     record.network("loss_gradient_sq", loss_sq.mean(1))
     record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).mean(1))
     record.network("chain_positions_sq", (hidden_sq * pulled_sq).mean(1))

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy"},
     "simulate": {
         "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "theory.stack",
-        "theory.quantities",
+        "theory.quantities", "theory.placements",
     },
     "checks": {"theory", "simulate", "numpy", "scipy", "pandas", "jinja2"},
     "figures": {"theory", "matplotlib", "numpy", "pandas"},

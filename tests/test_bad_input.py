@@ -84,7 +84,7 @@ BAD = [
     (("figures", "OLD", "--out", "FULL/thesis.tex"), "out must be a place that can be written"),
     (("figures", "EMPTY", "--out", "NEW"), "run must hold draws, but 'EMPTY' has none"),
     (("frobnicate",), "Unrecognized options: frobnicate"),
-    ((), "Expected one of {verify, bound, claims, explain, sweep, check, figures, runs, merge, export}."),
+    ((), "Expected one of {verify, bound, compare, claims, explain, sweep, check, figures, runs, merge, export}."),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
     (("check", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),
@@ -97,7 +97,7 @@ BAD = [
 
 # Values of a field on the command line; each is refused as it is in a file.
 BAD_VALUES = [
-    (("--placement", "sideways"), "placement must be 'post' or 'pre', got 'sideways'."),
+    (("--placement", "sideways"), "'unnormed', got 'sideways'."),
     (("--placement",), "placement must have at least one value, got none."),
     (("--width",), "width must have at least one value, got none."),
     (("--width", "1"), "width must be an integer of at least 2, got 1."),
@@ -172,8 +172,8 @@ BAD_FILES = [
     ("[grid]\nwidth = 8.5", "width must be integers, ranges"),
     ("[grid]\nwidth = [[8]]", "width must be integers, ranges"),
     ("[grid]\nwidth = {a = 1}", "width must be integers, ranges"),
-    ("[grid]\nplacement = 3", "placement must be 'post' or 'pre', got 3."),
-    ("[grid]\nplacement = ['post', 'mid']", "placement must be 'post' or 'pre', got 'mid'."),
+    ("[grid]\nplacement = 3", "'unnormed', got 3."),
+    ("[grid]\nplacement = ['post', 'mid']", "'unnormed', got 'mid'."),
     ("[grid]\nzip = 'width'", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = ['width']", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = [[1]]", "zip must name fields that have values in the grid, got 1."),

@@ -17,6 +17,7 @@ from simulate import sample
 from theory import QUANTITIES, Stack, predict
 from theory.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
 from theory.finite_width import coefficients, corrections, log_law
+from theory.placements import COMPOSITIONS
 from theory.reverse_markov import largest_useful_length
 from theory.sharp import one_token_mean
 from theory.theorem1 import entry_failure_value
@@ -159,6 +160,19 @@ def test_the_thousand_layers():
     mean, variance = log_law(stack := Stack(width=1024, depth=1000), 1)
     grown = corrections(stack)["grad_sq_W2"][0] / corrections(stack)["grad_sq_W2"][-1]
     assert f"| {grown:.2f} | {np.exp(mean):.3f} | {variance:.1f} |" in page
+
+
+def test_the_exponents_of_the_placements():
+    """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.02 of it."""
+    page, depths = page_text("placements.md"), np.array([2, 4, 8, 16])
+    for name, composition in COMPOSITIONS.items():
+        (row,) = re.findall(rf"\| {composition.title} \| (\S+) \((\S+)\) \| (\S+) \((\S+)\) \|", page)
+        norms = [np.sqrt(predict(Stack(placement=name, depth=int(depth)))["grad_sq_W2"][[-1, 0]]) for depth in depths]
+        for layer in (0, 1):
+            measured, quoted = map(float, row[2 * layer : 2 * layer + 2])
+            slope = stats.linregress(np.log(depths), np.log([n[layer] for n in norms])).slope
+            assert slope == pytest.approx(quoted, abs=0.025), name
+            assert measured == pytest.approx(quoted, abs=0.02), name
 
 
 def test_the_coefficients_of_finite_width():

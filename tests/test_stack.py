@@ -13,7 +13,7 @@ from theory import Stack
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("placement", "sideways", "^placement must be 'post' or 'pre', got 'sideways'"),
+        ("placement", "sideways", "^placement must be one of 'post', 'pre', .*, got 'sideways'"),
         ("width", 0, "^width must be an integer of at least 2, got 0"),
         ("width", 1, "^width must be"),
         ("width", 64.0, "^width must be an integer of at least 2, got 64.0"),

@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from theory.gaussian import cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap, softmax_overlap_curve
 from theory.kernels import Exchangeable, Kernel, Labelled, Number, Pair, Tokens
+from theory.placements import Composition
 from theory.quantities import QUANTITIES
 from theory.stack import Stack
 
 Energies = dict[str, Number]
 Pullback = Callable[[Kernel], tuple[Kernel, Energies]]
-Branch = Callable[[Tokens, Kernel], tuple[Kernel, Pullback]]
+Branch = Callable[[Tokens, Kernel, float], tuple[Kernel, Pullback, Energies]]
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
 _CHUNK_ENTRIES = 2_000_000
@@ -95,114 +96,120 @@ def _word_kernels(ids: NDArray[np.integer]) -> tuple[Kernel, Kernel]:
     return (words[:, :, None] == words[:, None, :]) * 1.0, (labels[:, :, None] == labels[:, None, :]) * 1.0
 
 
-def uniform_attention(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback]:
+def uniform_attention(tokens: Tokens, kernel: Kernel, gain: float) -> tuple[Kernel, Pullback, Energies]:
     """Attention with zero queries and keys: every token receives the mean token times W^V."""
-    mean = tokens.mean(kernel)
+    mean, power = tokens.mean(kernel), gain**2
 
     def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        return tokens.mean(gradient), {"grad_sq_WV": tokens.total(mean * gradient)}
+        return tokens.mean(gradient) * power, {"grad_sq_WV": tokens.total(mean * gradient)}
 
-    return mean, pullback
-
-
-def relu_feed_forward(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback]:
-    """ReLU(x W1) W2 with square matrices of N(0, 1/d) entries."""
-    correlation = tokens.correlation(kernel)
-    hidden = tokens.entrywise(relu_kernel, correlation) * tokens.scales(kernel)
-
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        below = gradient * tokens.entrywise(relu_slope_kernel, correlation)
-        return below, {"grad_sq_W2": tokens.total(hidden * gradient), "grad_sq_W1": tokens.total(kernel * below)}
-
-    return hidden, pullback
+    return mean * power, pullback, {}
 
 
-def post_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
-    """Post-LN, LN(x + f(x)): its output kernel, the kernel of the residual sum, and its pullback."""
-    output, branch_pullback = branch(tokens, kernel)
-    residual = kernel + output
-    scales = tokens.scales(residual)
+def relu_feed_forward(tokens: Tokens, kernel: Kernel, gain: float) -> tuple[Kernel, Pullback, Energies]:
+    """ReLU(x W1) W2 with square matrices of N(0, gain²/d) entries."""
+    correlation, power = tokens.correlation(kernel), gain**2
+    hidden = tokens.entrywise(relu_kernel, correlation) * tokens.scales(kernel) * power
 
     def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        gradient = gradient / scales
-        through_branch, energies = branch_pullback(gradient)
-        return gradient + through_branch, energies
+        below = gradient * tokens.entrywise(relu_slope_kernel, correlation) * power
+        energies = {"grad_sq_W2": tokens.total(hidden * gradient), "grad_sq_W1": tokens.total(kernel * below)}
+        return below * power, energies
 
-    return residual / scales, residual, pullback
+    return hidden * power, pullback, {"ffn_hidden_energy": tokens.diagonal(hidden)}
 
 
-def pre_norm(tokens: Tokens, kernel: Kernel, branch: Branch) -> tuple[Kernel, Kernel, Pullback]:
-    """Pre-LN, x + f(LN(x)): its output kernel, the same as that of the residual sum, and its pullback."""
-    scales = tokens.scales(kernel)
-    output, branch_pullback = branch(tokens, kernel / scales)
-    residual = kernel + output
+def sublayer(
+    composition: Composition, stack: Stack, layer: int, tokens: Tokens, kernel: Kernel, branch: Branch
+) -> tuple[Kernel, Kernel, Pullback, Energies]:
+    """One sub-layer: its output kernel, the kernel of the residual sum, its pullback, and what the branch records.
+
+    A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
+    squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric.
+    """
+    alpha_sq, tau_sq = composition.residual(stack.depth) ** 2, composition.branch(stack.depth) ** 2
+    kappa_sq = composition.input_scale(layer) ** 2
+    into, into_scales = _normed(tokens, kernel, composition.input_norm)
+    made, branch_pullback, recorded = branch(tokens, into * kappa_sq, composition.gain(stack.depth))
+    out, out_scales = _normed(tokens, made, composition.output_norm)
+    total = kernel * alpha_sq + out * tau_sq
+    stream, stream_scales = _normed(tokens, total, composition.stream_norm)
 
     def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        through_branch, energies = branch_pullback(gradient)
-        return gradient + through_branch / scales, energies
+        gradient = gradient / stream_scales
+        below, energies = branch_pullback(gradient * tau_sq / out_scales)
+        return gradient * alpha_sq + below * kappa_sq / into_scales, energies
 
-    return residual, residual, pullback
-
-
-SUBLAYERS = {"post": post_norm, "pre": pre_norm}
+    return stream, total, pullback, recorded
 
 
-def output_gradient(stack: Stack, tokens: Tokens, correlation: Kernel, same_label: Kernel | None) -> Kernel:
-    """Gradient kernel at the stack's normalized output, for the cross-entropy averaged over the n positions.
+def _normed(tokens: Tokens, kernel: Kernel, norm: bool) -> tuple[Kernel, Number]:
+    """A kernel after a norm, or after none, and what its gradient is divided by."""
+    scales = tokens.scales(kernel) if norm else 1.0
+    return kernel / scales, scales
 
-    G_ij = (σ_e²/n²) E⟨p_i − e_{y_i}, p_j − e_{y_j}⟩ with p the softmax of N(0, σ_e²) logits of the tokens'
-    correlation; the labels are independent of W_emb, so E p_i[y_j] = 1/V, and two labels agree with
+
+def output_gradient(
+    stack: Stack, tokens: Tokens, correlation: Kernel, same_label: Kernel | None, root_energy: float
+) -> Kernel:
+    """Gradient kernel at the stack's output, for the cross-entropy averaged over the n positions.
+
+    G_ij = (σ_e²/n²) E⟨p_i − e_{y_i}, p_j − e_{y_j}⟩ with p the softmax of N(0, σ_e² q) logits of the tokens'
+    correlation, q their energy; the labels are independent of W_emb, so E p_i[y_j] = 1/V, and two labels agree with
     probability 1/V (uniform) or as the text has it.
     """
-    scale, vocab = stack.output_scale, stack.vocab
+    scale, vocab = stack.output_scale * root_energy, stack.vocab
     if same_label is None:
         overlap = tokens.entrywise(lambda rho: softmax_overlap(rho, scale, vocab), correlation)
         same_label = Pair(1.0, 1.0 / vocab)
     else:
         overlap = softmax_overlap_curve(scale, vocab)(correlation)
-    return (overlap + same_label + -2.0 / vocab) * (scale / tokens.count) ** 2
+    return (overlap + same_label + -2.0 / vocab) * (stack.output_scale / tokens.count) ** 2
 
 
 def _recursion(
     stack: Stack, tokens: Tokens, kernel: Kernel, same_label: Kernel | None
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity; `same_label` None stands for uniform independent labels of exchangeable tokens."""
-    sublayer = SUBLAYERS[stack.placement]
+    composition = stack.composition
     layers: dict[str, list[Number]] = {q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer}
     pullbacks: list[Pullback] = []
     residual = kernel
-    for _ in range(stack.depth):
-        kernel, residual, pullback = sublayer(tokens, kernel, uniform_attention)
+    for layer in range(1, stack.depth + 1):
+        kernel, residual, pullback, _ = sublayer(composition, stack, layer, tokens, kernel, uniform_attention)
         pullbacks.append(pullback)
         layers["attention_energy"].append(tokens.diagonal(residual))
-        kernel, residual, pullback = sublayer(tokens, kernel, relu_feed_forward)
+        kernel, residual, pullback, recorded = sublayer(composition, stack, layer, tokens, kernel, relu_feed_forward)
         pullbacks.append(pullback)
         layers["hidden_energy"].append(tokens.diagonal(residual))
         layers["token_correlation"].append(tokens.off_diagonal(residual))
+        layers["ffn_hidden_energy"].append(recorded["ffn_hidden_energy"])
 
     output = tokens.correlation(residual)
-    gradient = output_gradient(stack, tokens, output, same_label)
+    # Where no norm stands before the output matrix, all tokens have one energy still: every branch keeps it so.
+    normed = composition.final_norm or composition.stream_norm
+    energy = 1.0 if normed else float(np.ravel(tokens.diagonal(residual))[0])
+    gradient = output_gradient(stack, tokens, output, same_label, energy**0.5)
+    last_scales = tokens.scales(residual) if normed else 1.0
     values: dict[str, Number] = {
-        "loss": cross_entropy(stack.output_scale, stack.vocab) + 0.0 * tokens.diagonal(output),
-        "grad_sq_Wemb": stack.width / stack.output_scale**2 * tokens.total(output * gradient),
+        "loss": cross_entropy(stack.output_scale * energy**0.5, stack.vocab) + 0.0 * tokens.diagonal(output),
+        "grad_sq_Wemb": stack.width / stack.output_scale**2 * energy * tokens.total(output * gradient),
         "loss_gradient_sq": stack.tokens**2 * tokens.diagonal(gradient),
         # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
-        "loss_through_norm_sq": stack.tokens**2 * tokens.diagonal(gradient / tokens.scales(residual)),
-        "norm_jacobian": tokens.inverse_root_diagonal(residual),
+        "loss_through_norm_sq": stack.tokens**2 * tokens.diagonal(gradient / last_scales),
+        "norm_jacobian": tokens.inverse_root_diagonal(residual) if normed else 1.0 + 0.0 * tokens.diagonal(output),
         "norm_jacobian_uncentred": tokens.inverse_root_diagonal(residual),
     }
-    if stack.placement == "pre":  # the final LayerNorm; Post-LN ends with one
-        gradient = gradient / tokens.scales(residual)
+    if composition.final_norm:  # a normalized stream ends with one
+        gradient = gradient / last_scales
     for pullback in reversed(pullbacks):
         gradient, energies = pullback(gradient)
-        for name, energy in energies.items():
-            layers[name].append(stack.width * energy)
+        for name, value in energies.items():
+            layers[name].append(stack.width * value)
     for name in ("grad_sq_W1", "grad_sq_W2", "grad_sq_WV"):  # collected from the top down
         layers[name].reverse()
     values["input_gradient_sq"] = stack.tokens * tokens.diagonal(gradient)
-    # The stream that enters W1 is normalized in both placements, so every token's hidden energy is Lemma 1's.
-    layers["ffn_hidden_energy"] = [relu_kernel(1.0) + 0.0 * tokens.diagonal(output)] * stack.depth
     for name in ("chain_positions_sq", "chain_jacobian_sq"):
-        values[name] = stack.width * relu_kernel(1.0) * values["loss_through_norm_sq"]
+        values[name] = stack.width * layers["ffn_hidden_energy"][-1] * values["loss_through_norm_sq"]
     batch_axis = -1 if isinstance(tokens, Labelled) else ()
     return {name: np.mean(np.array(value), axis=batch_axis) for name, value in (values | layers).items()}

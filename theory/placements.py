@@ -69,8 +69,6 @@ COMPOSITIONS: dict[str, Composition] = {
         final_norm=True,
         input_scale=lambda layer: layer**-0.5,
     ),
-    "unnormed": Composition(
-        title="no norm, $1/\\sqrt{L}$", source="Hayou et al. (2021)", branch=lambda depth: depth**-0.5
-    ),
+    "unnormed": Composition(title="no norm", source="Hayou et al. (2021)", branch=lambda depth: depth**-0.5),
 }
 """By the value of `Stack.placement`."""

@@ -72,7 +72,8 @@ QUANTITIES: dict[str, Quantity] = {
         ),
         Quantity(
             name="norm_jacobian",
-            meaning="sqrt(d)/||y|| of the last LayerNorm before the output, y its centred input, averaged over tokens",
+            meaning="sqrt(d)/||y|| of the last LayerNorm before the output, y its centred input, averaged over tokens; "
+            "1 where there is no norm",
         ),
         Quantity(
             name="norm_jacobian_uncentred",

@@ -5,9 +5,14 @@ import operator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Literal, get_args
 
-Placement = Literal["post", "pre"]
-TITLES: dict[str, str] = {"post": "Post-LN", "pre": "Pre-LN"}
+from theory.placements import COMPOSITIONS, Composition
+
+Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
+TITLES: dict[str, str] = {name: composition.title for name, composition in COMPOSITIONS.items()}
 """Placements as prose and pictures have them."""
+
+PAPER = ("post", "pre")
+"""The placements of Xiong et al. (2020): what the paper claims is about these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,7 @@ class Stack:
 
     placement: Placement = field(
         default="post",
-        metadata={"help": "where LayerNorm stands: after each residual sum (post) or before each branch (pre)"},
+        metadata={"help": "where LayerNorm stands: after each residual sum (post), before each branch (pre), ..."},
     )
     width: int = field(default=512, metadata={"help": "hidden width d"})
     depth: int = field(default=6, metadata={"help": "number of layers L"})
@@ -43,12 +48,16 @@ class Stack:
     def __post_init__(self) -> None:
         allowed = get_args(Placement)
         if self.placement not in allowed:
-            names = " or ".join(map(repr, allowed))
-            raise ValueError(f"placement must be {names}, got {self.placement!r}.")
+            raise ValueError(f"placement must be one of {', '.join(map(repr, allowed))}, got {self.placement!r}.")
         # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
         for name, least in (("width", 2), ("depth", 1), ("tokens", 1), ("vocab", 2)):
             object.__setattr__(self, name, _integer(name, getattr(self, name), least))
         object.__setattr__(self, "output_scale", _positive("output_scale", self.output_scale))
+
+    @property
+    def composition(self) -> Composition:
+        """How the placement makes a sub-layer of residual, branch and norm."""
+        return COMPOSITIONS[self.placement]
 
     def non_default(self) -> dict[str, str | int | float]:
         """The fields that differ from the defaults, in field order: what makes two stacks different."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from theory.lemmas import L, d, layer, post_ln_energies, pre_ln_band
-from theory.stack import Placement, Stack
+from theory.stack import PAPER, Placement, Stack
 
 B = sp.Symbol("B", positive=True)
 V = sp.Symbol("V", positive=True)
@@ -139,9 +139,14 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
         stack: the network.
         head_norm: ‖W_emb‖₂ of each draw, or None.
 
+    Raises:
+        ValueError: the placement is not one of the paper's.
+
     >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
     8723
     """
+    if stack.placement not in PAPER:
+        raise ValueError(f"placement must be {' or '.join(map(repr, PAPER))} for Theorem 1, got {stack.placement!r}.")
     if head_norm is None:
         t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
         gradient = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())(

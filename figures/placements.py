@@ -1,0 +1,62 @@
+"""Placements of LayerNorm in one picture: the last layer's gradient against the depth, and all layers'."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+from figures.style import panels, style, value_ticks
+from theory.stack import TITLES
+
+# Colour, mark and line differ together, so that curves stay apart in grey.
+_LOOKS: list[dict[str, Any]] = [
+    # The third is open and large: Peri-LN and the output norm nearly coincide.
+    {"color": "#d55e00", "marker": "o", "linestyle": "-"},
+    {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "fillstyle": "none", "markersize": 8},
+    {"color": "#009e73", "marker": "D", "linestyle": "-."},
+    {"color": "#cc79a7", "marker": "v", "linestyle": (0, (5, 1))},
+    {"color": "#7f7f7f", "marker": "P", "linestyle": (0, (1, 1))},
+    {"color": "#8c5a2b", "marker": "X", "linestyle": (0, (3, 1, 1, 1))},
+]
+
+
+def placements(norms: pd.DataFrame) -> Figure:
+    """‖∂L/∂W²‖_F of the last layer against L, and over the layers of the deepest stack; lines are theory.
+
+    Args:
+        norms: `checks.placements.layer_norms`.
+    """
+    with style():
+        figure, (against, over) = panels(2)
+        figure.set_size_inches(7.6, 3.9)
+        deepest = norms["depth"].max()
+        for look, (placement, rows) in zip(_LOOKS, norms.groupby("placement", sort=False), strict=False):
+            last = rows[rows["layer"] == rows["depth"]].sort_values("depth")
+            profile = rows[rows["depth"] == deepest].sort_values("layer")
+            line = {name: look[name] for name in ("color", "linestyle")}
+            mark = {"markersize": 4} | {name: value for name, value in look.items() if name != "linestyle"}
+            for axis, table, x in ((against, last, "depth"), (over, profile, "layer")):
+                axis.plot(table[x], table["predicted"], linewidth=1.2, **line)
+                axis.errorbar(
+                    table[x], table["norm"], yerr=2 * table["sem"], linestyle="none", capsize=2, **mark,
+                )  # fmt: skip
+            against.plot([], [], linewidth=1.2, label=TITLES[str(placement)], **({"markersize": 4} | look))
+        first = norms.iloc[0]
+        against.set(
+            yscale="log", xlabel="depth $L$",
+            ylabel=r"$\|\partial\mathcal{L}/\partial W^{2}\|_F$  (rms, ± 2 s.e.)",
+            title=f"last layer, $d = {first['width']}$, $n = {first['tokens']}$",
+        )  # fmt: skip
+        value_ticks(against, sorted(set(norms["depth"])))
+        against.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        against.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        against.yaxis.set_minor_formatter(NullFormatter())
+        over.set(xlabel="layer $l$", title=f"all layers, $L = {deepest}$")
+        over.set_xticks(np.unique(np.linspace(1, deepest, min(deepest, 8)).astype(int)))
+        figure.legend(
+            loc="outside lower center", ncols=4, title="points: samples; lines: large-width theory", title_fontsize=8
+        )
+    return figure
