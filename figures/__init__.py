@@ -1,5 +1,6 @@
 """Pictures of claims, predictions and samples: data frames in, matplotlib Figures out."""
 
+from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
@@ -11,6 +12,7 @@ from figures.slack import slack
 from figures.style import style
 
 __all__ = [
+    "concentration",
     "distribution",
     "engine_cost",
     "hidden_energy",

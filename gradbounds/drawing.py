@@ -8,11 +8,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from checks.comparison import comparison
+from checks.concentration import excess_table
 from checks.profiles import layer_draws, profile_cells
 from checks.series import local_exponent_table, longest_series
 from checks.slack import chain_table
 from checks.theorem1 import last_layer_table
-from figures import distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
+from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
 from simulate import Run, Samples
 from simulate.files import write_whole
 
@@ -39,6 +40,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
         "local_exponents_in_depth": lambda: _local(last, "depth"),
         "distribution_of_draws": lambda: distribution(layer_draws(shown)),
         "gradient_over_layers": lambda: layer_profile(profiles),
+        "concentration_of_norms": lambda: concentration(excess_table(cells)),
         "slack_of_the_proof": lambda: slack(chain_table(cells)),
         "hidden_energy": lambda: hidden_energy(profiles),
     }

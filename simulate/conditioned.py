@@ -9,6 +9,7 @@ unique and continuous, and is itself exact: it is the law of a network whose wei
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,9 @@ ROOT_RIDGE = 1e-10
 # The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
 _LEAST = 1e-15
 
-# Random numbers take two passes over memory: in pieces of this many, the second is over a cache.
-_PIECE = 2**15
+# Random numbers and sums in float64 take two passes over memory: in pieces of this many numbers, the second is over a
+# cache. On a GPU pieces cost a launch each, and save nothing.
+_PIECE = 2**16
 
 Square = Float[Tensor, "draws rows rows"]
 
@@ -123,6 +125,7 @@ class ConditionedEngine:
         self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
         self.gradients = GradientNorms()
         self._rooms: dict[torch.dtype, Tensor] = {}
+        self._piece = _PIECE if generator.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float) -> ConditionedMap:
         """A fresh map."""
@@ -132,14 +135,19 @@ class ConditionedEngine:
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
         shape = (self.draws, rows, width)
         numbers = torch.empty(shape, **self.like) if keep else self._room(self.like["dtype"], shape)
-        for piece in numbers.view(-1).split(_PIECE):
+        for piece in numbers.view(-1).split(self._piece):
             piece.normal_(0.0, std, generator=self.generator)
         return numbers
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
         """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
-        room = self._room(torch.float64, rows.shape).copy_(rows)
-        return room @ room.mT
+        draws, n, width = rows.shape
+        step = max(1, self._piece // (n * width))
+        grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
+        for piece, result in zip(rows.split(step), grams.split(step), strict=True):
+            room = self._room(torch.float64, piece.shape).copy_(piece)
+            torch.bmm(room, room.mT, out=result)
+        return grams
 
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Memory that is used again and again: fresh pages cost as much as what is written into them."""

@@ -6,12 +6,23 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from checks import comparison
+from checks.concentration import excess_table
 from checks.profiles import layer_draws, profile_cells
 from checks.series import local_exponent_table, longest_series
 from checks.theorem1 import last_layer_table
-from figures import distribution, engine_cost, hidden_energy, layer_profile, local_exponents, scaling, slack
-from theory import predict
-from theory.stack import TITLES
+from figures import (
+    concentration,
+    distribution,
+    engine_cost,
+    hidden_energy,
+    layer_profile,
+    local_exponents,
+    scaling,
+    slack,
+)
+from simulate import sample
+from theory import Stack, predict
+from theory.stack import PAPER, TITLES
 
 
 def error_bars(axes):
@@ -156,6 +167,30 @@ def test_slack():
         assert [label.get_text().splitlines()[0] for label in axes.get_xticklabels()] == ["$d = 64$", "$d = 128$"]
     (legend,) = figure.legends
     assert len(legend.get_texts()) == 6
+
+
+def test_concentration():
+    """Shares of draws with their intervals, theory and the paper's example, on a log axis."""
+    cells = [sample(Stack(placement=p, width=16, depth=1, tokens=1, vocab=2), draws=512, seed=0) for p in PAPER]
+    table = excess_table([*cells, sample(Stack(width=16, depth=1, tokens=2, vocab=2), draws=2, seed=0)])
+    assert set(table["tokens"]) == {1}
+    assert (table["low"] <= table["share"]).all()
+    assert (table["share"] <= table["high"]).all()
+    inside = (table["low"] <= table["predicted"]) & (table["predicted"] <= table["high"])
+    assert inside.mean() > 0.5, "points of one network share their draws"
+    figure = concentration(table)
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
+        assert axes.get_yscale() == "log"
+        assert placement.title() in axes.get_title()
+        (bars,) = error_bars(axes)
+        shown = table[(table["placement"] == placement) & (table["share"] > 0)].iloc[::2]
+        assert bars.lines[0].get_ydata() == pytest.approx(shown["share"].to_numpy())
+        curves = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 25]
+        for name in ("predicted", "example"):
+            wanted = table[table["placement"] == placement][name].to_numpy()
+            assert any(np.allclose(curve, wanted) for curve in curves), name
+    with pytest.raises(ValueError, match="^cells must have some with tokens = 1"):
+        excess_table([sample(Stack(width=8, depth=1, vocab=2), draws=2, seed=0)])
 
 
 def test_engine_cost():

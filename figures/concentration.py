@@ -1,0 +1,50 @@
+"""How well norms concentrate: δ(ε) of Definition 1."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.style import panels, style
+from theory.stack import TITLES
+
+_LOOKS: list[dict[str, Any]] = [
+    {"color": "#d55e00", "marker": "o"},
+    {"color": "#0072b2", "marker": "s"},
+    {"color": "#3b3b3b", "marker": "^"},
+    {"color": "#009e73", "marker": "D"},
+]
+
+
+def concentration(table: pd.DataFrame) -> Figure:
+    """P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm, one panel per placement.
+
+    Points are shares of draws with exact 95% intervals, lines theory (exact for Post-LN), thin dashes exp(−d ε²/8).
+
+    Args:
+        table: `checks.concentration.excess_table`; the first four of its networks per placement are drawn.
+    """
+    placements = [p for p in TITLES if p in set(table["placement"])]
+    with style():
+        figure, axes = panels(len(placements))
+        figure.set_size_inches(3.9 * len(placements), 3.7)
+        least = 0.3 / table["draws"].max()
+        for axis, placement in zip(axes, placements, strict=True):
+            here = table[table["placement"] == placement]
+            for look, ((width, depth), rows) in zip(_LOOKS, here.groupby(["width", "depth"]), strict=False):
+                seen = rows[rows["share"] > 0].iloc[::2]
+                errors = [seen["share"] - seen["low"], seen["high"] - seen["share"]]
+                axis.errorbar(
+                    seen["epsilon"], seen["share"], yerr=errors, linestyle="none", markersize=3.5, capsize=2,
+                    label=f"$d = {width}$, $L = {depth}$", **look,
+                )  # fmt: skip
+                axis.plot(rows["epsilon"], rows["predicted"], color=look["color"], linewidth=1.2)
+                axis.plot(rows["epsilon"], rows["example"], color=look["color"], linewidth=0.9, linestyle="--")
+            axis.set(
+                yscale="log", ylim=(least, 1.5), xlabel=r"$\epsilon$",
+                title=f"{TITLES[placement]}, one token",
+            )  # fmt: skip
+            axis.legend(loc="lower left")
+        axes[0].set_ylabel(r"$\delta(\epsilon)$")
+        figure.supxlabel(r"points: samples (95%); lines: theory; dashes: $e^{-d\epsilon^2/8}$", fontsize=8)
+    return figure
