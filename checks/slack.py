@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import stats
 
 from checks.comparison import cell_fields
 from checks.series import longest_series
@@ -19,7 +20,7 @@ from theory.theorem1 import HEAD_FAILURE
 # What a step may fall short of the one before it by rounding in float32.
 ROUNDING = 1e-5
 
-_NEEDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
+RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
 
 
 def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
@@ -30,7 +31,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
     draw, the last step is sure but for `HEAD_FAILURE`.
     """
     rows = []
-    for placement, group in grouped([s for s in cells if _NEEDED <= set(s)], lambda s: s.stack.placement):
+    for placement, group in grouped([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
         steps = np.concatenate([chain(s.stack, s, s.get("head_norm")) for s in group], axis=1)
         short = steps[1:] < steps[:-1] * (1 - ROUNDING)
         for sure, part in ((True, "sure steps"), (False, "steps that may fail")):
@@ -65,6 +66,18 @@ def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> W
     return "holds" if upper <= allowed else "fails" if exceeds(broken, 0.5) else "undecided"
 
 
+def factor_exponents(cells: Sequence[Samples]) -> list[float]:
+    """The exponent in d of each of the chain's six factors, by a least-squares line through their logarithms.
+
+    Args:
+        cells: of one placement, with different widths, that recorded the chain.
+    """
+    steps = [np.sqrt(np.mean(chain(s.stack, s, s.get("head_norm")) ** 2, axis=1)) for s in cells]
+    factors = np.array([s[1:] / s[:-1] for s in steps])
+    widths = np.log([s.stack.width for s in cells])
+    return [float(stats.linregress(widths, np.log(factor)).slope) for factor in factors.T]
+
+
 def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
     """The steps of cells that differ from one another in width, depth or tokens alone, and the ends of each series.
 
@@ -75,7 +88,7 @@ def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
     Raises:
         ValueError: no cell has the quantities of the chain.
     """
-    judged = [s for s in cells if s.cell.text is None and s.stack.placement in PAPER and _NEEDED <= set(s)]
+    judged = [s for s in cells if s.cell.text is None and s.stack.placement in PAPER and RECORDED <= set(s)]
     if not judged:
         raise ValueError("cells must have recorded the chain of Theorem 1's proof, which older runs have not.")
     about = pd.DataFrame([cell_fields(s) | {"draws": s.draws, "cell": k} for k, s in enumerate(judged)])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import sympy as sp
 
-from checks.slack import chain_kept, chain_table
+from checks.exponents import looseness_exponent
+from checks.slack import chain_kept, chain_table, factor_exponents
 from simulate import Samples, sample
 from theory import Stack, predict, slack
 from theory.lemmas import d
@@ -51,6 +52,29 @@ def test_predicted_factors_are_those_of_samples():
     assert measured[3] / measured[2] == pytest.approx(np.sqrt(512))
     symbols = {sp.Symbol("d", positive=True): 512}
     assert predicted[4] / predicted[3] == pytest.approx(float(slack.factors("post")[3].subs(symbols)))
+
+
+def test_exponents_of_the_factors(cells):
+    """Step 3 is √d exactly; the others stay near the limits that the symbols have, 2 √(ln 100d) above its own."""
+    found = factor_exponents(cells)
+    assert found[2] == pytest.approx(0.5, abs=1e-6)
+    logarithm = np.log(np.log(25600) / np.log(1600)) / 2 / np.log(16)
+    assert found[3] == pytest.approx(logarithm, abs=0.03)
+    assert np.sum(found) == pytest.approx(
+        np.polyfit(np.log([16, 64, 256]), np.log([ratio(s) for s in cells]), 1)[0], abs=1e-9
+    )
+
+
+def test_the_exponents_stand_beside_their_limits(cells):
+    (row,) = looseness_exponent(cells)
+    assert "the proof's six factors grow like d^a with a = " in row.note
+    assert "0.500" in row.note
+    assert "whose limits are 0, 0, 1/2, 0, 0, 0" in row.note
+
+
+def ratio(s):
+    steps = np.sqrt((chain(s.stack, s, s.get("head_norm")) ** 2).mean(1))
+    return steps[-1] / steps[0]
 
 
 def altered(s, **factors):
