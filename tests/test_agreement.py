@@ -60,7 +60,7 @@ def test_output_scales(scale):
 PLANTED = {
     "LayerNorm dropped": ("layer_norm", lambda x: x),
     "residual dropped": ("residual", lambda x, branch: branch),
-    "variance 2/d": ("weight_std", lambda fan_in: 2**0.5 * weight_std(fan_in)),
+    "variance 2/d": ("weight_std", lambda stack: 2**0.5 * weight_std(stack)),
     "sum instead of mean loss": (
         "sequence_loss", lambda logits, labels: F.cross_entropy(logits.mT, labels, reduction="none").sum(1),
     ),

@@ -46,7 +46,7 @@ def test_scaling(small_grid, against, values, vocab):
     series = longest_series(table, against)
     figure = scaling(series, against)
     assert len(figure.axes) == 2
-    for axes, placement in zip(figure.axes, TITLES, strict=True):
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
         assert axes.get_xscale() == axes.get_yscale() == "log"
         assert f"{against} $" in axes.get_xlabel()
         assert TITLES[placement] in axes.get_title()
@@ -75,7 +75,7 @@ def test_scaling_without_a_series(small_grid):
 def test_local_exponents(small_grid, against, values):
     series = longest_series(last_layer_table(small_grid), against)
     figure = local_exponents(local_exponent_table(series, against), against)
-    for axes, placement in zip(figure.axes, TITLES, strict=True):
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
         rows = series[series["placement"] == placement]
         x, norm = rows[against].to_numpy(), rows["norm"].to_numpy()
         slopes = np.log(norm[1:] / norm[:-1]) / np.log(x[1:] / x[:-1])
@@ -113,7 +113,7 @@ def test_distribution(small_grid):
 def test_layer_profile(small_grid):
     table = comparison(profile_cells(small_grid))
     figure = layer_profile(table)
-    for axes, placement in zip(figure.axes, TITLES, strict=True):
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
         assert axes.get_yscale() == "log"
         assert axes.get_xlabel() == "layer $l$"
         assert len(error_bars(axes)) == 3
