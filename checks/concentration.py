@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from checks.comparison import cell_fields
+from checks.statistics import share
 from simulate import Samples
 from theory import predict
 from theory.concentration import excess_probability, gaussian_tail_bound
@@ -31,13 +31,12 @@ def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
     parts = []
     for s in single:
         energy = s["hidden_energy"][:, -1].astype(float) / float(predict(s.stack)["hidden_energy"][-1])
-        count = (energy[:, None] > 1 + _EPSILON).sum(0)
-        # Clopper and Pearson.
+        shares = [share(energy > 1 + epsilon) for epsilon in _EPSILON]
         values = {
             "epsilon": _EPSILON,
-            "share": count / s.draws,
-            "low": np.nan_to_num(stats.beta.ppf(0.025, count, s.draws - count + 1)),
-            "high": np.nan_to_num(stats.beta.ppf(0.975, count + 1, s.draws - count), nan=1.0),
+            "share": [of for of, _ in shares],
+            "low": [low for _, (low, _) in shares],
+            "high": [high for _, (_, high) in shares],
             "predicted": excess_probability(s.stack, _EPSILON),
             "example": gaussian_tail_bound(s.stack.width, _EPSILON),
         }

@@ -11,6 +11,9 @@ from checks.statistics import estimate
 from simulate import Samples
 from theory.stack import TITLES
 
+LEAST_DEPTHS = 3
+"""Fewer give no exponent with an error."""
+
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
     """One row per cell and layer: its fields, layer, and norm, sem and predicted, the root mean squares of ‖∂L/∂W²‖."""
@@ -33,13 +36,13 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
         Columns placement, layer ("last" or "first"), exponent, low, high (95%), predicted.
 
     Raises:
-        ValueError: a placement has fewer than three depths, which give no exponent with an error.
+        ValueError: a placement has fewer than `LEAST_DEPTHS` depths.
     """
     rows = []
     for placement, here in norms.groupby("placement", sort=False):
-        if here["depth"].nunique() < 3:
+        if here["depth"].nunique() < LEAST_DEPTHS:
             raise ValueError(
-                f"depth must have at least 3 values to give an exponent, got {sorted(set(here['depth']))}."
+                f"depth must have at least {LEAST_DEPTHS} values to give an exponent, got {sorted(set(here['depth']))}."
             )
         for layer, chosen in (("last", here[here["layer"] == here["depth"]]), ("first", here[here["layer"] == 1])):
             depth, norm = chosen["depth"].to_numpy(float), chosen["norm"].to_numpy()

@@ -81,14 +81,14 @@ def _verdict(row: dict[str, Any]) -> Verdict:
     return Verdict(**(row | {"bootstrap": row["bootstrap"] and tuple(row["bootstrap"])}))
 
 
-def committed_results(folder: Path = DATA) -> list[Results]:
-    """Every committed results file, the default experiment first.
+def committed_results(folder: Path = DATA, *, omit: str = "") -> list[Results]:
+    """Every committed results file but the one named `omit`, the default experiment first.
 
     Raises:
         ValueError: a file is not a results file.
     """
     others = sorted(path for path in folder.glob("*.json") if path.name != COMMITTED.name)
-    return [load_results(path) for path in (folder / COMMITTED.name, *others)]
+    return [load_results(path) for path in (folder / COMMITTED.name, *others) if path.name != omit]
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:

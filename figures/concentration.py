@@ -1,19 +1,10 @@
 """How well norms concentrate: δ(ε) of Definition 1."""
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import panels, style
+from figures.style import looks, panels, style
 from theory.stack import TITLES
-
-_LOOKS: list[dict[str, Any]] = [
-    {"color": "#d55e00", "marker": "o"},
-    {"color": "#0072b2", "marker": "s"},
-    {"color": "#3b3b3b", "marker": "^"},
-    {"color": "#009e73", "marker": "D"},
-]
 
 
 def concentration(table: pd.DataFrame) -> Figure:
@@ -22,7 +13,7 @@ def concentration(table: pd.DataFrame) -> Figure:
     Points are shares of draws with exact 95% intervals, lines theory (exact for Post-LN), thin dashes exp(−d ε²/8).
 
     Args:
-        table: `checks.concentration.excess_table`; the first four of its networks per placement are drawn.
+        table: `checks.concentration.excess_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():
@@ -31,12 +22,12 @@ def concentration(table: pd.DataFrame) -> Figure:
         least = 0.3 / table["draws"].max()
         for axis, placement in zip(axes, placements, strict=True):
             here = table[table["placement"] == placement]
-            for look, ((width, depth), rows) in zip(_LOOKS, here.groupby(["width", "depth"]), strict=False):
+            for look, ((width, depth), rows) in zip(looks(), here.groupby(["width", "depth"]), strict=False):
                 seen = rows[rows["share"] > 0].iloc[::2]
                 errors = [seen["share"] - seen["low"], seen["high"] - seen["share"]]
                 axis.errorbar(
-                    seen["epsilon"], seen["share"], yerr=errors, linestyle="none", markersize=3.5, capsize=2,
-                    label=f"$d = {width}$, $L = {depth}$", **look,
+                    seen["epsilon"], seen["share"], yerr=errors, capsize=2,
+                    label=f"$d = {width}$, $L = {depth}$", **look | {"linestyle": "none", "markersize": 3.5},
                 )  # fmt: skip
                 axis.plot(rows["epsilon"], rows["predicted"], color=look["color"], linewidth=1.2)
                 axis.plot(rows["epsilon"], rows["example"], color=look["color"], linewidth=0.9, linestyle="--")

@@ -1,26 +1,12 @@
 """Placements of LayerNorm in one picture: the last layer's gradient against the depth, and all layers'."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import panels, style, value_ticks
+from figures.style import looks, panels, style, value_ticks
 from theory.stack import TITLES
-
-# Colour, mark and line differ together, so that curves stay apart in grey.
-_LOOKS: list[dict[str, Any]] = [
-    # The third is open and large: Peri-LN and the output norm nearly coincide.
-    {"color": "#d55e00", "marker": "o", "linestyle": "-"},
-    {"color": "#0072b2", "marker": "s", "linestyle": "--"},
-    {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "fillstyle": "none", "markersize": 8},
-    {"color": "#009e73", "marker": "D", "linestyle": "-."},
-    {"color": "#cc79a7", "marker": "v", "linestyle": (0, (5, 1))},
-    {"color": "#7f7f7f", "marker": "P", "linestyle": (0, (1, 1))},
-    {"color": "#8c5a2b", "marker": "X", "linestyle": (0, (3, 1, 1, 1))},
-]
 
 
 def placements(norms: pd.DataFrame) -> Figure:
@@ -33,7 +19,7 @@ def placements(norms: pd.DataFrame) -> Figure:
         figure, (against, over) = panels(2)
         figure.set_size_inches(7.6, 3.9)
         deepest = norms["depth"].max()
-        for look, (placement, rows) in zip(_LOOKS, norms.groupby("placement", sort=False), strict=False):
+        for look, (placement, rows) in zip(looks(), norms.groupby("placement", sort=False), strict=False):
             last = rows[rows["layer"] == rows["depth"]].sort_values("depth")
             profile = rows[rows["depth"] == deepest].sort_values("layer")
             line = {name: look[name] for name in ("color", "linestyle")}

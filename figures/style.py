@@ -1,5 +1,6 @@
 """One look for every figure: size, fonts, and marks that stay apart in grey."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,16 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_W2": {"label": r"$W^2$", "color": "#d55e00", "marker": "s"},
     "grad_sq_WV": {"label": r"$W^V$", "color": "#3b3b3b", "marker": "^"},
 }
+# The third is open and large, so that it shows on another: curves may coincide.
+_CURVES: list[dict[str, Any]] = [
+    {"color": "#d55e00", "marker": "o", "linestyle": "-"},
+    {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "fillstyle": "none", "markersize": 8},
+    {"color": "#009e73", "marker": "D", "linestyle": "-."},
+    {"color": "#cc79a7", "marker": "v", "linestyle": (0, (5, 1))},
+    {"color": "#7f7f7f", "marker": "P", "linestyle": (0, (1, 1))},
+    {"color": "#8c5a2b", "marker": "X", "linestyle": (0, (3, 1, 1, 1))},
+]
 MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
 PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
 BOUND: dict[str, Any] = {"color": "#3b3b3b", "linestyle": "--", "linewidth": 1.4}
@@ -38,6 +49,15 @@ def style() -> Iterator[None]:
     """The settings under which a figure is made and saved."""
     with mpl.rc_context(_RC):
         yield
+
+
+def looks() -> Iterator[dict[str, Any]]:
+    """Colour, mark and line of one curve after another; they differ together, so that curves stay apart in grey.
+
+    Every round of seven pairs the marks with other colours.
+    """
+    for number, look in enumerate(itertools.cycle(_CURVES)):
+        yield look | {"color": _CURVES[(number + number // len(_CURVES)) % len(_CURVES)]["color"]}
 
 
 def panels(count: int, *, share_x: bool = False, share_y: bool = True) -> tuple[Figure, list[Axes]]:

@@ -1,16 +1,16 @@
 """`gradbounds compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
 
-import io
 from pathlib import Path
 
 from checks.comparison import comparison
-from checks.placements import depth_exponents, exponent_lines, layer_norms
+from checks.placements import LEAST_DEPTHS, depth_exponents, exponent_lines, layer_norms
 from checks.report import agreement_counts
-from figures import placements, style
+from figures import placements
+from gradbounds.drawing import save
 from gradbounds.recipe import Recipe
 from gradbounds.sampling import sweep_into
 from simulate import Run
-from simulate.files import write_whole
+from simulate.sample import check_count
 
 
 def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
@@ -19,6 +19,10 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
+    depths = sorted({stack.depth for stack in recipe.stacks()})
+    if len(depths) < LEAST_DEPTHS:
+        raise ValueError(f"depth must have at least {LEAST_DEPTHS} values to give an exponent, got {depths}.")
+    check_count("draws", recipe.draws, 2)  # one draw has no error
     code = sweep_into(out, recipe, workers=workers, land_every=5.0, resume=True)
     order = [stack.placement for stack in recipe.stacks()]
     cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
@@ -26,10 +30,5 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     for line in exponent_lines(depth_exponents(norms)):
         print(line)
     print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
-    for suffix in ("svg", "png"):
-        picture = io.BytesIO()
-        with style():
-            placements(norms).savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-        write_whole(out / f"placements.{suffix}", picture.getvalue())
-    print(f"Figure  {out / 'placements.png'}")
+    print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
     return code

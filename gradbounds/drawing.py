@@ -44,23 +44,35 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
         "slack_of_the_proof": lambda: slack(chain_table(cells)),
         "hidden_energy": lambda: hidden_energy(profiles),
     }
-    written, without = [], []
+    written: list[Path] = []
+    without = []
     for name, make in makers.items():
         try:
             figure = make()
         except ValueError as reason:
             without.append(f"not drawn: {name}: {reason}")
             continue
-        for suffix in ("svg", "png"):
-            picture = io.BytesIO()
-            with style():
-                # Dates in the metadata would make equal figures differ.
-                figure.savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
-            write_whole(folder / f"{name}.{suffix}", picture.getvalue())
-            written.append(folder / f"{name}.{suffix}")
+        written += save(figure, folder, name)
     for line in without:
         print(line)
     return written
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    paths = []
+    for suffix in ("svg", "png"):
+        picture = io.BytesIO()
+        with style():
+            # Dates in the metadata would make equal figures differ.
+            figure.savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
+        paths.append(folder / f"{name}.{suffix}")
+        write_whole(paths[-1], picture.getvalue())
+    return paths
 
 
 def _local(last: pd.DataFrame, against: str) -> Figure:

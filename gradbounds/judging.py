@@ -87,7 +87,9 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
     run = Run.open(folder)
     sampled = run.samples()
     found, table = verdicts(sampled), comparison(sampled)
-    committed = [v for one in committed_results() for v in one.verdicts]
+    name = f"{folder.resolve().name}.json"
+    # What is accepted is judged against theory and the other files, not against what it replaces.
+    committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
     if csv is not None:
         write_whole(csv, table.to_csv(index=False).encode())
     _say(found, table)
@@ -99,7 +101,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
         print("Not accepted: theory and samples differ.")
     elif accept:
         own = [v for v in found if v.cells]
-        _accept(f"{folder.resolve().name}.json", results(own, sampled, run.manifest["sessions"][0]["command"]))
+        _accept(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
     return 1 if wrong and (strict or accept) else 0
 
 
@@ -111,7 +113,7 @@ def _check_checkout() -> None:
 def _accept(name: str, content: str) -> None:
     """Commit a results file, and write the page of all of them again."""
     write_whole(_CHECKS / name, content.encode())
-    write_whole(Path("paper_checks.md"), markdown(committed_results(_CHECKS)).encode())
+    write_whole(Path("paper_checks.md"), markdown(committed_results(folder=_CHECKS)).encode())
     print(f"Accepted {_CHECKS / name} and paper_checks.md")
 
 

@@ -120,7 +120,7 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
 
     record.network("loss", loss.detach())
     record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
-    normed = stack.composition.final_norm or stack.composition.stream_norm
+    normed = stack.composition.normalized_output
     _last_norm(record, total.detach(), output_gradient, last_gradient, normed=normed)
     for role in ("W1", "W2", "WV"):
         for value in engine.gradients.of(role).unbind(1):

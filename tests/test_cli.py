@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from checks import results
 from checks.experiment import verify_cells
 from checks.results import COMMITTED, load_results
 from gradbounds import judging, sampling
@@ -188,6 +190,15 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
     assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
     assert all(v.cells for v in accepted.verdicts)
     assert f"`{accepted.command}`" in (tmp_path / "paper_checks.md").read_text()
+    # What is committed anew is not held against what it replaces.
+    path, verdict = tmp_path / "checks" / "data" / "octaves.json", '"verdict": "holds"'
+    path.write_text(path.read_text().replace(verdict, '"verdict": "fails"'))
+    (path.parent / COMMITTED.name).write_text('{"command": "", "verdicts": [], "cells": []}')
+    monkeypatch.setattr(judging, "committed_results", partial(results.committed_results, folder=path.parent))
+    assert main(["check", "octaves", "--strict"]) == 1
+    assert "CHANGED L1" in capsys.readouterr().out
+    assert main(["check", "octaves", "--accept"]) == 0
+    assert verdict in path.read_text()
 
 
 def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):

@@ -139,6 +139,11 @@ def test_compare(tmp_path, capsys):
     assert matplotlib.image.imread(out / "placements.png").std() > 0.05
     assert main(["compare", "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
     assert "placement must be one of 'post', 'pre', 'peri'" in capsys.readouterr().err
+    assert main(["compare", "--out", str(tmp_path / "x"), "--depth", "2", "4"]) == 2
+    assert "depth must have at least 3 values to give an exponent, got [2, 4]" in capsys.readouterr().err
+    assert main(["compare", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
+    assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
     assert main(["bound", "--placement", "peri"]) == 2
     assert "placement must be 'post' or 'pre' for Theorem 1, got 'peri'" in capsys.readouterr().err
 

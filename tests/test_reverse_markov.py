@@ -6,7 +6,8 @@ import sympy as sp
 from scipy import stats
 
 from theory import reverse_markov, theorem1
-from theory.reverse_markov import a, counterexample, low_tail_bound, top
+from theory.lemmas import a, low_tail_bound, n, top
+from theory.reverse_markov import counterexample
 
 
 def test_identity_of_positive_parts():
@@ -59,9 +60,9 @@ def test_union_over_positions():
     """1 − n (0.01 + δ + ε/(0.9 + ε)), and nothing beyond four positions at the paper's pair."""
     paper = {theorem1.epsilon: sp.Rational(1, 10), theorem1.delta: sp.Rational(1, 8)}
     union = reverse_markov.probability_over_positions().subs(paper)
-    assert union.subs(reverse_markov.tokens, 1) == theorem1.probability().subs(paper)
+    assert union.subs(n, 1) == theorem1.probability().subs(paper)
     longest = reverse_markov.largest_useful_length(0.1, 0.125)
-    assert union.subs(reverse_markov.tokens, longest) > 0 >= union.subs(reverse_markov.tokens, longest + 1)
+    assert union.subs(n, longest) > 0 >= union.subs(n, longest + 1)
 
 
 def test_e1_in_truth():

@@ -8,8 +8,7 @@ from scipy import stats
 from simulate import sample
 from theory import Stack, predict, sharp
 from theory.finite_width import coefficients
-from theory.lemmas import L
-from theory.reverse_markov import tokens as n
+from theory.lemmas import L, n
 from theory.theorem1 import V, sigma_e
 
 

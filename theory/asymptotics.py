@@ -6,7 +6,7 @@ Both leave the branches out. Here the recursion of `theory.mean_field` is expand
 
 import sympy as sp
 
-from theory.reverse_markov import tokens as n
+from theory.lemmas import n
 
 gap = sp.Symbol("delta", positive=True)
 """1 − c, with c the correlation of two tokens."""

@@ -8,9 +8,11 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import sympy as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
+from theory.finite_width import attention_branch, energy_variance, feed_forward_branch
 from theory.mean_field import predict
 from theory.stack import Stack
 
@@ -108,8 +110,7 @@ def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
 def pre_energy_variance(stack: Stack) -> Array:
     """Var ‖x‖²/d after every Pre-LN layer, one token's, to leading order in 1/d, (L,).
 
-    A branch of energy b adds 4 q b + 2 b² + ω to it, with q the stream's energy and ω = 5/4 for ReLU; the input
-    N(0, I_d) has 2.
+    What every branch adds is `theory.finite_width.energy_variance`; the input N(0, I_d) has 2.
 
     Raises:
         ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
@@ -119,8 +120,11 @@ def pre_energy_variance(stack: Stack) -> Array:
     prediction = predict(stack)
     attention, hidden = prediction["attention_energy"], prediction["hidden_energy"]
     before = np.concatenate([[1.0], hidden[:-1]])
-    added = attention - before
-    return 2.0 + np.cumsum(4 * before * added + 2 * added**2 + 4 * attention * 0.5 + 0.5 + 1.25)
+    q = sp.Symbol("q")
+    of_attention, of_ffn = (
+        sp.lambdify(q, energy_variance(branch, q)) for branch in (attention_branch(), feed_forward_branch())
+    )
+    return 2.0 + np.cumsum(of_attention(before) + of_ffn(attention))
 
 
 @dataclass(frozen=True, slots=True)

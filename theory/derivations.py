@@ -26,6 +26,11 @@ def _sigma() -> sp.Symbol:
     return sp.Symbol("s", positive=True)
 
 
+def _uncentred_growth() -> sp.Expr:
+    offset = sp.Symbol("a", positive=True)
+    return sp.limit(layer_norm.uncentred_ratio(sp.Matrix([[1, 2, -3]]), offset) / offset, offset, sp.oo)
+
+
 def _counterexample() -> tuple[sp.Expr, ...]:
     law = reverse_markov.counterexample(0.1, 0.125)
     return law.stated, law.actual, law.corrected
@@ -62,13 +67,11 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("E||x2||^2 as a function of m", lambda: lemmas.post_ln_energies()[0]),
     ),
     "L3": (
-        Derivation("the share of a random direction's energy that J_LN keeps: (rank d - 2)/d",
-                   lambda: layer_norm.energy_kept(lemmas.d)),
+        Derivation("the share of a random direction's energy that J_LN keeps, at d = 3: 1 - 2/d",
+                   lambda: layer_norm.energy_kept(3)),
         Derivation(
             "||J|| over sqrt(d)/||x|| for x = a 1 + (1, 2, -3), divided by a, as a grows: no bound",
-            lambda: sp.limit(
-                layer_norm.uncentred_ratio(sp.Matrix([[1, 2, -3]]), a := sp.Symbol("a", positive=True)) / a, a, sp.oo
-            ),
+            _uncentred_growth,
         ),
         Derivation("the printed Jacobian's eigenvalue along y for ||y||^2 = 8, over sqrt(d)/||y||; it should be 0",
                    lambda: layer_norm.printed_jacobian_ratio(sp.Matrix([[2, -2, 0, 0]]))),
@@ -86,8 +89,8 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
     "L5": (
         Derivation("(B - y)+ - (B - y) - (y - B)+ for a symbolic y", reverse_markov.positive_part_identity),
         Derivation("so P[Y <= a] is at most, with e = E[(Y - B)+] and EY the mean",
-                   lambda: reverse_markov.low_tail_bound(sp.Symbol("EY"), sp.Symbol("e"))),
-        Derivation("Theorem 1 uses it without e at B = (1 + eps) EY, a = EY/10", reverse_markov.stated_low_tail),
+                   lambda: lemmas.low_tail_bound(sp.Symbol("EY"), sp.Symbol("e"))),
+        Derivation("Theorem 1 uses it without e at B = (1 + eps) EY, a = EY/10", theorem1.low_tail),
         Derivation("a law for which that fails at eps = 0.1, delta = 1/8: stated, actual, corrected", _counterexample),
     ),
     "E1": (

@@ -62,10 +62,9 @@ def feed_forward_branch() -> Branch:
         """E[z^power]."""
         return sp.integrate(a**power * density, (a, -sp.oo, sp.oo))
 
+    # Backward it passes the same energy with the same spread, since D is independent of |a|.
     energy = active(2)
-    forward, backward = active(4) - energy**2, active(0) * gaussian(4) - (active(0) * gaussian(2)) ** 2
-    assert forward == backward  # ReLU passes a² and z² alike, since D is independent of |a|
-    return Branch(energy, forward, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True)
+    return Branch(energy, active(4) - energy**2, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True)
 
 
 def inverse_energy(branch: Branch) -> sp.Expr:
@@ -75,7 +74,7 @@ def inverse_energy(branch: Branch) -> sp.Expr:
     cross term, the matrix, and the nonlinearity.
     """
     b = branch.energy
-    return sp.simplify(b / (1 + b) + _variance(branch) / (1 + b) ** 2)
+    return sp.simplify(b / (1 + b) + energy_variance(branch) / (1 + b) ** 2)
 
 
 def backward_energy(branch: Branch) -> sp.Expr:
@@ -108,13 +107,15 @@ def log_variance_coefficient(branch: Branch) -> sp.Expr:
     >>> log_variance_coefficient(attention_branch()), log_variance_coefficient(feed_forward_branch())
     (3, 28/9)
     """
-    return sp.simplify((2 * _variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
+    return sp.simplify((2 * energy_variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
 
 
-def _variance(branch: Branch) -> sp.Expr:
-    """The variance, times d, of the energy of a residual sum, forward and backward, per unit of input energy."""
-    b = branch.energy
-    return 4 * b + 2 * b**2 + branch.spread
+def energy_variance(branch: Branch, stream: sp.Expr = sp.S.One) -> sp.Expr:
+    """The variance, times d, that a branch adds to ‖x‖²/d of a stream of energy q: 4 q b + 2 b² + ω.
+
+    From the cross term, the matrix, and the nonlinearity; forward, and for a gradient backward.
+    """
+    return 4 * stream * branch.energy + 2 * branch.energy**2 + branch.spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,16 +94,15 @@ def projection_eigenvalues(size: int) -> dict[sp.Expr, int]:
     return dict(sorted(sp.roots(polynomial, eigenvalue).items(), key=lambda item: item[0]))
 
 
-def energy_kept(width: sp.Expr) -> sp.Expr:
-    """E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction: the trace of the projector over d, 1 − 2/d.
+def energy_kept(width: int) -> sp.Expr:
+    """E‖J_LN(x) g‖²/(‖J_LN(x)‖₂² ‖g‖²) for g of uniform direction, where E[gᵀg] = ‖g‖² I/d: trace(P)/d, 1 − 2/d.
 
     So bounding ‖J g‖ by ‖J‖₂ ‖g‖ loses nothing at large d, and a factor 1 − 2/d at finite d.
 
-    >>> energy_kept(sp.Symbol("d"))
-    1 - 2/d
+    >>> energy_kept(3)
+    1/3
     """
-    # Rank d − 2 by `layer_norm_projector`; E[ggᵀ] = ‖g‖² I/d.
-    return sp.expand((width - 2) / width)
+    return sp.simplify(layer_norm_projector(row("x", width)).trace()) / width
 
 
 def centred(vector: sp.Matrix) -> sp.Matrix:

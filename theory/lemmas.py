@@ -1,7 +1,7 @@
-"""Lemmas 1 and 2 of the paper, derived by sympy from a density or from matrices with symbolic entries.
+"""Lemmas 1, 2 and 5 of the paper, derived by sympy from a density or from matrices with symbolic entries.
 
 Nothing here is a restated result: each function integrates, differentiates or solves, and the tests compare what
-comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1 and 2.
+comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1, 2 and 5.
 """
 
 from collections.abc import Iterable
@@ -12,9 +12,13 @@ from theory.layer_norm import row, squared_norm
 
 d = sp.Symbol("d", positive=True)
 L = sp.Symbol("L", integer=True, positive=True)
+n = sp.Symbol("n", integer=True, positive=True)
 layer = sp.Symbol("l", integer=True, nonnegative=True)
 attention = sp.Symbol("m", nonnegative=True)
 """Energy per width that uniform attention adds in one layer, ||mean token||²/d: in [0, 1] by `attention_gap`."""
+a = sp.Symbol("a", real=True)
+top = sp.Symbol("B", real=True)
+"""Lemma 5's a, and B, which Y does not exceed."""
 
 
 def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
@@ -125,3 +129,16 @@ def pre_ln_index_excess() -> sp.Expr:
     """
     lower, _ = pre_ln_band()
     return sp.simplify((lower.subs(layer, 1) - pre_ln_energy().subs(layer, 0)) / d)
+
+
+def low_tail_bound(mean: sp.Expr, excess: sp.Expr = sp.S.Zero) -> sp.Expr:
+    """An upper bound on P[Y ≤ a], for a < B: (E[B − Y] + E[(Y − B)₊])/(B − a).
+
+    Markov's inequality for (B − Y)₊ ≥ 0, and E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. With Y ≤ B surely the second term
+    is 0, which is Lemma 5.
+
+    Args:
+        mean: E Y.
+        excess: E[(Y − B)₊].
+    """
+    return (top - mean + excess) / (top - a)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from theory.gaussian import cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap, softmax_overlap_curve
 from theory.kernels import Exchangeable, Kernel, Labelled, Number, Pair, Tokens
-from theory.placements import Composition
 from theory.quantities import QUANTITIES
 from theory.stack import Stack
 
@@ -120,13 +119,14 @@ def relu_feed_forward(tokens: Tokens, kernel: Kernel, gain: float) -> tuple[Kern
 
 
 def sublayer(
-    composition: Composition, stack: Stack, layer: int, tokens: Tokens, kernel: Kernel, branch: Branch
+    stack: Stack, layer: int, tokens: Tokens, kernel: Kernel, branch: Branch
 ) -> tuple[Kernel, Kernel, Pullback, Energies]:
     """One sub-layer: its output kernel, the kernel of the residual sum, its pullback, and what the branch records.
 
     A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
     squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric.
     """
+    composition = stack.composition
     alpha_sq, tau_sq = composition.residual(stack.depth) ** 2, composition.branch(stack.depth) ** 2
     kappa_sq = composition.input_scale(layer) ** 2
     into, into_scales = _normed(tokens, kernel, composition.input_norm)
@@ -176,10 +176,10 @@ def _recursion(
     pullbacks: list[Pullback] = []
     residual = kernel
     for layer in range(1, stack.depth + 1):
-        kernel, residual, pullback, _ = sublayer(composition, stack, layer, tokens, kernel, uniform_attention)
+        kernel, residual, pullback, _ = sublayer(stack, layer, tokens, kernel, uniform_attention)
         pullbacks.append(pullback)
         layers["attention_energy"].append(tokens.diagonal(residual))
-        kernel, residual, pullback, recorded = sublayer(composition, stack, layer, tokens, kernel, relu_feed_forward)
+        kernel, residual, pullback, recorded = sublayer(stack, layer, tokens, kernel, relu_feed_forward)
         pullbacks.append(pullback)
         layers["hidden_energy"].append(tokens.diagonal(residual))
         layers["token_correlation"].append(tokens.off_diagonal(residual))
@@ -187,7 +187,7 @@ def _recursion(
 
     output = tokens.correlation(residual)
     # Where no norm stands before the output matrix, all tokens have one energy still: every branch keeps it so.
-    normed = composition.final_norm or composition.stream_norm
+    normed = composition.normalized_output
     energy = 1.0 if normed else float(np.ravel(tokens.diagonal(residual))[0])
     gradient = output_gradient(stack, tokens, output, same_label, energy**0.5)
     last_scales = tokens.scales(residual) if normed else 1.0

@@ -45,6 +45,11 @@ class Composition:
     gain: Scale = _one
     input_scale: Scale = _one
 
+    @property
+    def normalized_output(self) -> bool:
+        """Whether the output matrix is given normalized tokens."""
+        return self.final_norm or self.stream_norm
+
 
 COMPOSITIONS: dict[str, Composition] = {
     "post": Composition(title="Post-LN", source="Vaswani et al. (2017)", stream_norm=True),

@@ -1,4 +1,4 @@
-"""Lemma 5, the low-tail step of Theorem 1, and what is left of it when Y ≤ B holds only with high probability.
+"""The low-tail step of Theorem 1: what is left of Lemma 5 when Y ≤ B holds only with high probability.
 
 Source: Xiong et al. (2020), Lemma 5 (Lemma 4.2 of the appendix) and the proof of Theorem 1, appendix E.
 """
@@ -10,24 +10,8 @@ import sympy as sp
 from numpy.typing import NDArray
 from sympy import stats
 
-from theory.theorem1 import ALPHA, delta, epsilon, probability
-
-a = sp.Symbol("a", real=True)
-top = sp.Symbol("B", real=True)
-tokens = sp.Symbol("n", positive=True, integer=True)
-
-
-def low_tail_bound(mean: sp.Expr, excess: sp.Expr = sp.S.Zero) -> sp.Expr:
-    """An upper bound on P[Y ≤ a], for a < B: (E[B − Y] + E[(Y − B)₊])/(B − a).
-
-    Markov's inequality for (B − Y)₊ ≥ 0, and E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. With Y ≤ B surely the second term
-    is 0, which is Lemma 5.
-
-    Args:
-        mean: E Y.
-        excess: E[(Y − B)₊].
-    """
-    return (top - mean + excess) / (top - a)
+from theory.lemmas import a, low_tail_bound, n, top
+from theory.theorem1 import ALPHA, delta, epsilon, low_tail, probability
 
 
 def positive_part_identity() -> sp.Expr:
@@ -91,28 +75,19 @@ def counterexample(epsilon_value: float, delta_value: float) -> Counterexample:
     return Counterexample(
         values=(low, high),
         probabilities=(1 - delta_value, delta_value),
-        stated=low_tail_bound(sp.Integer(1)).subs(at),
+        stated=low_tail().subs(epsilon, epsilon_value),
         actual=stats.P(law <= ALPHA),
         corrected=low_tail_bound(sp.Integer(1), excess).subs(at),
     )
 
 
-def stated_low_tail() -> sp.Expr:
-    """ε/(0.9 + ε): the part of Theorem 1's probability that comes from Lemma 5, with B = (1 + ε) EY and a = α₀ EY.
-
-    >>> stated_low_tail()
-    10*epsilon/(10*epsilon + 9)
-    """
-    return sp.factor(low_tail_bound(sp.Integer(1)).subs({top: 1 + epsilon, a: ALPHA}))
-
-
 def probability_over_positions() -> sp.Expr:
     """What the argument gives for a loss averaged over n positions: every event must hold at each of them.
 
-    >>> sp.simplify(probability_over_positions().subs(tokens, 1) - probability())
+    >>> sp.simplify(probability_over_positions().subs(n, 1) - probability())
     0
     """
-    return 1 - tokens * (1 - probability())
+    return 1 - n * (1 - probability())
 
 
 def largest_useful_length(epsilon_value: float, delta_value: float) -> int:

@@ -16,8 +16,7 @@ from scipy import integrate
 
 from theory.concentration import hidden_energy_law
 from theory.gaussian import softmax_overlap
-from theory.lemmas import L, d, layer, post_ln_energies, pre_ln_band, relu_energy
-from theory.reverse_markov import tokens as n
+from theory.lemmas import L, d, layer, n, post_ln_energies, pre_ln_band, relu_energy
 from theory.stack import Placement, Stack
 from theory.theorem1 import V, sigma_e
 

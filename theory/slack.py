@@ -12,8 +12,7 @@ import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 
-from theory.lemmas import L, d, relu_energy
-from theory.reverse_markov import tokens as n
+from theory.lemmas import L, d, n, relu_energy
 from theory.sharp import confidence, energy_range, own_gradient
 from theory.stack import Placement, Stack
 from theory.theorem1 import (

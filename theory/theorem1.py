@@ -15,7 +15,7 @@ import sympy as sp
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from theory.lemmas import L, d, layer, post_ln_energies, pre_ln_band
+from theory.lemmas import L, a, d, layer, low_tail_bound, post_ln_energies, pre_ln_band, top
 from theory.stack import PAPER, Placement, Stack
 
 B = sp.Symbol("B", positive=True)
@@ -74,20 +74,26 @@ def bound(placement: Placement) -> sp.Expr:
     return sp.simplify(sp.sqrt(sp.factor(rows * entries * jacobian)) * B)
 
 
-def probability() -> sp.Expr:
-    """The stated probability 0.99 − δ − ε/(0.9 + ε), from Lemma 5 with B = (1 + ε) EY and a = α₀ EY.
+def low_tail() -> sp.Expr:
+    """What the proof has for P[Y ≤ α₀ EY]: Lemma 5 with B = (1 + ε) EY and a = α₀ EY, in units of EY.
 
-    Lemma 5: P[Y ≤ a] ≤ E[B − Y]/(B − a) if Y ≤ B surely. The proof has Y ≤ B only with probability 1 − δ.
+    >>> low_tail()
+    epsilon/(epsilon + 9/10)
+    """
+    fraction = sp.fraction(sp.simplify(low_tail_bound(sp.Integer(1)).subs({top: 1 + epsilon, a: ALPHA})))
+    leading = sp.Poly(fraction[1], epsilon).LC()  # so that it reads as the paper has it
+    return (fraction[0] / leading) / sp.expand(fraction[1] / leading)
+
+
+def probability() -> sp.Expr:
+    """The stated probability 0.99 − δ − ε/(0.9 + ε): E1, Y ≤ (1 + ε) EY, and `low_tail`.
+
+    The proof has Y ≤ B only with probability 1 − δ, where Lemma 5 asks for it surely: `theory.reverse_markov`.
 
     >>> probability()
     -delta - epsilon/(epsilon + 9/10) + 99/100
     """
-    mean = sp.Symbol("EY", positive=True)
-    top = (1 + epsilon) * mean
-    numerator, denominator = sp.fraction(sp.simplify((top - mean) / (top - ALPHA * mean)))
-    leading = sp.Poly(denominator, epsilon).LC()  # so that it reads as the paper has it
-    low_tail = (numerator / leading) / sp.expand(denominator / leading)
-    return sp.Rational(99, 100) - delta - low_tail
+    return sp.Rational(99, 100) - delta - low_tail()
 
 
 def probability_value(epsilon_value: float, delta_value: float) -> float:
