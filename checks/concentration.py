@@ -10,7 +10,6 @@ from checks.statistics import share
 from simulate import Samples
 from theory import predict
 from theory.concentration import excess_probability, gaussian_tail_bound
-from theory.stack import PAPER
 
 _EPSILON = np.linspace(0.02, 0.5, 25)
 
@@ -25,7 +24,7 @@ def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
     Raises:
         ValueError: no cell has one token.
     """
-    single = [s for s in cells if s.stack.tokens == 1 and s.stack.placement in PAPER and s.cell.text is None]
+    single = [s for s in cells if s.stack.tokens == 1 and s.stack.in_paper and s.cell.text is None]
     if not single:
         raise ValueError("cells must have some with tokens = 1; sweep with --tokens 1 first.")
     parts = []

@@ -11,7 +11,6 @@ from checks.theorem1 import bound_kept
 from checks.verdict import Verdict
 from simulate import Samples
 from theory import Stack
-from theory.stack import PAPER
 
 MINIMUM_DRAWS = 32
 """Cells with fewer draws give no verdicts: errors estimated from fewer make intervals of exponents too narrow."""
@@ -24,7 +23,7 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     theory, and so are cells of fewer than `MINIMUM_DRAWS` draws. A claim for which the cells hold no fitting grid (an
     exponent needs three widths or depths) gives no row.
     """
-    judged = [s for s in cells if s.cell.text is None and s.stack.placement in PAPER and s.draws >= MINIMUM_DRAWS]
+    judged = [s for s in cells if s.cell.text is None and s.stack.in_paper and s.draws >= MINIMUM_DRAWS]
     unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
     return [
         *lemma1(judged),

@@ -14,7 +14,7 @@ from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import predict
 from theory.slack import STEPS, chain
-from theory.stack import PAPER, TITLES
+from theory.stack import TITLES
 from theory.theorem1 import HEAD_FAILURE
 
 # What a step may fall short of the one before it by rounding in float32.
@@ -88,7 +88,7 @@ def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
     Raises:
         ValueError: no cell has the quantities of the chain.
     """
-    judged = [s for s in cells if s.cell.text is None and s.stack.placement in PAPER and RECORDED <= set(s)]
+    judged = [s for s in cells if s.cell.text is None and s.stack.in_paper and RECORDED <= set(s)]
     if not judged:
         raise ValueError("cells must have recorded the chain of Theorem 1's proof, which older runs have not.")
     about = pd.DataFrame([cell_fields(s) | {"draws": s.draws, "cell": k} for k, s in enumerate(judged)])

@@ -19,7 +19,7 @@ from checks.statistics import (
 )
 from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
-from theory.stack import PAPER, TITLES
+from theory.stack import TITLES
 from theory.theorem1 import bound_value
 
 Array = NDArray[np.float64]
@@ -72,10 +72,7 @@ def last_layers(cells: Sequence[Samples]) -> LastLayer:
         norm=[estimate(values).root() for values in squares],
         predicted=np.array([np.sqrt(prediction_of(s)["grad_sq_W2"][-1]) for s in cells]),
         bound=np.array(
-            [
-                np.mean(bound_value(s.stack, s.get("head_norm")).value) if s.stack.placement in PAPER else np.nan
-                for s in cells
-            ]
+            [np.mean(bound_value(s.stack, s.get("head_norm")).value) if s.stack.in_paper else np.nan for s in cells]
         ),
     )
 

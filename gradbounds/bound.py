@@ -1,12 +1,11 @@
 """`gradbounds bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
-from dataclasses import fields
 
 import sympy as sp
 
 from theory import Stack, predict
-from theory.stack import TITLES
+from theory.stack import SIZES, TITLES
 from theory.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
 
 
@@ -18,7 +17,7 @@ def bound_text(stack: Stack) -> str:
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
-    return f"""{TITLES[stack.placement]}, {", ".join(f"{f.name} {getattr(stack, f.name)}" for f in fields(stack)[1:])}
+    return f"""{TITLES[stack.placement]}, {", ".join(f"{name} {getattr(stack, name)}" for name in SIZES[1:])}
 
 Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
              = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}

@@ -18,7 +18,8 @@ Preset = Literal[PRESETS]  # type: ignore[valid-type]
 
 def _flag(name: str) -> tuple[str, Any, Any]:
     words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
-    metavar = f"{'|'.join(COMPOSITIONS)} [...]" if name == "placement" else "VALUE|A:B:xF|A:B:+S [...]"
+    choices, number = FIELDS[name].metadata.get("choices"), not isinstance(FIELDS[name].default, str)
+    metavar = f"{'|'.join(choices)} [...]" if choices else "VALUE|A:B:xF|A:B:+S [...]" if number else "TEXT [...]"
     about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
     return name, Annotated[tuple[str, ...] | None, about], None
 
@@ -71,7 +72,7 @@ class Compare:
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
     placement: Annotated[
         tuple[str, ...], Flag(help="placements to compare", metavar=f"{'|'.join(COMPOSITIONS)} [...]")
-    ] = tuple(COMPOSITIONS)
+    ] = tuple(name for name, composition in COMPOSITIONS.items() if composition.branch(1) > 0)
     width: Annotated[int, Flag(help="hidden width d")] = 512
     depth: Annotated[tuple[str, ...], Flag(help="depths L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:16:x2",)
     tokens: Annotated[int, Flag(help="sequence length n")] = Stack().tokens

@@ -86,7 +86,11 @@ def field_values(name: str, given: Any) -> list[Any]:
 
 
 def _spelled_out(name: str, given: Any) -> Iterator[Any]:
-    if name == "placement" or given in TIED.get(name, ()):
+    if isinstance(FIELDS[name].default, str):
+        if not isinstance(given, str):
+            raise ValueError(f"{name} must be given as text, got {given!r}.")
+        yield given
+    elif isinstance(given, str) and given in TIED.get(name, ()):
         yield given
     elif isinstance(given, str) and (match := _RANGE.fullmatch(given.strip())):
         first, last, sign, step = match.groups()

@@ -7,8 +7,11 @@ from typing import Literal, get_args
 
 import torch
 
+from simulate.conditioned import NORMAL_ONLY
 from simulate.text import TextWindows
+from theory.initializations import INITIALIZATIONS
 from theory.stack import Stack
+from theory.weights import rows_met, weight_shapes
 
 EngineName = Literal["auto", "conditioned", "dense"]
 DtypeName = Literal["float32", "float64"]
@@ -48,11 +51,10 @@ class Cell:
         kind, colon, index = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
             raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
-        if self.text is not None and self.text.ids.shape[1] != self.stack.tokens + 1:
-            raise ValueError(
-                f"text must have windows of tokens + 1 = {self.stack.tokens + 1} words, got {self.text.ids.shape[1]}."
-            )
-
+        if self.engine == "conditioned" and INITIALIZATIONS[self.stack.initialization].uniform:
+            raise ValueError(NORMAL_ONLY)
+        if self.text is not None:
+            _check_text(self.stack, self.text)
         if self.engine == "auto":
             object.__setattr__(self, "engine", cheaper_engine(self.stack))
 
@@ -81,11 +83,13 @@ class Cell:
     def draws_per_block(self) -> int:
         """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
         s = self.stack
+        shapes, met = weight_shapes(s), rows_met(s)
         if self.engine == "dense":
-            normals = 3 * s.depth * s.width**2 + s.vocab * s.width + s.tokens * s.width
+            normals = s.depth * sum(a * b for a, b in shapes.values()) + s.vocab * s.width + s.rows * s.width
         else:
-            # W1, W2 and the row of W^V, forward and back; about as many more numbers are kept for the backward pass.
-            normals = (4 * s.tokens + 2) * s.depth * s.width + s.tokens * (2 * s.width + s.vocab)
+            # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
+            each = sum(met[role] * (a + b) for role, (a, b) in shapes.items())
+            normals = s.depth * each + s.rows * (2 * s.width + s.vocab)
         return max(1, min(_BLOCK_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
@@ -105,10 +109,27 @@ class Cell:
 def cheaper_engine(stack: Stack) -> EngineName:
     """The engine that takes less time for a Stack; a rule of counts, not of clocks, since it decides the numbers.
 
-    Both are exact for every Stack. Conditioning draws 4 n d numbers a layer instead of 3 d², but works on more of
-    them: it wins from about d = 6 n, as `python -m bench engines` measures.
+    Both are exact for every Stack with normal matrices; uniform ones are drawn. Conditioning draws 4 n d numbers a
+    layer instead of 3 d², but works on more of them: it wins from about d = 6 n, as `python -m bench engines` measures.
     """
-    return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.tokens else "dense"
+    if INITIALIZATIONS[stack.initialization].uniform:
+        return "dense"
+    return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows else "dense"
+
+
+def _check_text(stack: Stack, text: TextWindows) -> None:
+    """Refuse windows of another length, what a text gives itself, and a text too short for a batch of sequences.
+
+    Raises:
+        ValueError: it is one of these.
+    """
+    if text.ids.shape[1] != stack.tokens + 1:
+        raise ValueError(f"text must have windows of tokens + 1 = {stack.tokens + 1} words, got {text.ids.shape[1]}.")
+    for name in ("input_correlation", "input_gram", "labels"):
+        if name in stack.relaxed:
+            raise ValueError(f"{name} must not be given together with a text, got {getattr(stack, name)!r}.")
+    if len(text.ids) < stack.sequences:
+        raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")
 
 
 def check_device(device: str) -> None:

@@ -28,6 +28,11 @@ ROOT_RIDGE = 1e-10
 # The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
 _LEAST = 1e-15
 
+NORMAL_ONLY = (
+    "engine must be 'dense' for matrices with uniform entries (initialization xavier_uniform, pytorch): conditioning "
+    "is exact for normal ones. Xavier-normal has the same large-width theory."
+)
+
 # Random numbers and sums in float64 take two passes over memory: in pieces of this many numbers, the second is over a
 # cache. On a GPU pieces cost a launch each, and save nothing.
 _PIECE = 2**16
@@ -127,8 +132,14 @@ class ConditionedEngine:
         self._rooms: dict[torch.dtype, Tensor] = {}
         self._piece = _PIECE if generator.device.type == "cpu" else sys.maxsize
 
-    def map(self, name: str, d_in: int, d_out: int, std: float) -> ConditionedMap:
-        """A fresh map."""
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
+        """A fresh map.
+
+        Raises:
+            ValueError: entries are to be uniform.
+        """
+        if uniform:
+            raise ValueError(NORMAL_ONLY)
         return ConditionedMap(self, d_out, std)
 
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:

@@ -11,6 +11,7 @@ from simulate.cell import Cell
 from simulate.sample import sample_block
 from theory.quantities import QUANTITIES
 from theory.stack import Stack
+from theory.weights import rows_met, weight_shapes
 
 # Small Stacks that differ in what dominates: fixed steps, random numbers, products, elementwise work.
 _PROBES = (
@@ -56,35 +57,37 @@ def block_work(cell: Cell) -> Work:
     normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
     return Work(
         steps=s.depth + 1,
-        normals=draws * (normals + s.tokens * s.width),
+        normals=draws * (normals + s.rows * s.width),
         flops=draws * flops,
-        elements=draws * s.tokens * (12 * s.depth * s.width + s.vocab),
+        elements=draws * s.rows * (s.depth * (10 * s.width + 2 * s.ffn_width) + s.vocab),
     )
 
 
 def _dense(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
-    square, (smaller, larger) = s.depth * s.width**2, sorted((s.vocab, s.width))
-    # W1 and W2 meet every token, W^V one row.
-    products = 4 * (2 * s.tokens + 1) * square + 8 * s.depth * s.tokens**2 * s.width
-    head = 4 * s.tokens * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
-    return 3 * square + s.vocab * s.width, products + head
+    shapes, met, (smaller, larger) = weight_shapes(s), rows_met(s), sorted((s.vocab, s.width))
+    products = sum(4 * met[role] * a * b for role, (a, b) in shapes.items()) + 8 * s.rows**2 * s.width
+    head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
+    return s.depth * sum(a * b for a, b in shapes.values()) + s.vocab * s.width, s.depth * products + head
 
 
 def _conditioned(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: n rows of either width per map, and seven products of n x n with n x d."""
-    maps = [(s.tokens, s.width)] * 2 * s.depth + [(1, s.width)] * s.depth + [(s.tokens, s.vocab)]
-    normals = sum(rows * (s.width + out + rows) for rows, out in maps)
-    return normals, sum(2 * rows**2 * (4 * s.width + 3 * out) for rows, out in maps)
+    met = rows_met(s)
+    maps = [(met[role], a, b) for role, (a, b) in weight_shapes(s).items()] * s.depth
+    maps.append((s.rows, s.width, s.vocab))
+    normals = sum(rows * (a + b + rows) for rows, a, b in maps)
+    return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
 
 def block_bytes(cell: Cell) -> float:
     """Peak memory of sampling one block: the weights once more while they are scaled, and what autograd keeps."""
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     dense = cell.engine == "dense"
-    weights = 3 * s.depth * s.width**2 + s.vocab * s.width if dense else 0
-    largest = max(s.width**2, s.vocab * s.width) if dense else 4 * s.tokens * max(s.width, s.vocab)
-    kept = s.tokens * (14 * s.depth * s.width + 4 * s.vocab)
+    entries = [a * b for a, b in weight_shapes(s).values()]
+    weights = s.depth * sum(entries) + s.vocab * s.width if dense else 0
+    largest = max(*entries, s.vocab * s.width) if dense else 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
+    kept = s.rows * (s.depth * (12 * s.width + 2 * s.ffn_width) + 4 * s.vocab)
     return float(cell.draws_per_block * size * (weights + largest + kept))
 
 

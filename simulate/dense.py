@@ -52,9 +52,13 @@ class DenseEngine:
         self.full_gradients: dict[str, list[Tensor]] = {}
         self._keep = keep
 
-    def map(self, name: str, d_in: int, d_out: int, std: float) -> DenseMap:
-        """A fresh map with its own matrix per draw."""
-        weight = torch.randn(self.draws, d_in, d_out, generator=self.generator, **self.like) * std
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> DenseMap:
+        """A fresh map with its own matrix per draw, of normal or uniform entries."""
+        shape = (self.draws, d_in, d_out)
+        if uniform:
+            weight = torch.rand(shape, generator=self.generator, **self.like).sub_(0.5).mul_(12**0.5 * std)
+        else:
+            weight = torch.randn(shape, generator=self.generator, **self.like) * std
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
             self.weights.setdefault(name, []).append(weight)

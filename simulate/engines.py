@@ -33,8 +33,12 @@ class Engine(Protocol):
     like: dict[str, Any]
     gradients: "GradientNorms"
 
-    def map(self, name: str, d_in: int, d_out: int, std: float) -> RandomMap:
-        """A fresh map; each name is one role in the network (W1, W2, ...), in the order of the layers."""
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """A fresh map; each name is one role in the network (W1, W2, ...), in the order of the layers.
+
+        Raises:
+            ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
+        """
 
 
 class GradientNorms:
@@ -76,9 +80,11 @@ class GradientNorms:
         return torch.stack(filled, dim=1)
 
 
-def apply_map(engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float) -> Tensor:
+def apply_map(
+    engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+) -> Tensor:
     """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm."""
-    random_map = engine.map(name, rows.shape[-1], d_out, std)
+    random_map = engine.map(name, rows.shape[-1], d_out, std, uniform=uniform)
     product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
     return product
 

@@ -13,7 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.engines import Engine, apply_map
+from theory.initializations import INITIALIZATIONS
 from theory.stack import Stack
+from theory.weights import gain, rows_met, weight_shapes
 
 Stream = Float[Tensor, "draws tokens width"]
 Branch = Callable[[Stream], Stream]
@@ -42,9 +44,27 @@ class Record:
         self.per_network[name] = value
 
 
-def layer_norm(x: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens width"]:
-    """√d (x − mean(x)) / ‖x − mean(x)‖ of every token, without an epsilon, as in the paper."""
-    return F.layer_norm(x, x.shape[-1:], eps=0.0)
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+    "identity": lambda x: x,
+}
+"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
+
+
+def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float[Tensor, "*tokens width"]:
+    """(x − mean(x)) / √(var(x) + ε) of every token; the paper has no ε."""
+    return F.layer_norm(x, x.shape[-1:], eps=epsilon)
+
+
+def normalize(stack: Stack, x: Stream) -> Stream:
+    """The norm of the stack: LayerNorm, or RMSNorm, which does not centre."""
+    if stack.normalization == "rms":
+        return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
+    return layer_norm(x, stack.norm_epsilon)
 
 
 def residual(x: Stream, branch: Stream) -> Stream:
@@ -52,14 +72,19 @@ def residual(x: Stream, branch: Stream) -> Stream:
     return x + branch
 
 
-def sublayer(stack: Stack, layer: int, x: Stream, branch: Branch) -> tuple[Stream, Stream]:
-    """One sub-layer, and its residual sum: z = α x + τ N(f(κ N(x))), each norm where the placement has one."""
+def sublayer(stack: Stack, layer: int, engine: Engine, x: Stream, branch: Branch) -> tuple[Stream, Stream, Stream]:
+    """One sub-layer: z = α x + τ D(N(f(κ N(x)))), D the dropout; each norm where the placement has one.
+
+    Returns:
+        The stream after it, the residual sum z, and what was added to α x.
+    """
     placement = stack.composition
-    into = layer_norm(x) if placement.input_norm else x
+    into = normalize(stack, x) if placement.input_norm else x
     made = branch(_scaled(into, placement.input_scale(layer)))
-    made = layer_norm(made) if placement.output_norm else made
-    total = residual(_scaled(x, placement.residual(stack.depth)), _scaled(made, placement.branch(stack.depth)))
-    return (layer_norm(total) if placement.stream_norm else total), total
+    made = normalize(stack, made) if placement.output_norm else made
+    added = _scaled(_dropped(engine, made, stack.dropout), placement.branch(stack.depth))
+    total = residual(_scaled(x, placement.residual(stack.depth)), added)
+    return (normalize(stack, total) if placement.stream_norm else total), total, added
 
 
 def _scaled(x: Stream, factor: float) -> Stream:
@@ -67,31 +92,68 @@ def _scaled(x: Stream, factor: float) -> Stream:
     return x if factor == 1.0 else x * factor
 
 
-def weight_std(stack: Stack) -> float:
-    """Standard deviation of the entries of a square matrix: Xavier-normal, N(0, 1/d), times the placement's gain."""
-    return stack.width**-0.5 * stack.composition.gain(stack.depth)
+def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
+    """Inverted dropout, with the engine's random numbers; of rows that are views of one, each by itself."""
+    if share == 0.0:
+        return x
+    kept = torch.rand(x.shape, generator=engine.generator, **engine.like) >= share
+    return x * kept / (1.0 - share)
+
+
+def apply_weight(
+    stack: Stack, engine: Engine, role: str, rows: Float[Tensor, "draws rows d_in"]
+) -> Float[Tensor, "draws rows d_out"]:
+    """The product with a fresh matrix of a layer, as the stack initializes it."""
+    d_in, d_out = weight_shapes(stack)[role]
+    std = d_in**-0.5 * gain(stack, role) ** 0.5
+    return apply_map(engine, role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
 
 
 def uniform_attention(stack: Stack, engine: Engine, x: Stream) -> Stream:
-    """Attention with W^Q = W^K = 0: every token receives the mean token times W^V."""
-    # The mean over tokens commutes with W^V, so one row meets the matrix instead of n.
-    mean = x.mean(1, keepdim=True)
-    return apply_map(engine, "WV", mean, stack.width, weight_std(stack)).expand_as(x)
+    """Attention with W^Q = W^K = 0: every token receives the mean of the tokens that it attends to, times W^V W^O."""
+    draws, _, width = x.shape
+    sequences = draws, stack.sequences, stack.tokens, width
+    one_row = rows_met(stack)["WV"] == stack.sequences
+    if one_row:
+        # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
+        mean = x.reshape(sequences).mean(2)
+    else:
+        shape = (draws * stack.sequences, stack.tokens, stack.tokens)
+        weights = _dropped(engine, _attention(stack, engine).expand(shape), stack.attention_dropout)
+        mean = (weights @ x.reshape(draws * stack.sequences, stack.tokens, width)).view_as(x)
+    values = apply_weight(stack, engine, "WV", mean)
+    if stack.output_projection == "random":
+        values = apply_weight(stack, engine, "WO", values)
+    return values[:, :, None].expand(sequences).reshape(x.shape) if one_row else values
+
+
+def _attention(stack: Stack, engine: Engine) -> Float[Tensor, "tokens tokens"]:
+    """What softmax of equal logits gives: 1/n, or under a causal mask 1/i for the first i tokens."""
+    logits = torch.zeros(stack.tokens, stack.tokens, **engine.like)
+    if stack.mask == "causal":
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    return logits.softmax(-1)
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """ReLU(x W1) W2."""
-    width = stack.width
-    hidden = apply_map(engine, "W1", x, width, weight_std(stack)).relu_()
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+    activation = ACTIVATIONS[stack.activation]
+    if stack.ffn == "gated":
+        gate = activation(apply_weight(stack, engine, "WG", x))
+        hidden = gate * apply_weight(stack, engine, "W1", x)
+    else:
+        hidden = activation(apply_weight(stack, engine, "W1", x))
     record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
-    record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / width)
-    record.layer("ffn_hidden_max_sq", hidden.detach().amax((1, 2)).square())
-    return apply_map(engine, "W2", hidden, width, weight_std(stack))
+    record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / stack.ffn_width)
+    record.layer("ffn_hidden_max_sq", hidden.detach().abs().amax((1, 2)).square())
+    return apply_weight(stack, engine, "W2", hidden)
 
 
-def sequence_loss(logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"]) -> Tensor:
-    """Cross-entropy in nats, averaged over the positions of each draw."""
-    return F.cross_entropy(logits.mT, labels, reduction="none").mean(1)
+def sequence_loss(
+    logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"], smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy in nats, averaged over the positions of each draw; the target is spread by `smoothing`."""
+    return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
 
 
 def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws tokens"]) -> Record:
@@ -105,44 +167,55 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     """
     record = Record()
     inputs = inputs.detach().requires_grad_()
-    x = total = inputs
+    composition = stack.composition
+    x = total = second = inputs
     for layer in range(1, stack.depth + 1):
-        x, total = sublayer(stack, layer, x, lambda rows: uniform_attention(stack, engine, rows))
+        x, total, added = sublayer(stack, layer, engine, x, lambda rows: uniform_attention(stack, engine, rows))
+        second = second + added if composition.second_stream else second
         record.layer("attention_energy", _energy(total))
-        x, total = sublayer(stack, layer, x, lambda rows: feed_forward(stack, engine, record, rows))
+        x, total, added = sublayer(stack, layer, engine, x, lambda rows: feed_forward(stack, engine, record, rows))
+        second = second + added if composition.second_stream else second
         energy = _energy(total)
         record.layer("hidden_energy", energy)
-        record.layer("token_correlation", _correlation(total, energy))
-    output = layer_norm(x) if stack.composition.final_norm else x
-    logits = apply_map(engine, "Wemb", output, stack.vocab, stack.output_scale * stack.width**-0.5)
-    loss = sequence_loss(logits, labels)
+        record.layer("token_correlation", _correlation(total, energy, stack.sequences))
+    if composition.second_stream:
+        output = x + (normalize(stack, second) if composition.final_norm else second)
+    else:
+        output = normalize(stack, x) if composition.final_norm else x
+    counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
+    logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
+    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing)
     input_gradient, output_gradient, last_gradient = torch.autograd.grad(loss.sum(), (inputs, output, total))
 
     record.network("loss", loss.detach())
     record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
-    normed = stack.composition.normalized_output
-    _last_norm(record, total.detach(), output_gradient, last_gradient, normed=normed)
-    for role in ("W1", "W2", "WV"):
+    _last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=labels[0, counted].numel())
+    for role in weight_shapes(stack):
         for value in engine.gradients.of(role).unbind(1):
             record.layer(f"grad_sq_{role}", value)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0])
     return record
 
 
-def _last_norm(record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, normed: bool) -> None:
+def _last_norm(
+    stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
+) -> None:
     """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
-    tokens, width = total.shape[1:]
+    width = total.shape[2]
     scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
-    jacobian = width**0.5 / centred if normed else torch.ones_like(scale)
+    centred = scale if stack.normalization == "rms" else centred
+    smoothed = [(norm.square() + stack.norm_epsilon * width).sqrt() for norm in (centred, scale)]
+    centred, scale = smoothed if stack.norm_epsilon else (centred, scale)
+    jacobian = width**0.5 / centred if stack.composition.normalized_output else torch.ones_like(scale)
     record.network("norm_jacobian", jacobian.mean(1))
     record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
-    # The loss averages over n positions, so a position's own gradient is n times its share.
-    loss_sq, pulled_sq = (tokens**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
+    # The loss averages over its positions, so a position's own gradient is so many times its share.
+    loss_sq, pulled_sq = (positions**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
     jacobian_sq, hidden_sq = jacobian.square(), record.hidden_sq
-    record.network("loss_gradient_sq", loss_sq.mean(1))
-    record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).mean(1))
-    record.network("chain_positions_sq", (hidden_sq * pulled_sq).mean(1))
-    record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).mean(1))
+    record.network("loss_gradient_sq", loss_sq.sum(1) / positions)
+    record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
+    record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
+    record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)
 
 
 def _energy(x: Stream) -> Float[Tensor, " draws"]:
@@ -150,10 +223,12 @@ def _energy(x: Stream) -> Float[Tensor, " draws"]:
     return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
 
 
-def _correlation(x: Stream, energy: Float[Tensor, " draws"]) -> Float[Tensor, " draws"]:
+def _correlation(x: Stream, energy: Float[Tensor, " draws"], sequences: int) -> Float[Tensor, " draws"]:
     x = x.detach()
-    tokens, width = x.shape[-2:]
+    rows, width = x.shape[-2:]
+    tokens = rows // sequences
     if tokens == 1:
         return torch.full_like(x[:, 0, 0], torch.nan)
-    whole = torch.linalg.vector_norm(x.sum(1), dim=1).square() / (tokens * width)
+    sums = x.view(len(x), sequences, tokens, width).sum(2)
+    whole = torch.linalg.vector_norm(sums, dim=(1, 2)).square() / (rows * width)
     return (whole - energy) / (tokens - 1)

@@ -132,17 +132,54 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
 def network_inputs(
     cell: Cell, engine: Engine
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]:
-    """x_0 and labels of a batch: Gaussian tokens and uniform labels, or windows of the cell's text."""
+    """x_0 and labels of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
     stack, generator = cell.stack, engine.generator
-    x = torch.randn(engine.draws, stack.tokens, stack.width, generator=generator, **engine.like)
-    shape = (engine.draws, stack.tokens)
+    x = torch.randn(engine.draws, stack.rows, stack.width, generator=generator, **engine.like)
+    shape = (engine.draws, stack.rows)
     if cell.text is None:
-        return x, torch.randint(stack.vocab, shape, generator=generator, device=generator.device)
-    window = torch.randint(len(cell.text.ids), shape[:1], generator=generator, device=generator.device)
-    first = torch.as_tensor(cell.text.first_occurrence, device=generator.device)[window]
-    labels = torch.as_tensor(cell.text.ids[:, 1:], device=generator.device)[window]
-    # A Gaussian table is needed only at the window's words: their first occurrences draw it, the others repeat it.
-    return x.gather(1, first[:, :, None].expand_as(x)), labels
+        x = _correlated(stack, x)
+        if stack.labels == "zipf":
+            ranks = torch.arange(1, stack.vocab + 1, device=generator.device, dtype=torch.float64)
+            labels = torch.multinomial(1 / ranks, engine.draws * stack.rows, replacement=True, generator=generator)
+            labels = labels.view(shape)
+        else:
+            labels = torch.randint(stack.vocab, shape, generator=generator, device=generator.device)
+        return _positioned(stack, engine, x), labels
+    batches = len(cell.text.ids) // stack.sequences
+    chosen = torch.randint(batches, shape[:1], generator=generator, device=generator.device)
+    first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=generator.device)[chosen]
+    ids = cell.text.batches(stack.sequences)[:, :, 1:].reshape(batches, stack.rows)
+    labels = torch.as_tensor(ids, device=generator.device)[chosen]
+    # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
+    return _positioned(stack, engine, x.gather(1, first[:, :, None].expand_as(x))), labels
+
+
+def _correlated(stack: Stack, x: Tensor) -> Tensor:
+    """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
+    gram = stack.gram
+    if gram is None and stack.input_correlation == 0.0:
+        return x
+    if gram is None:
+        gram = np.full((stack.tokens, stack.tokens), stack.input_correlation)
+        np.fill_diagonal(gram, 1.0)
+    # Of the symmetric root, since a Gram matrix may be singular.
+    values, vectors = np.linalg.eigh(gram)
+    root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
+    return (root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x)
+
+
+def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
+    """Inputs with their positions added: a network's sequences have the same."""
+    if stack.positions == "none":
+        return x
+    if stack.positions == "learned":
+        shape = (engine.draws, stack.tokens, stack.width)
+        positions = torch.randn(shape, generator=engine.generator, **engine.like)
+    else:
+        even = torch.arange(0, stack.width, 2, device=x.device, dtype=torch.float64)
+        angles = torch.arange(stack.tokens, device=x.device)[:, None] * 10000 ** (-even / stack.width)
+        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(x.dtype)[None]
+    return x + positions.repeat(1, stack.sequences, 1)
 
 
 def check_count(name: str, value: object, least: int) -> None:

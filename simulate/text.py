@@ -25,10 +25,14 @@ class TextWindows:
     digest: str
     source: str
 
-    @property
-    def first_occurrence(self) -> NDArray[np.int64]:
-        """For every input position the first position of the window that holds the same word, (windows, n)."""
-        words = self.ids[:, :-1]
+    def batches(self, sequences: int) -> NDArray[np.int64]:
+        """So many consecutive windows at a time, (batches, sequences, n + 1); what is left over is not used."""
+        count = len(self.ids) // sequences
+        return self.ids[: count * sequences].reshape(count, sequences, -1)
+
+    def first_occurrence(self, sequences: int = 1) -> NDArray[np.int64]:
+        """For every input of a batch the first place that holds the same word, (batches, sequences * n)."""
+        words = self.batches(sequences)[:, :, :-1].reshape(len(self.ids) // sequences, -1)
         return np.argmax(words[:, :, None] == words[:, None, :], axis=2)
 
 

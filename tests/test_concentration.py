@@ -82,7 +82,9 @@ def test_the_papers_pair_at_its_width():
     assert post == pytest.approx(0.0457, abs=1e-4)
     assert pre < 0.125
     assert float(excess_probability(Stack(width=128), 0.1)) > 0.125, "but not at every width"
-    with pytest.raises(ValueError, match="^stack must be Pre-LN with tokens 1, got 'pre' with tokens 8"):
+    with pytest.raises(
+        ValueError, match="^stack must be Pre-LN with tokens 1 in the paper's setting, got {'placement': 'pre'}"
+    ):
         excess_probability(Stack(placement="pre"), 0.1)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from theory.gaussian import cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap, softmax_overlap_curve
+from theory.gaussian import SoftmaxOverlap, cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap
+from theory.kernels import correlation_curve
 
 
 def over_pair(function, correlation):
@@ -80,11 +81,30 @@ def test_overlap_limits():
     assert (1 - softmax_overlap(1.0, 300.0, 50)) * 300 == pytest.approx(kappa, rel=5e-3)
 
 
+@pytest.mark.parametrize("correlation", [-0.6, 0.0, 0.7, 1.0])
+def test_overlap_of_logits_of_two_sizes(correlation):
+    """Two softmaxes over three classes, by sampling: 4 standard errors of 4 numbers, seen to fail with one size."""
+    u, v = np.random.default_rng(0).normal(size=(2, 400_000, 3))
+    first = special.softmax(0.5 * u, axis=1)
+    second = special.softmax(3.0 * (correlation * u + np.sqrt(1 - correlation**2) * v), axis=1)
+    products = (first * second).sum(1)
+    found = softmax_overlap(correlation, 0.5, 3, 3.0)
+    assert abs(products.mean() - found) < 4 * stats.sem(products)
+    assert found == pytest.approx(softmax_overlap(correlation, 3.0, 3, 0.5), abs=1e-10)
+    assert softmax_overlap(correlation, 1.0, 3, 1.0 + 1e-9) == pytest.approx(
+        softmax_overlap(correlation, 1.0, 3), abs=1e-8
+    )
+    if correlation:
+        assert abs(products.mean() - softmax_overlap(correlation, 0.5, 3)) > 4 * stats.sem(products)
+
+
 @pytest.mark.parametrize(("scale", "vocab"), [(1.0, 512), (0.1, 3), (16.0, 64)])
 def test_overlap_curve_interpolates_the_overlap(scale, vocab):
     correlation = np.array([-0.9, -0.2, 0.0, 0.1, 0.55, 0.9, 0.99, 1.0])
     direct = [softmax_overlap(float(c), scale, vocab) for c in correlation]
-    np.testing.assert_allclose(softmax_overlap_curve(scale, vocab)(correlation), direct, atol=1e-7 * max(direct))
+    np.testing.assert_allclose(
+        correlation_curve(SoftmaxOverlap(scale, vocab), 1.0)(correlation), direct, atol=1e-7 * max(direct)
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 5.0, 20.0])

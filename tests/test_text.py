@@ -16,14 +16,14 @@ def test_windows_and_labels(tmp_path):
     text = read_windows(write(tmp_path, "b a a\nc a b  d e\n"), tokens=3, vocab=4)
     # a: 3 times; b twice; then c before d and e by appearance: ids 1, 2, 3; the others are unknown, 0
     assert text.ids.tolist() == [[2, 1, 1, 3], [3, 1, 2, 0]]
-    assert text.first_occurrence.tolist() == [[0, 1, 1], [0, 1, 2]]
+    assert text.first_occurrence().tolist() == [[0, 1, 1], [0, 1, 2]]
     assert text.source == "text.txt"
 
 
 def test_unknown_words_are_one_word(tmp_path):
     text = read_windows(write(tmp_path, "x y x y x z w v"), tokens=7, vocab=2)
     assert text.ids.tolist() == [[1, 0, 1, 0, 1, 0, 0, 0]]
-    assert text.first_occurrence.tolist() == [[0, 1, 0, 1, 0, 1, 1]]
+    assert text.first_occurrence().tolist() == [[0, 1, 0, 1, 0, 1, 1]]
 
 
 def test_windows_cover_the_text_once(tmp_path):

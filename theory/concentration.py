@@ -115,8 +115,8 @@ def pre_energy_variance(stack: Stack) -> Array:
     Raises:
         ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
     """
-    if stack.placement != "pre" or stack.tokens != 1:
-        raise ValueError(f"stack must be Pre-LN with tokens 1, got {stack.placement!r} with tokens {stack.tokens}.")
+    if stack.placement != "pre" or stack.tokens != 1 or stack.relaxed:
+        raise ValueError(f"stack must be Pre-LN with tokens 1 in the paper's setting, got {stack.non_default()}.")
     prediction = predict(stack)
     attention, hidden = prediction["attention_energy"], prediction["hidden_energy"]
     before = np.concatenate([[1.0], hidden[:-1]])

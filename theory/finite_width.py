@@ -166,12 +166,12 @@ def corrections(stack: Stack) -> dict[str, Array]:
     tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized.
 
     Raises:
-        ValueError: the stack is not Post-LN.
+        ValueError: the stack is not Post-LN in the paper's setting.
     """
-    if stack.placement != "post":
+    if stack.placement != "post" or stack.relaxed:
         raise ValueError(
-            f"finite_width must be left out for placement {stack.placement!r}: it is known for 'post', and Pre-LN "
-            "means stay near large-width theory."
+            f"finite_width must be left out for {stack.non_default()}: it is known for placement 'post' in the "
+            "paper's setting; Pre-LN means stay near large-width theory."
         )
     found = coefficients()
     above = np.arange(stack.depth - 1, -1, -1.0)
@@ -187,9 +187,10 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
     Raises:
         ValueError: the stack is not Post-LN, or has no such layer.
     """
-    if stack.placement != "post" or not 1 <= layer <= stack.depth:
+    if stack.placement != "post" or stack.relaxed or not 1 <= layer <= stack.depth:
         raise ValueError(
-            f"layer must be one of a Post-LN stack, 1 to {stack.depth}, got {layer} at {stack.placement!r}."
+            f"layer must be one of a Post-LN stack in the paper's setting, 1 to {stack.depth}, got {layer} at "
+            f"{stack.non_default()}."
         )
     found = coefficients()
     share = (stack.depth - layer) / stack.width

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 from scipy.interpolate import make_interp_spline
@@ -52,11 +52,11 @@ def relu_slope_kernel(correlation: Entry) -> Entry:
 
 
 @lru_cache(maxsize=4096)
-def softmax_overlap(correlation: float, scale: float, vocab: int) -> float:
+def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: float | None = None) -> float:
     """E[p·p'] for p = softmax(a), p' = softmax(a'), exact for any V and scale by quadrature.
 
-    (a_v, a'_v) are independent over the V classes, each pair Gaussian with variance scale² and the given
-    correlation. From 1/S = ∫ exp(−tS) dt for both sums, with t = e^τ and u = e^υ,
+    (a_v, a'_v) are independent over the V classes, each pair Gaussian with standard deviations scale and other_scale
+    (the same, if None) and the given correlation. From 1/S = ∫ exp(−tS) dt for both sums, with t = e^τ and u = e^υ,
     E[p·p'] = V ∫∫ N(τ, υ) M(τ, υ)^(V−1) dτ dυ, where M = E[exp(−e^(τ+a) − e^(υ+a'))] and
     N = E[e^(τ+a) e^(υ+a') exp(−e^(τ+a) − e^(υ+a'))] over one pair. Given the part w that a and a' share, both factor.
 
@@ -66,31 +66,55 @@ def softmax_overlap(correlation: float, scale: float, vocab: int) -> float:
     >>> round(softmax_overlap(0.0, 1.0, 10), 9)  # independent rows: V · (1/V)²
     0.1
     """
-    if correlation == 1.0:
-        return _softmax_concentration(scale, vocab)
-    shared, own = scale * math.sqrt(abs(correlation)), scale * math.sqrt(1.0 - abs(correlation))
-    step = _step(own, vocab)
-    w, weights = _normal_rule(shared / step)
-    log_t = _log_t_grid(scale, vocab, step)
-    if len(w) * len(log_t) > _LARGEST_TABLE:
+    if other_scale is None or other_scale == scale:
+        if correlation == 1.0:
+            return _softmax_concentration(scale, vocab)
+        sides = [_side(correlation, scale, vocab)]
+    else:
+        sides = [_side(correlation, scale, vocab), _side(correlation, other_scale, vocab)]
+    # Nodes in w do for both sides if they do for the one that needs the more.
+    w, weights = normal_rule(max(side.shared / side.step for side in sides))
+    if len(w) * max(len(side.log_t) for side in sides) > _LARGEST_TABLE:
         raise ValueError(
             f"output_scale must be smaller for tokens this alike, got a logit scale of {scale:g} at correlation "
             f"{correlation:.6f}; the prediction's quadrature reaches a scale of about 50 there."
         )
-    miss, hit = _conditional_factors(own, log_t[0] - _TAIL * shared, log_t[-1] + _TAIL * shared)
-    points = log_t[:, None] + shared * w
-    p, n = miss(points), hit(points)
-    # A negative correlation shares the part w with opposite signs; the rule in w is symmetric.
-    p_other, n_other = (p, n) if correlation >= 0 else (p[:, ::-1], n[:, ::-1])
+    tables = [side.table(w) for side in sides]
+    (p, n), (p_other, n_other) = tables[0], tables[-1]
+    if correlation < 0:  # a and a' share w with opposite signs; the rule in w is symmetric
+        p_other, n_other = p_other[:, ::-1], n_other[:, ::-1]
     # 1 − M, kept as such: M^(V−1) needs it to relative accuracy when V is large.
     complement = (p @ weights)[:, None] + (p_other @ weights)[None, :] - (p * weights) @ p_other.T
     integrand = ((n * weights) @ n_other.T) * _power(complement, vocab - 1)
-    return float(vocab * trapezoid(trapezoid(integrand, dx=step), dx=step))
+    return float(vocab * trapezoid(trapezoid(integrand, dx=sides[-1].step), dx=sides[0].step))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two softmaxes: its logits' shared and own standard deviations, and its grid in ln t."""
+
+    shared: float
+    own: float
+    step: float
+    log_t: Array
+
+    def table(self, w: Array) -> tuple[Array, Array]:
+        """The factors of 1 − M and N at every ln t, given every w."""
+        reach = _TAIL * self.shared
+        miss, hit = _conditional_factors(self.own, self.log_t[0] - reach, self.log_t[-1] + reach)
+        points = self.log_t[:, None] + self.shared * w
+        return miss(points), hit(points)
+
+
+def _side(correlation: float, scale: float, vocab: int) -> _Side:
+    shared, own = scale * math.sqrt(abs(correlation)), scale * math.sqrt(1.0 - abs(correlation))
+    step = _step(own, vocab)
+    return _Side(shared, own, step, _log_t_grid(scale, vocab, step))
 
 
 def _softmax_concentration(scale: float, vocab: int) -> float:
     """`softmax_overlap` of a row with itself: E[p·p] = V ∫ E[e^(2(τ+a)) exp(−e^(τ+a))] M(τ)^(V−1) dτ."""
-    z, weights = _normal_rule(scale / _STEP)
+    z, weights = normal_rule(scale / _STEP)
     step = _step(scale, vocab)
     log_t = _log_t_grid(scale, vocab, step)
     s = np.minimum(log_t[:, None] + scale * z, 700.0)
@@ -98,17 +122,29 @@ def _softmax_concentration(scale: float, vocab: int) -> float:
     return float(vocab * trapezoid(twice * _power(_miss(s) @ weights, vocab - 1), dx=step))
 
 
-@lru_cache(maxsize=64)
-def softmax_overlap_curve(scale: float, vocab: int) -> Callable[[Array], Array]:
-    """`softmax_overlap` as a function of arrays of correlations, for many pairs of tokens.
+@dataclass(frozen=True, slots=True)
+class SoftmaxOverlap:
+    """`softmax_overlap` of logits σ_e √q z as a function of the two tokens' energies and their covariance."""
 
-    A Chebyshev interpolant in θ = arccos ρ, in which the overlap is smooth up to ρ = 1 at every scale.
-    """
-    degree = 24 + int(4 * scale)
-    curve = Chebyshev.interpolate(
-        lambda theta: np.array([softmax_overlap(float(np.cos(t)), scale, vocab) for t in theta]), degree, [0.0, np.pi]
-    )
-    return lambda correlation: curve(np.arccos(correlation))
+    output_scale: float
+    vocab: int
+
+    @property
+    def degree(self) -> int:
+        """Of an interpolant in arccos of the correlation, for energies up to 1."""
+        return 24 + int(4 * self.output_scale)
+
+    def __call__(self, first: float, second: float, covariance: float) -> float:
+        """The overlap."""
+        if first == second:
+            return softmax_overlap(_bounded(covariance / first), self.output_scale * math.sqrt(first), self.vocab)
+        scales = math.sqrt(first), math.sqrt(second)
+        correlation = _bounded(covariance / (scales[0] * scales[1]))
+        return softmax_overlap(correlation, self.output_scale * scales[0], self.vocab, self.output_scale * scales[1])
+
+
+def _bounded(correlation: float) -> float:
+    return min(1.0, max(-1.0, correlation))
 
 
 @lru_cache(maxsize=256)
@@ -121,7 +157,7 @@ def cross_entropy(scale: float, vocab: int) -> float:
     Raises:
         ValueError: scale is beyond `LARGEST_SCALE`.
     """
-    z, weights = _normal_rule(scale / _STEP)
+    z, weights = normal_rule(scale / _STEP)
     step = _step(scale, vocab)
     log_t = _log_t_grid(scale, vocab, step)
     survival = _power(_miss(log_t[:, None] + scale * z) @ weights, vocab)
@@ -145,7 +181,7 @@ def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
     return np.arange(low, high + step, step)
 
 
-def _normal_rule(density: float) -> tuple[Array, Array]:
+def normal_rule(density: float) -> tuple[Array, Array]:
     """Symmetric trapezoidal nodes and weights of N(0, 1), at least so many nodes per standard deviation, and 2.
 
     Raises:
@@ -167,7 +203,7 @@ def _conditional_factors(scale: float, low: float, high: float) -> tuple[Smooth,
     """
     if scale < 1e-7:
         return _miss, _hit
-    z, weights = _normal_rule(scale / _STEP)
+    z, weights = normal_rule(scale / _STEP)
     step = 0.1 * max(1.0, scale)
     s = np.arange(low - 2 * step, high + 3 * step, step)
     points = s[:, None] + scale * z

@@ -7,9 +7,11 @@ thousand layers a matter of milliseconds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.polynomial.chebyshev import Chebyshev
 from numpy.typing import NDArray
 
 
@@ -36,6 +38,13 @@ class Pair:
         return Pair(self.diagonal / other, self.off / other)
 
 
+PairFunction = Callable[[float, float, float], float]
+"""Of two variances and a covariance; equal functions of equal arguments should be equal objects, for the cache."""
+
+# Degree of an interpolant, and how many distinct pairs are computed one by one.
+_DEGREE = 32
+_MOST_PAIRS = 20_000
+
 # A Pair, or a float64 array of shape (..., n, n); Tokens says which.
 Kernel = Any
 # A float, or a float64 array of the batch shape.
@@ -49,8 +58,8 @@ class Tokens(Protocol):
     def count(self) -> int:
         """The number of tokens n."""
 
-    def scales(self, kernel: Kernel) -> Kernel:
-        """√(K_ii K_jj): what LayerNorm divides by."""
+    def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Kernel:
+        """√((K_ii + ε)(K_jj + ε)): what a norm divides by."""
 
     def correlation(self, kernel: Kernel) -> Kernel:
         """K_ij / √(K_ii K_jj), kept inside [−1, 1] against rounding."""
@@ -58,8 +67,17 @@ class Tokens(Protocol):
     def entrywise(self, function: Callable[..., Any], kernel: Kernel) -> Kernel:
         """A function of one entry (float or array) applied to every entry."""
 
-    def mean(self, kernel: Kernel) -> Kernel:
-        """The mean of all n² entries, as a kernel with that one value: uniform attention, both ways."""
+    def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
+        """A function of two variances and a covariance applied to (K_ii, K_jj, K_ij) for all i and j."""
+
+    def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
+        """K with K_ii times a factor."""
+
+    def attend(self, kernel: Kernel) -> Kernel:
+        """A K Aᵀ with the attention weights A."""
+
+    def attend_back(self, kernel: Kernel) -> Kernel:
+        """Aᵀ K A."""
 
     def total(self, kernel: Kernel) -> Number:
         """Σ_ij K_ij."""
@@ -67,11 +85,11 @@ class Tokens(Protocol):
     def diagonal(self, kernel: Kernel) -> Number:
         """The mean of K_ii."""
 
-    def inverse_root_diagonal(self, kernel: Kernel) -> Number:
-        """The mean of K_ii^(−1/2)."""
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Kernel) -> Number:
+        """The mean of a function (float or array) of K_ii."""
 
     def off_diagonal(self, kernel: Kernel) -> Number:
-        """The mean of K_ij over i ≠ j; NaN for one token."""
+        """The mean of K_ij over i ≠ j of one sequence; NaN for one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +98,8 @@ class Exchangeable:
 
     count: int
 
-    def scales(self, kernel: Pair) -> float:
-        return kernel.diagonal
+    def scales(self, kernel: Pair, epsilon: float = 0.0) -> float:
+        return kernel.diagonal + epsilon
 
     def correlation(self, kernel: Pair) -> Pair:
         return Pair(1.0, min(1.0, max(-1.0, kernel.off / kernel.diagonal)))
@@ -89,9 +107,18 @@ class Exchangeable:
     def entrywise(self, function: Callable[..., Any], kernel: Pair) -> Pair:
         return Pair(function(kernel.diagonal), function(kernel.off))
 
-    def mean(self, kernel: Pair) -> Pair:
+    def gaussian(self, function: PairFunction, kernel: Pair) -> Pair:
+        q = kernel.diagonal
+        return Pair(function(q, q, q), function(q, q, min(q, max(-q, kernel.off))))
+
+    def scale_diagonal(self, kernel: Pair, factor: float) -> Pair:
+        return Pair(kernel.diagonal * factor, kernel.off)
+
+    def attend(self, kernel: Pair) -> Pair:
         value = (kernel.diagonal + (self.count - 1) * kernel.off) / self.count
         return Pair(value, value)
+
+    attend_back = attend
 
     def total(self, kernel: Pair) -> float:
         return self.count * (kernel.diagonal + (self.count - 1) * kernel.off)
@@ -99,21 +126,29 @@ class Exchangeable:
     def diagonal(self, kernel: Pair) -> float:
         return kernel.diagonal
 
-    def inverse_root_diagonal(self, kernel: Pair) -> float:
-        return float(kernel.diagonal**-0.5)
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Pair) -> float:
+        return float(function(kernel.diagonal))
 
     def off_diagonal(self, kernel: Pair) -> float:
         return kernel.off if self.count > 1 else float("nan")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Labelled:
-    """Kernels of tokens that differ from one another (repeated words, ...), as arrays (..., n, n)."""
+    """Kernels of tokens that differ from one another (repeated words, a mask, ...), as arrays (..., n, n).
+
+    Attributes:
+        count: the number of tokens n, of all sequences.
+        attention: the weights A, (..., n, n), or None for uniform attention over all tokens.
+        sequences: into how many sequences of equal length the tokens fall, one after another.
+    """
 
     count: int
+    attention: NDArray[np.float64] | None = None
+    sequences: int = 1
 
-    def scales(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-        root = np.sqrt(np.diagonal(kernel, axis1=-2, axis2=-1))
+    def scales(self, kernel: NDArray[np.float64], epsilon: float = 0.0) -> NDArray[np.float64]:
+        root = np.sqrt(_diagonal(kernel) + epsilon)
         return root[..., :, None] * root[..., None, :]
 
     def correlation(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -122,8 +157,25 @@ class Labelled:
     def entrywise(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         return function(kernel)
 
-    def mean(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
+    def gaussian(self, function: PairFunction, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        variances = _diagonal(kernel)
+        common = float(variances.flat[0])
+        if np.allclose(variances, common, rtol=1e-12, atol=0.0):
+            return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
+        return _entry_by_entry(function, variances, self.correlation(kernel) * self.scales(kernel))
+
+    def scale_diagonal(self, kernel: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+        return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
+
+    def attend(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.attention is None:
+            return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
+        return self.attention @ kernel @ np.swapaxes(self.attention, -1, -2)
+
+    def attend_back(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.attention is None:
+            return self.attend(kernel)
+        return np.swapaxes(self.attention, -1, -2) @ kernel @ self.attention
 
     def total(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         return kernel.sum((-2, -1))
@@ -131,11 +183,55 @@ class Labelled:
     def diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count
 
-    def inverse_root_diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (np.diagonal(kernel, axis1=-2, axis2=-1) ** -0.5).mean(-1)
+    def diagonal_mean(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return function(_diagonal(kernel)).mean(-1)
 
     def off_diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        length = self.count // self.sequences
         trace = np.trace(kernel, axis1=-2, axis2=-1)
-        if self.count == 1:
+        if length == 1:
             return np.full_like(trace, np.nan)
-        return (self.total(kernel) - trace) / (self.count * (self.count - 1))
+        within = self.total(kernel * np.kron(np.eye(self.sequences), np.ones((length, length))))
+        return (within - trace) / (self.count * (length - 1))
+
+
+def _diagonal(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.diagonal(kernel, axis1=-2, axis2=-1)
+
+
+@lru_cache(maxsize=256)
+def correlation_curve(function: PairFunction, variance: float) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """A pair function at one variance, as a function of arrays of correlations ρ.
+
+    A Chebyshev interpolant in θ = arccos ρ, where an expectation over a Gaussian pair is smooth up to ρ = ±1.
+    """
+    degree = getattr(function, "degree", _DEGREE)
+    curve = Chebyshev.interpolate(
+        lambda theta: np.array([function(variance, variance, variance * float(np.cos(t))) for t in theta]),
+        degree,
+        [0.0, np.pi],
+    )
+    return lambda correlation: curve(np.arccos(correlation))
+
+
+def _entry_by_entry(
+    function: PairFunction, variances: NDArray[np.float64], kernel: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """A pair function at every distinct (K_ii, K_jj, K_ij).
+
+    Raises:
+        ValueError: there are too many of them.
+    """
+    first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    entries = np.stack([low, high, kernel], axis=-1).reshape(-1, 3)
+    # To 10 digits: kernels of equal tokens differ by rounding.
+    digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
+    distinct, where = np.unique(np.round(entries * digits), axis=0, return_inverse=True)
+    if len(distinct) > _MOST_PAIRS:
+        raise ValueError(
+            f"tokens must be fewer or alike for a prediction where their energies differ: {len(distinct)} distinct "
+            f"pairs, and at most {_MOST_PAIRS} are computed. Norms (normalization = 'layer') make energies equal."
+        )
+    found = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+    return found[where].reshape(kernel.shape)

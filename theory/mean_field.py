@@ -9,23 +9,45 @@ Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections
 O(L/d) in the first (Post-LN).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.gaussian import cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap, softmax_overlap_curve
-from theory.kernels import Exchangeable, Kernel, Labelled, Number, Pair, Tokens
+from theory.gaussian import SoftmaxOverlap, cross_entropy
+from theory.inputs import (
+    attention_pattern,
+    exchangeable_inputs,
+    gaussian_inputs,
+    is_exchangeable,
+    layer_tokens,
+    loss_positions,
+    position_means,
+    word_inputs,
+)
+from theory.kernels import Kernel, Labelled, Number, Tokens
 from theory.quantities import QUANTITIES
 from theory.stack import Stack
-
-Energies = dict[str, Number]
-Pullback = Callable[[Kernel], tuple[Kernel, Energies]]
-Branch = Callable[[Tokens, Kernel, float], tuple[Kernel, Pullback, Energies]]
+from theory.sublayers import (
+    Pullback,
+    Stream,
+    feed_forward,
+    joined,
+    normed,
+    read_out,
+    sublayer,
+    two_streams,
+    uniform_attention,
+)
+from theory.weights import weight_shapes
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
 _CHUNK_ENTRIES = 2_000_000
+
+# Dropped attention weights do not average out at finite n: the recursion is averaged over so many patterns.
+_PATTERNS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,145 +93,129 @@ def predict(stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_
         factors = corrections(stack)
         large = predict(stack, windows)
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
-    if windows is None:
-        return Prediction(stack, _recursion(stack, Exchangeable(stack.tokens), Pair(1.0, 0.0), None))
-    ids = np.asarray(windows)
-    if ids.ndim != 2 or ids.shape[0] < 1 or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
-        raise ValueError(
-            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), "
-            f"got {ids.dtype} of shape {ids.shape}."
-        )
-    size = max(1, _CHUNK_ENTRIES // (stack.tokens**2 * stack.depth))
-    chunks = [ids[start : start + size] for start in range(0, len(ids), size)]
-    parts = [_recursion(stack, Labelled(stack.tokens), *_word_kernels(chunk)) for chunk in chunks]
-    share = np.array([len(chunk) for chunk in chunks]) / len(ids)
+    generator = np.random.default_rng(0)
+    if windows is None and is_exchangeable(stack):
+        return Prediction(stack, _recursion(stack, *exchangeable_inputs(stack), generator))
+    kernel, same_label = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
+    if stack.attention_dropout:
+        repeats = -(-_PATTERNS // len(kernel))
+        kernel, same_label = np.repeat(kernel, repeats, axis=0), np.repeat(same_label, repeats, axis=0)
+    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth))
+    chunks = [slice(start, start + size) for start in range(0, len(kernel), size)]
+    parts = [_recursion(stack, tokens, kernel[chunk], same_label[chunk], generator) for chunk in chunks]
+    share = np.array([len(kernel[chunk]) for chunk in chunks]) / len(kernel)
     return Prediction(
         stack,
         {name: sum((w * part[name] for w, part in zip(share, parts, strict=True)), np.array(0.0)) for name in parts[0]},
     )
 
 
-def _word_kernels(ids: NDArray[np.integer]) -> tuple[Kernel, Kernel]:
-    """Input kernel of the words, and which pairs of positions share a label."""
-    words, labels = ids[:, :-1], ids[:, 1:]
-    return (words[:, :, None] == words[:, None, :]) * 1.0, (labels[:, :, None] == labels[:, None, :]) * 1.0
+def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The windows that make whole batches of sequences.
 
-
-def uniform_attention(tokens: Tokens, kernel: Kernel, gain: float) -> tuple[Kernel, Pullback, Energies]:
-    """Attention with zero queries and keys: every token receives the mean token times W^V."""
-    mean, power = tokens.mean(kernel), gain**2
-
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        return tokens.mean(gradient) * power, {"grad_sq_WV": tokens.total(mean * gradient)}
-
-    return mean * power, pullback, {}
-
-
-def relu_feed_forward(tokens: Tokens, kernel: Kernel, gain: float) -> tuple[Kernel, Pullback, Energies]:
-    """ReLU(x W1) W2 with square matrices of N(0, gain²/d) entries."""
-    correlation, power = tokens.correlation(kernel), gain**2
-    hidden = tokens.entrywise(relu_kernel, correlation) * tokens.scales(kernel) * power
-
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        below = gradient * tokens.entrywise(relu_slope_kernel, correlation) * power
-        energies = {"grad_sq_W2": tokens.total(hidden * gradient), "grad_sq_W1": tokens.total(kernel * below)}
-        return below * power, energies
-
-    return hidden * power, pullback, {"ffn_hidden_energy": tokens.diagonal(hidden)}
-
-
-def sublayer(
-    stack: Stack, layer: int, tokens: Tokens, kernel: Kernel, branch: Branch
-) -> tuple[Kernel, Kernel, Pullback, Energies]:
-    """One sub-layer: its output kernel, the kernel of the residual sum, its pullback, and what the branch records.
-
-    A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
-    squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric.
+    Raises:
+        ValueError: they are not integers of n + 1 columns, or too few.
     """
-    composition = stack.composition
-    alpha_sq, tau_sq = composition.residual(stack.depth) ** 2, composition.branch(stack.depth) ** 2
-    kappa_sq = composition.input_scale(layer) ** 2
-    into, into_scales = _normed(tokens, kernel, composition.input_norm)
-    made, branch_pullback, recorded = branch(tokens, into * kappa_sq, composition.gain(stack.depth))
-    out, out_scales = _normed(tokens, made, composition.output_norm)
-    total = kernel * alpha_sq + out * tau_sq
-    stream, stream_scales = _normed(tokens, total, composition.stream_norm)
-
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
-        gradient = gradient / stream_scales
-        below, energies = branch_pullback(gradient * tau_sq / out_scales)
-        return gradient * alpha_sq + below * kappa_sq / into_scales, energies
-
-    return stream, total, pullback, recorded
+    ids = np.asarray(windows)
+    least = stack.sequences
+    if ids.ndim != 2 or len(ids) < least or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), and at least "
+            f"{least}, got {ids.dtype} of shape {ids.shape}."
+        )
+    return ids[: len(ids) // least * least]
 
 
-def _normed(tokens: Tokens, kernel: Kernel, norm: bool) -> tuple[Kernel, Number]:
-    """A kernel after a norm, or after none, and what its gradient is divided by."""
-    scales = tokens.scales(kernel) if norm else 1.0
-    return kernel / scales, scales
+def output_gradient(stack: Stack, tokens: Tokens, output: Kernel, same_label: Kernel) -> Kernel:
+    """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
 
-
-def output_gradient(
-    stack: Stack, tokens: Tokens, correlation: Kernel, same_label: Kernel | None, root_energy: float
-) -> Kernel:
-    """Gradient kernel at the stack's output, for the cross-entropy averaged over the n positions.
-
-    G_ij = (σ_e²/n²) E⟨p_i − e_{y_i}, p_j − e_{y_j}⟩ with p the softmax of N(0, σ_e² q) logits of the tokens'
-    correlation, q their energy; the labels are independent of W_emb, so E p_i[y_j] = 1/V, and two labels agree with
-    probability 1/V (uniform) or as the text has it.
+    G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
+    share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
+    (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
     """
-    scale, vocab = stack.output_scale * root_energy, stack.vocab
-    if same_label is None:
-        overlap = tokens.entrywise(lambda rho: softmax_overlap(rho, scale, vocab), correlation)
-        same_label = Pair(1.0, 1.0 / vocab)
-    else:
-        overlap = softmax_overlap_curve(scale, vocab)(correlation)
-    return (overlap + same_label + -2.0 / vocab) * (stack.output_scale / tokens.count) ** 2
+    vocab, smoothing = stack.vocab, stack.label_smoothing
+    overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
+    targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
+    counted = loss_positions(stack)
+    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / counted.sum()) ** 2
+    return gradient if counted.all() else gradient * np.outer(counted, counted)
 
 
 def _recursion(
-    stack: Stack, tokens: Tokens, kernel: Kernel, same_label: Kernel | None
+    stack: Stack, tokens: Tokens, kernel: Kernel, same_label: Kernel, generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    """Every predicted quantity; `same_label` None stands for uniform independent labels of exchangeable tokens."""
-    composition = stack.composition
-    layers: dict[str, list[Number]] = {q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer}
-    pullbacks: list[Pullback] = []
-    residual = kernel
-    for layer in range(1, stack.depth + 1):
-        kernel, residual, pullback, _ = sublayer(stack, layer, tokens, kernel, uniform_attention)
-        pullbacks.append(pullback)
-        layers["attention_energy"].append(tokens.diagonal(residual))
-        kernel, residual, pullback, recorded = sublayer(stack, layer, tokens, kernel, relu_feed_forward)
-        pullbacks.append(pullback)
-        layers["hidden_energy"].append(tokens.diagonal(residual))
-        layers["token_correlation"].append(tokens.off_diagonal(residual))
-        layers["ffn_hidden_energy"].append(recorded["ffn_hidden_energy"])
-
-    output = tokens.correlation(residual)
-    # Where no norm stands before the output matrix, all tokens have one energy still: every branch keeps it so.
-    normed = composition.normalized_output
-    energy = 1.0 if normed else float(np.ravel(tokens.diagonal(residual))[0])
-    gradient = output_gradient(stack, tokens, output, same_label, energy**0.5)
-    last_scales = tokens.scales(residual) if normed else 1.0
-    values: dict[str, Number] = {
-        "loss": cross_entropy(stack.output_scale * energy**0.5, stack.vocab) + 0.0 * tokens.diagonal(output),
-        "grad_sq_Wemb": stack.width / stack.output_scale**2 * energy * tokens.total(output * gradient),
-        "loss_gradient_sq": stack.tokens**2 * tokens.diagonal(gradient),
-        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
-        "loss_through_norm_sq": stack.tokens**2 * tokens.diagonal(gradient / last_scales),
-        "norm_jacobian": tokens.inverse_root_diagonal(residual) if normed else 1.0 + 0.0 * tokens.diagonal(output),
-        "norm_jacobian_uncentred": tokens.inverse_root_diagonal(residual),
+    """Every predicted quantity; `same_label` holds the probabilities that two labels agree."""
+    layers: dict[str, list[Number]] = {
+        q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and not q.name.startswith("grad_sq_")
     }
-    if composition.final_norm:  # a normalized stream ends with one
-        gradient = gradient / last_scales
+    gradients: dict[str, list[Number]] = {role: [] for role in weight_shapes(stack)}
+    pullbacks: list[Pullback] = []
+    composition, batches = stack.composition, np.shape(kernel)[0] if isinstance(tokens, Labelled) else 1
+    stream, means = Stream(kernel), position_means(stack)
+    if means is not None:
+        stream = Stream(kernel, means)
+    if composition.second_stream:
+        stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
+    total, hidden = stream, kernel
+    branches = (uniform_attention(stack), "attention_energy"), (feed_forward(stack), "hidden_energy")
+    for layer in range(1, stack.depth + 1):
+        for branch, name in branches:
+            here = layer_tokens(stack, tokens, batches, generator)
+            if composition.second_stream:
+                passed = two_streams(stack, here, stream, branch)
+            else:
+                passed = sublayer(stack, layer, here, stream, branch)
+            stream, total, hidden = passed.stream, passed.total, passed.inner
+            pullbacks.append(passed.pullback)
+            layers[name].append(tokens.diagonal(total.kernel))
+        layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
+        layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+
+    output, pullback = read_out(stack, tokens, stream)
+    pullbacks.append(pullback)
+    gradient = output_gradient(stack, tokens, output, same_label)
+    normalized = composition.normalized_output
+    _, last_scales = normed(stack, tokens, total, normalized)
+    # Own gradients: the loss averages over positions, so a position's own is P times its share.
+    positions = float(loss_positions(stack).sum())
+    own, through = gradient * positions, gradient * positions / last_scales
+    uncentred, jacobian = (
+        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
+        for one in (total.kernel, total.centred() if stack.normalization == "layer" else total.kernel)
+    )
+    values: dict[str, Number] = {
+        "loss": _loss(stack, tokens, output),
+        "grad_sq_Wemb": stack.width / stack.output_scale**2 * tokens.total(output * gradient),
+        "loss_gradient_sq": tokens.count * tokens.diagonal(own),
+        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
+        "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
+        "norm_jacobian": jacobian if normalized else 1.0 + 0.0 * jacobian,
+        "norm_jacobian_uncentred": uncentred,
+    }
+    for name in ("chain_positions_sq", "chain_jacobian_sq"):
+        values[name] = stack.ffn_width * tokens.count * tokens.diagonal(hidden * through)
     for pullback in reversed(pullbacks):
         gradient, energies = pullback(gradient)
-        for name, value in energies.items():
-            layers[name].append(stack.width * value)
-    for name in ("grad_sq_W1", "grad_sq_W2", "grad_sq_WV"):  # collected from the top down
-        layers[name].reverse()
-    values["input_gradient_sq"] = stack.tokens * tokens.diagonal(gradient)
-    for name in ("chain_positions_sq", "chain_jacobian_sq"):
-        values[name] = stack.width * layers["ffn_hidden_energy"][-1] * values["loss_through_norm_sq"]
+        for role, value in energies.items():
+            gradients[role].append(stack.width * value)
+    values["input_gradient_sq"] = tokens.count * tokens.diagonal(
+        gradient if not composition.second_stream else joined(gradient, tokens.count)
+    )
+    layers |= {f"grad_sq_{role}": collected[::-1] for role, collected in gradients.items()}  # from the top down
     batch_axis = -1 if isinstance(tokens, Labelled) else ()
     return {name: np.mean(np.array(value), axis=batch_axis) for name, value in (values | layers).items()}
+
+
+def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:
+    """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
+
+    def at(energies: Any) -> Any:
+        if isinstance(energies, float):
+            return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
+        counted = energies[..., loss_positions(stack) > 0]
+        distinct, where = np.unique(np.round(counted, 12), return_inverse=True)
+        each = np.array([cross_entropy(stack.output_scale * float(q) ** 0.5, stack.vocab) for q in distinct])
+        return each[where].reshape(counted.shape)
+
+    return tokens.diagonal_mean(at, output)

@@ -28,6 +28,8 @@ class Composition:
         output_norm: whether what the branch returns is normalized.
         stream_norm: whether the residual sum is normalized.
         final_norm: whether a norm stands between the last layer and the output matrix.
+        second_stream: whether branches are also added up in a stream of their own that no norm touches but the final
+            one; the output matrix is given the sum of both.
         residual: α as a function of the depth L.
         branch: τ as a function of the depth L.
         gain: β as a function of the depth L: the standard deviation of W^V, W1 and W2 is β d^(−1/2).
@@ -40,6 +42,7 @@ class Composition:
     output_norm: bool = False
     stream_norm: bool = False
     final_norm: bool = False
+    second_stream: bool = False
     residual: Scale = _one
     branch: Scale = _one
     gain: Scale = _one
@@ -74,6 +77,10 @@ COMPOSITIONS: dict[str, Composition] = {
         final_norm=True,
         input_scale=lambda layer: layer**-0.5,
     ),
+    "residual": Composition(
+        title="ResiDual", source="Xie et al. (2023)", stream_norm=True, final_norm=True, second_stream=True
+    ),
+    "rezero": Composition(title="ReZero", source="Bachlechner et al. (2021)", branch=lambda _: 0.0),
     "unnormed": Composition(title="no norm", source="Hayou et al. (2021)", branch=lambda depth: depth**-0.5),
 }
 """By the value of `Stack.placement`."""

@@ -50,6 +50,8 @@ QUANTITIES: dict[str, Quantity] = {
         _weight_gradient("W1", "the first feed-forward matrix"),
         _weight_gradient("W2", "the second feed-forward matrix"),
         _weight_gradient("WV", "the value matrix"),
+        _weight_gradient("WO", "the matrix after attention, where there is one"),
+        _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
         _weight_gradient("Wemb", "the output matrix"),
         Quantity(
             name="loss_gradient_sq",
@@ -61,12 +63,12 @@ QUANTITIES: dict[str, Quantity] = {
         ),
         Quantity(
             name="ffn_hidden_energy",
-            meaning="||h||^2/d averaged over tokens, h = ReLU(x W1)",
+            meaning="mean square of the feed-forward units, ReLU(x W1) in the paper, averaged over tokens",
             per_layer=True,
         ),
         Quantity(
             name="ffn_hidden_max_sq",
-            meaning="the largest squared entry of h = ReLU(x W1) over entries and tokens",
+            meaning="the largest squared feed-forward unit over units and tokens",
             per_layer=True,
             predicted=False,
         ),

@@ -94,8 +94,11 @@ def one_token_mean(stack: Stack) -> float:
         ValueError: the stack is not Post-LN with one token and a width of at least 4: at 3 the mean is infinite, at 2
             all is 0.
     """
-    if stack.placement != "post" or stack.tokens != 1 or stack.width < 4:
-        raise ValueError(f"stack must be Post-LN with tokens 1 and width at least 4, got {stack.non_default()}.")
+    if stack.placement != "post" or stack.tokens != 1 or stack.width < 4 or stack.relaxed:
+        raise ValueError(
+            f"stack must be Post-LN in the paper's setting with tokens 1 and width at least 4, got "
+            f"{stack.non_default()}."
+        )
     width, vocab = stack.width, stack.vocab
     shares, weights = hidden_energy_law(width)
     inverse = np.array([_inverse_moment(width - 1, width / share) for share in shares])

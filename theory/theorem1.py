@@ -153,6 +153,8 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
     """
     if stack.placement not in PAPER:
         raise ValueError(f"placement must be {' or '.join(map(repr, PAPER))} for Theorem 1, got {stack.placement!r}.")
+    if stack.relaxed:
+        raise ValueError(f"stack must be in the paper's setting for Theorem 1, got one with {stack.relaxed}.")
     if head_norm is None:
         t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
         gradient = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())(

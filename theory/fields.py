@@ -1,0 +1,82 @@
+"""Kinds of fields of a `theory.Stack`: what values they take, and the one error for those they do not."""
+
+import json
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+
+def choice(default: str, allowed: Sequence[str], about: str) -> Any:
+    """One of several words."""
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+        return value
+
+    return field(default=default, metadata={"help": about, "check": check, "choices": tuple(allowed)})
+
+
+def integer(default: int, least: int, about: str) -> Any:
+    """An integer of at least `least`."""
+
+    def check(name: str, value: object) -> int:
+        try:
+            number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            number = least - 1
+        if number < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        return number
+
+    return field(default=default, metadata={"help": about, "check": check})
+
+
+def real(default: float, about: str, *, allowed: str, low: float = -math.inf, high: float = math.inf) -> Any:
+    """A finite number from `low` to `high`, of which an error says `allowed`.
+
+    >>> real(1.0, "a scale", allowed="a number above 0", low=5e-324).metadata["check"]("scale", 2)
+    2.0
+    """
+
+    def check(name: str, value: object) -> float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if not (math.isfinite(number) and low <= number <= high):
+            raise ValueError(f"{name} must be {allowed}, got {value!r}.")
+        return number
+
+    return field(default=default, metadata={"help": about, "check": check})
+
+
+def matrix(about: str) -> Any:
+    """A Gram matrix, kept as the text of a JSON list of rows so that tables and files can hold it, "" for none."""
+
+    def check(name: str, value: object) -> str:
+        if isinstance(value, str) and not value:
+            return value
+        try:
+            rows = np.array(json.loads(value) if isinstance(value, str) else value, dtype=float)
+        except (TypeError, ValueError):
+            rows = np.empty(0)
+        square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] and np.isfinite(rows).all()
+        if not square or not np.array_equal(rows, rows.T) or (rows.diagonal() <= 0).any() or not _positive(rows):
+            raise ValueError(
+                f"{name} must be a symmetric positive semidefinite matrix with a positive diagonal, as a list of rows "
+                f'such as "[[1, 0.5], [0.5, 1]]", got {value!r}.'
+            )
+        return json.dumps(rows.tolist())
+
+    return field(default="", metadata={"help": about, "check": check})
+
+
+def _positive(rows: Any) -> bool:
+    """Whether no eigenvalue is negative beyond rounding."""
+    eigenvalues = np.linalg.eigvalsh(rows)
+    return bool(eigenvalues[0] >= -1e-12 * eigenvalues[-1])

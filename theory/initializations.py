@@ -1,0 +1,39 @@
+"""Initializations: how large the entries of a layer's matrices are."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Initialization:
+    """How matrices of shape (d_in, d_out) are drawn.
+
+    Attributes:
+        gain: variance of an entry times d_in, of a role ("W1", ...), d_in and d_out.
+        uniform: whether entries are uniform, of that variance, and not normal.
+        source: where it is from.
+    """
+
+    gain: Callable[[str, int, int], float]
+    uniform: bool = False
+    source: str
+
+
+def _pytorch(role: str, d_in: int, d_out: int) -> float:
+    # The three of queries, keys and values are one (3d, d) matrix to `xavier_uniform_`: 2/(3d + d).
+    return 0.5 if role == "WV" else 1 / 3
+
+
+INITIALIZATIONS: dict[str, Initialization] = {
+    "xavier_normal": Initialization(
+        gain=lambda _, d_in, d_out: 2 * d_in / (d_in + d_out), source="Glorot and Bengio (2010)"
+    ),
+    "xavier_uniform": Initialization(
+        gain=lambda _, d_in, d_out: 2 * d_in / (d_in + d_out), uniform=True, source="Glorot and Bengio (2010)"
+    ),
+    "fan_in": Initialization(gain=lambda *_: 1.0, source="LeCun et al. (1998)"),
+    "he": Initialization(gain=lambda *_: 2.0, source="He et al. (2015)"),
+    # Its biases have an energy of 1/(3 d) per coordinate, which is nothing at large width; they are left out.
+    "pytorch": Initialization(gain=_pytorch, uniform=True, source="torch.nn.TransformerEncoderLayer as constructed"),
+}
+"""By the value of `Stack.initialization`."""

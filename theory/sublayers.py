@@ -1,0 +1,206 @@
+"""The rules of one sub-layer: what it does to the kernel of its tokens, and to the gradient's on the way back.
+
+Every rule returns its output kernel and its pullback, which maps the gradient kernel at the output to the one at the
+input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights it passes, with Q the kernel of their inputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.activations import ACTIVATIONS
+from theory.kernels import Kernel, Number, Tokens
+from theory.stack import Stack
+from theory.weights import gain, weight_shapes
+
+Energies = dict[str, Number]
+Pullback = Callable[[Kernel], tuple[Kernel, Energies]]
+Branch = Callable[[Tokens, Kernel], tuple[Kernel, Pullback, Kernel]]
+"""From the kernel that the branch is given to its output, its pullback, and the kernel of what is inside it."""
+
+
+def uniform_attention(stack: Stack) -> Branch:
+    """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
+    gains = {role: gain(stack, role) for role in weight_shapes(stack)}
+    value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback, Kernel]:
+        mean = tokens.attend(kernel)
+        values = mean * value_gain
+
+        def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+            below = gradient * projection_gain
+            energies = {"WO": tokens.total(values * gradient)} if "WO" in gains else {}
+            energies["WV"] = tokens.total(mean * below)
+            return tokens.attend_back(below) * value_gain, energies
+
+        return values * projection_gain, pullback, values
+
+    return branch
+
+
+def feed_forward(stack: Stack) -> Branch:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+    activation, ratio, gated = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width, stack.ffn == "gated"
+    first, second = gain(stack, "W1"), gain(stack, "W2")
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback, Kernel]:
+        before = kernel * first
+        active = activation.kernel(tokens, before)
+        hidden = active * before if gated else active
+
+        def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+            above, slope = gradient * second, activation.slope_kernel(tokens, before)
+            energies = {"W2": tokens.total(hidden * gradient) * ratio}
+            below = above * (active if gated else slope)
+            energies["W1"] = tokens.total(kernel * below)
+            if gated:
+                to_gate = above * slope * before
+                energies["WG"] = tokens.total(kernel * to_gate)
+                below = below + to_gate
+            return below * first, energies
+
+        return hidden * second, pullback, hidden
+
+    return branch
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """What the recursion knows of the tokens between two sub-layers.
+
+    Attributes:
+        kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
+        means: the mean of each token's coordinates, (N,) or (2N,), which LayerNorm removes and sinusoidal positions
+            have; None where it vanishes like d^(−1/2), as after every random matrix.
+    """
+
+    kernel: Kernel
+    means: NDArray[np.float64] | None = None
+
+    def centred(self) -> Kernel:
+        """The kernel of x_i less its mean."""
+        return self.kernel if self.means is None else self.kernel - np.outer(self.means, self.means)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """What one sub-layer did.
+
+    Attributes:
+        stream: after it.
+        total: the residual sum; of two streams the normalized one's.
+        pullback: from the gradient kernel of the stream after it to that before it.
+        inner: the kernel of what is inside the branch: hidden units, or values.
+    """
+
+    stream: Stream
+    total: Stream
+    pullback: Pullback
+    inner: Kernel
+
+
+def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
+    """One sub-layer of one stream.
+
+    A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
+    squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric. Dropout
+    divides the energy of each token's branch by 1 − p, both ways, and leaves products of two tokens alone.
+    """
+    composition = stack.composition
+    alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
+    kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
+    into, into_scales = normed(stack, tokens, stream, composition.input_norm)
+    made, branch_pullback, inner = branch(tokens, into.kernel * kappa_sq)
+    out, out_scales = normed(stack, tokens, Stream(made), composition.output_norm)
+    total = Stream(
+        stream.kernel * alpha**2 + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq,
+        None if stream.means is None else stream.means * alpha,
+    )
+    after, after_scales = normed(stack, tokens, total, composition.stream_norm)
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        gradient = gradient / after_scales
+        dropped = tokens.scale_diagonal(gradient, 1.0 / kept)
+        below, energies = branch_pullback(dropped * tau_sq / out_scales)
+        return gradient * alpha**2 + below * kappa_sq / into_scales, energies
+
+    return Passed(after, total, pullback, inner)
+
+
+def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[Stream, Number]:
+    """A stream after a norm, or after none, and what its gradient kernel is divided by."""
+    if not norm:
+        return stream, 1.0
+    kernel, means = stream.kernel, stream.means
+    if stack.normalization == "layer":
+        kernel, means = stream.centred(), None
+    scales = tokens.scales(kernel, stack.norm_epsilon)
+    if means is not None:
+        means = means / np.sqrt(np.diagonal(scales, axis1=-2, axis2=-1))
+    return Stream(kernel / scales, means), scales
+
+
+def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
+    """One sub-layer of two streams: y = f(p) is added to p, which is normalized, and to u.
+
+    What one stream's rules do to both, and to their products p_i·u_j.
+    """
+    n = tokens.count
+    made, branch_pullback, inner = branch(tokens, stream.kernel[..., :n, :n])
+    summed = stream.kernel + np.tile(tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout)), (2, 2))
+    main = Stream(summed[..., :n, :n], None if stream.means is None else stream.means[:n])
+    after, scales = normed(stack, tokens, main, stack.composition.stream_norm)
+    root = np.sqrt(np.diagonal(scales * np.ones((n, n)), axis1=-2, axis2=-1))
+    both_scales = _outer(np.concatenate([root, np.ones_like(root)], axis=-1))
+    kernel, means = summed / both_scales, None
+    if stream.means is not None:
+        # Of the products p_i·u_j the norm of p removes the product of the two means.
+        p_mean, u_mean = stream.means[:n], stream.means[n:]
+        gone = np.zeros(n) if after.means is None else after.means
+        across = (p_mean / root - gone)[..., :, None] * u_mean
+        kernel[..., :n, n:] -= across
+        kernel[..., n:, :n] -= np.swapaxes(across, -1, -2)
+        means = np.concatenate([np.broadcast_to(gone, root.shape), np.broadcast_to(u_mean, root.shape)], axis=-1)
+        means = means.reshape(-1, 2 * n)[0]
+    kernel[..., :n, :n] = after.kernel
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        gradient = gradient / both_scales
+        below, energies = branch_pullback(tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout)))
+        gradient[..., :n, :n] += below
+        return gradient, energies
+
+    return Passed(Stream(kernel, means), main, pullback, inner)
+
+
+def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
+    """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
+    final_norm = stack.composition.final_norm
+    if not stack.composition.second_stream:
+        output, scales = normed(stack, tokens, stream, final_norm)
+        return output.kernel, lambda gradient: (gradient / scales, {})
+    n = tokens.count
+    kernel = stream.kernel.copy()
+    second = Stream(kernel[..., n:, n:], None if stream.means is None else stream.means[n:])
+    after, scales = normed(stack, tokens, second, final_norm)
+    root = np.sqrt(np.diagonal(scales * np.ones((n, n)), axis1=-2, axis2=-1))
+    if stream.means is not None and stack.normalization == "layer":
+        across = stream.means[:n, None] * stream.means[n:]
+        kernel[..., :n, n:] -= across
+        kernel[..., n:, :n] -= across.T
+    both_scales = _outer(np.concatenate([np.ones_like(root), root], axis=-1))
+    kernel = kernel / both_scales
+    kernel[..., n:, n:] = after.kernel
+    return joined(kernel, n), lambda gradient: (np.tile(gradient, (2, 2)) / both_scales, {})
+
+
+def joined(kernel: Kernel, count: int) -> Kernel:
+    """The kernel of p + u from that of the 2N tokens p and u; for gradients, what both together pass on."""
+    return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))
+
+
+def _outer(root: NDArray[np.float64]) -> NDArray[np.float64]:
+    return root[..., :, None] * root[..., None, :]
