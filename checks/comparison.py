@@ -37,7 +37,7 @@ def in_large_width(stack: Stack) -> bool:
     The corrections are O(L/d) in the first layers, O(n/d) from the overlap of a matrix with its n inputs (the output
     matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`.
     """
-    layers_and_tokens = max(stack.depth, stack.tokens / 5) / stack.width
+    layers_and_tokens = max(stack.depth, stack.rows / 5) / stack.width
     return max(layers_and_tokens, output_correction(stack)) <= LARGE_WIDTH
 
 

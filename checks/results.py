@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from checks.comparison import cell_fields
 from checks.statistics import estimate
 from checks.verdict import Verdict
 from simulate import Samples
@@ -26,7 +25,8 @@ class Results:
     Attributes:
         command: what reproduces it.
         verdicts: its verdicts.
-        cells: per cell its name, fields, seed, number of draws, and mean and sem of every quantity of `KEPT`.
+        cells: per cell its name, what its Stack has that is not default, text, seed, number of draws, and mean and sem
+            of every quantity of `KEPT`.
     """
 
     command: str
@@ -47,7 +47,8 @@ def results(verdicts: Iterable[Verdict], cells: Sequence[Samples], command: str)
 def _cell(samples: Samples) -> dict[str, Any]:
     kept = {name: estimate(samples[name][:, -1]) for name in KEPT}
     numbers = {name: {"mean": float(e.mean), "sem": float(e.sem)} for name, e in kept.items()}
-    named = {"name": samples.cell.name} | cell_fields(samples)
+    text = "" if samples.cell.text is None else samples.cell.text.source
+    named = {"name": samples.cell.name, "stack": samples.stack.non_default(), "text": text}
     return named | {"seed": int(samples.seeds[0]), "draws": samples.draws} | numbers
 
 

@@ -1,12 +1,15 @@
 """Cells that differ in one field alone, as tables for the figures of scaling."""
 
+from dataclasses import fields
+
 import numpy as np
 import pandas as pd
 
 from checks.fits import local_exponents
+from theory import Stack
 from theory.stack import TITLES
 
-_FIXED = ("width", "depth", "tokens", "output_scale")
+_FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:

@@ -32,6 +32,7 @@ class Verdict:
         note: what the numbers are.
         bootstrap: the 95% interval by resampling draws, beside the one by normal theory, for exponents.
         cells: the names of the cells behind it.
+        relaxed: how its networks leave the paper's setting, "" if they do not.
     """
 
     claim: str
@@ -47,6 +48,7 @@ class Verdict:
     note: str = ""
     bootstrap: tuple[float, float] | None = None
     cells: tuple[str, ...] = ()
+    relaxed: str = ""
 
     @property
     def words(self) -> str:

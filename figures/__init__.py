@@ -7,6 +7,7 @@ from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
 from figures.placements import placements
 from figures.profile import layer_profile
+from figures.relaxations import relaxations
 from figures.scaling import scaling
 from figures.slack import slack
 from figures.style import style
@@ -19,6 +20,7 @@ __all__ = [
     "layer_profile",
     "local_exponents",
     "placements",
+    "relaxations",
     "scaling",
     "slack",
     "style",

@@ -91,6 +91,30 @@ class Compare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Relax:
+    """Switch the paper's assumptions off in turn and together: what changes, and whether theory still predicts it."""
+
+    out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
+    base: Annotated[Stack, Flag(name="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
+    widths: Annotated[tuple[str, ...], Flag(help="for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+        "128:1024:x2",
+    )
+    depths: Annotated[tuple[str, ...], Flag(help="for the exponent in L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+        "2:16:x2",
+    )
+    draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
+    seed: Annotated[int, Flag(help="root seed")] = 0
+    workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.relaxing import relax
+
+        sizes = self.widths, self.depths
+        return relax(self.out, self.base, *sizes, draws=self.draws, seed=self.seed, workers=self.workers)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Claims:
     """List the paper's statements, with the verdicts that were committed."""
 
@@ -188,6 +212,7 @@ Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
+    | Annotated[Relax, tyro.conf.subcommand("relax")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]
     | Annotated[Explain, tyro.conf.subcommand("explain")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]

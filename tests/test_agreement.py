@@ -8,7 +8,7 @@ from checks import comparison
 from checks.comparison import in_large_width
 from checks.experiment import TEXT
 from simulate import network, sample
-from simulate.network import F, weight_std
+from simulate.network import F, gain
 from theory import QUANTITIES, Stack
 
 
@@ -16,7 +16,7 @@ def differing(stack, *, draws, seed=0, text=None):
     """Names and layers of what is farther from its prediction than 3% and than 4 standard errors."""
     table = comparison([sample(stack, draws=draws, seed=seed, text=text)])
     predicted = table[table["predicted"].notna()]
-    names = {name for name, q in QUANTITIES.items() if q.predicted}
+    names = {name for name, q in QUANTITIES.items() if q.predicted and q.in_paper}
     assert set(predicted["quantity"]) == names, "a predicted quantity was not compared"
     assert not predicted["agreement"].isin(["", "beyond"]).any()
     odd = predicted[predicted["agreement"] == "differs"]
@@ -58,11 +58,11 @@ def test_output_scales(scale):
 
 
 PLANTED = {
-    "LayerNorm dropped": ("layer_norm", lambda x: x),
+    "LayerNorm dropped": ("layer_norm", lambda x, epsilon: x),
     "residual dropped": ("residual", lambda x, branch: branch),
-    "variance 2/d": ("weight_std", lambda stack: 2**0.5 * weight_std(stack)),
+    "variance 2/d": ("gain", lambda stack, role: 2 * gain(stack, role)),
     "sum instead of mean loss": (
-        "sequence_loss", lambda logits, labels: F.cross_entropy(logits.mT, labels, reduction="none").sum(1),
+        "sequence_loss", lambda logits, labels, _: F.cross_entropy(logits.mT, labels, reduction="none").sum(1),
     ),
 }  # fmt: skip
 

@@ -116,5 +116,5 @@ def test_predict_with_finite_width():
     assert float(coefficients().last["grad_sq_W2"]) == pytest.approx(-5 / 3)
     with pytest.raises(ValueError, match="^finite_width must be left out for {'placement': 'pre'}"):
         predict(Stack(placement="pre"), finite_width=True)
-    with pytest.raises(ValueError, match="^layer must be one of a Post-LN stack, 1 to 4, got 5"):
+    with pytest.raises(ValueError, match="^layer must be one of a Post-LN stack in the paper's setting, 1 to 4, got 5"):
         log_law(stack, 5)

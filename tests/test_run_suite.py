@@ -50,7 +50,7 @@ def test_a_good_run_passes(run):
 
 
 def test_a_planted_error_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr(network, "weight_std", lambda stack: (2 / stack.width) ** 0.5)
+    monkeypatch.setattr(network, "gain", lambda stack, role: 2.0)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 0
     done = suite(tmp_path / "run")
     assert done.returncode == 1, done.stdout

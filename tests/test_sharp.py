@@ -72,5 +72,5 @@ def test_one_token_has_the_derived_correction():
 
 def test_one_token_alone():
     for stack in (Stack(tokens=2), Stack(placement="pre", tokens=1), Stack(width=3, tokens=1)):
-        with pytest.raises(ValueError, match="^stack must be Post-LN with tokens 1 and width at least 4"):
+        with pytest.raises(ValueError, match="^stack must be Post-LN in the paper's setting with tokens 1"):
             sharp.one_token_mean(stack)

@@ -1,6 +1,6 @@
 """Run folders: what is refused, what a later version leaves valid, what is merged, what is read back."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 from simulate import Cell, Run, cell, sample, store, sweep, tables
 from simulate.tables import Block
 from theory import QUANTITIES, Stack
+from theory.fields import integer
 
 REQUEST = {"request": {"draws": 70, "seed": 3}}
 
@@ -95,7 +96,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Later(Stack):
-        heads: int = field(default=1)
+        heads: int = integer(1, 1, "attention heads")
 
         def non_default(self) -> dict[str, Any]:
             return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
@@ -108,7 +109,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
     after = run.samples()
     assert [s.stack.heads for s in after] == [1, 1, 1]
     for a, b in zip(before, after, strict=True):
-        for name in QUANTITIES:
+        for name in a:
             np.testing.assert_array_equal(a[name], b[name])
     calls = []
     sweep(later, draws=64, seed=3, run=run, on_block=calls.append)
@@ -135,7 +136,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
     assert len(run.landed()) == 3
     sweep(cells, draws=128, seed=3, run=run)
     for s in run.samples():
-        for name in QUANTITIES:
+        for name in s:
             np.testing.assert_array_equal(s[name], before[s.cell.name][name])
     (run.folder / "manifest.toml").unlink()
     with pytest.raises(ValueError, match="nor a run with a manifest.toml"):
@@ -182,8 +183,8 @@ def test_frames_hold_every_number_once(tmp_path, cells):
         rows = frame[frame["cell"] == s.cell.name].sort_values(["draw", "layer"])
         direct = s.to_frame()
         assert list(direct["text"].unique()) == ["" if s.cell.text is None else "words.txt"]
-        for name, quantity in QUANTITIES.items():
-            here = (rows["layer"] > 0) == quantity.per_layer
+        for name in s:
+            here = (rows["layer"] > 0) == QUANTITIES[name].per_layer
             np.testing.assert_array_equal(rows.loc[here, name], s[name].ravel(), err_msg=name)
             assert rows.loc[~here, name].isna().all()
             np.testing.assert_array_equal(rows[name], direct[name], err_msg=name)

@@ -12,12 +12,14 @@ class Quantity:
         meaning: definition in words, with the point of the network where it is read.
         per_layer: one value per layer (index l - 1 is layer l) instead of one per network.
         predicted: whether the large-width recursion gives it.
+        in_paper: whether the paper's network has it, and not only some relaxed ones.
     """
 
     name: str
     meaning: str
     per_layer: bool = False
     predicted: bool = True
+    in_paper: bool = True
 
 
 def _weight_gradient(matrix: str, role: str) -> Quantity:
@@ -25,6 +27,7 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
         name=f"grad_sq_{matrix}",
         meaning=f"squared Frobenius norm of the loss gradient with respect to {role}",
         per_layer=matrix != "Wemb",
+        in_paper=matrix not in ("WO", "WG"),
     )
 
 

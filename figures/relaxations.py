@@ -1,0 +1,69 @@
+"""What each relaxation does: the last layer's gradient, its exponents, and the first layer beside the last."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from figures.style import looks, style
+from theory.stack import TITLES
+
+_PANELS = {
+    "effect": r"last $\|\partial\mathcal{L}/\partial W^2\|_F$, times",
+    "width": "exponent in $d$",
+    "depth": "exponent in $L$",
+    "profile": "first layer over last",
+}
+_SHIFT = 0.17
+
+
+def relaxations(table: pd.DataFrame) -> Figure:
+    """One line per relaxation, one mark per placement with ± 2 standard errors; ticks are large-width theory.
+
+    Args:
+        table: `checks.relaxations.relaxation_table`.
+    """
+    names = list(dict.fromkeys(table["relaxation"]))
+    height = {name: -k for k, name in enumerate(names)}
+    with style():
+        figure = Figure(figsize=(9.2, 1.3 + 0.25 * len(names)), layout="constrained", dpi=160)
+        axes = figure.subplots(1, len(_PANELS), sharey=True)
+        groups = list(table.groupby("placement", sort=False))
+        shifts = np.linspace(_SHIFT, -_SHIFT, len(groups)) if len(groups) > 1 else [0.0]
+        for look, shift, (placement, rows) in zip(looks(), shifts, groups, strict=False):
+            y = np.array([height[name] for name in rows["relaxation"]]) + shift
+            for axis, name in zip(axes, _PANELS, strict=True):
+                axis.plot(
+                    rows[f"{name}_predicted"], y, linestyle="none", marker="|", markersize=9, color="black",
+                    markeredgewidth=0.8,
+                )  # fmt: skip
+                axis.errorbar(
+                    rows[name], y, xerr=2 * rows[f"{name}_sem"], linestyle="none", markersize=3.5, capsize=1.5,
+                    marker=look["marker"], color=look["color"], label=TITLES[str(placement)],
+                )  # fmt: skip
+        for axis, (name, title) in zip(axes, _PANELS.items(), strict=True):
+            axis.set_title(title)
+            if name in ("effect", "profile"):
+                axis.set_xscale("log")
+                axis.axvline(1.0, color="#777777", linestyle=":", linewidth=1)
+                _plain_ticks(axis, table[[name, f"{name}_predicted"]].to_numpy())
+            axis.grid(axis="y", visible=True)
+        axes[0].set_yticks([height[name] for name in names], names)
+        axes[0].set_ylim(-len(names) + 0.4, 0.6)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=len(groups),
+            title="samples (± 2 s.e.); ticks: large-width theory", title_fontsize=8,
+        )  # fmt: skip
+    return figure
+
+
+def _plain_ticks(axis: Axes, values: Any) -> None:
+    """Ticks of a short logarithmic axis at numbers that can be read."""
+    low, high = np.nanmin(values), np.nanmax(values)
+    candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
+    ticks = candidates[(candidates >= low * 0.95) & (candidates <= high * 1.05)]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()

@@ -1,0 +1,88 @@
+"""`gradbounds relax`: the paper's assumptions switched off in turn, and what that does to its conclusions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from checks.comparison import comparison
+from checks.placements import LEAST_DEPTHS
+from checks.relaxations import PAPER_SETTING, RELAXATIONS, relaxation_table
+from checks.report import agreement_counts
+from figures import relaxations
+from gradbounds.drawing import save
+from gradbounds.grid import field_values
+from gradbounds.recipe import Recipe
+from gradbounds.sampling import sweep_into
+from simulate import Run
+from simulate.files import write_whole
+from simulate.sample import check_count
+from theory import Stack, predict
+from theory.stack import PAPER, TITLES
+
+
+def relax(
+    out: Path, base: Stack, widths: Sequence[str], depths: Sequence[str], *, draws: int, seed: int, workers: int
+) -> int:
+    """Sample every relaxation over widths and depths, print a table, and leave it and its figure in the folder.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
+    for name, values in sizes.items():
+        if len(values) < LEAST_DEPTHS:
+            raise ValueError(f"{name}s must have at least {LEAST_DEPTHS} values to give an exponent, got {values}.")
+    check_count("draws", draws, 2)  # one draw has no error
+    grids, left_out = relaxation_grids(base, sizes)
+    for line in left_out:
+        print(line)
+    recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
+    code = sweep_into(out, recipe, workers=workers, land_every=5.0, resume=True)
+    cells = Run.open(out).samples()
+    table = relaxation_table(cells, base)
+    for line in table_lines(table):
+        print(line)
+    print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())
+    print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(relaxations(table), out, 'relaxations')[-1]}")
+    return code
+
+
+def relaxation_grids(base: Stack, sizes: Mapping[str, Sequence[int]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """A grid over the widths and one over the depths for every relaxation that changes the base, and what is left out.
+
+    Left out, with the reason, is what theory cannot predict.
+    """
+    grids, left_out = [], []
+    for name, fields in {PAPER_SETTING: {}, **RELAXATIONS}.items():
+        try:
+            for placement in PAPER:
+                largest: dict[str, Any] = {"placement": placement} | {key: max(v) for key, v in sizes.items()}
+                predict(replace(base, **largest, **fields))
+        except ValueError as reason:
+            left_out.append(f"left out: {name}: {reason}")
+            continue
+        relaxed = {key: value for key, value in (asdict(base) | dict(fields)).items() if value != getattr(Stack(), key)}
+        common = {key: value for key, value in relaxed.items() if key not in ("placement", "width", "depth")}
+        for against, values in sizes.items():
+            fixed = {key: getattr(base, key) for key in ("width", "depth") if key != against}
+            grids.append({"placement": list(PAPER), against: list(values), **fixed, **common})
+    return grids, left_out
+
+
+def table_lines(table: pd.DataFrame) -> list[str]:
+    """The table as text: measured ± standard error, and large-width theory in parentheses."""
+    lines = []
+    for placement, rows in table.groupby("placement", sort=False):
+        heads = ["last dL/dW2, times", "exponent in d", "exponent in L", "first layer over last"]
+        lines.append(f"{TITLES[str(placement)] + ', relaxed:':26}" + "".join(f"{head:>27}" for head in heads))
+        for row in rows.itertuples():
+            numbers = [
+                "{:.3f} +- {:.3f} ({:.3f})".format(*(getattr(row, name + end) for end in ("", "_sem", "_predicted")))
+                for name in ("effect", "width", "depth", "profile")
+            ]
+            lines.append(f"  {row.relaxation:24}" + "".join(f"{number:>27}" for number in numbers))
+    return [*lines, "samples with their standard error, and large-width theory over the same networks in parentheses"]
