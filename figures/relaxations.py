@@ -64,6 +64,8 @@ def _plain_ticks(axis: Axes, values: Any) -> None:
     """Ticks of a short logarithmic axis at numbers that can be read."""
     low, high = np.nanmin(values), np.nanmax(values)
     candidates = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 3, 5, 7, 10, 20, 50])
+    if high / low > 3:
+        candidates = np.setdiff1d(candidates, [0.7, 1.2, 1.5, 7])
     ticks = candidates[(candidates >= low * 0.95) & (candidates <= high * 1.05)]
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
