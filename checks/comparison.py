@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,11 @@ LARGE_WIDTH = 1 / 80
 def prediction_of(samples: Samples) -> Prediction:
     """What theory says of the cell: from the Stack, and from the windows where the inputs are a text."""
     text = samples.cell.text
-    return predict(samples.stack, None if text is None else text.ids)
+    return _of_stack(samples.stack) if text is None else predict(samples.stack, text.ids)
+
+
+# Every verdict asks again, and dropped attention weights take a second.
+_of_stack = lru_cache(maxsize=4096)(predict)
 
 
 def output_correction(stack: Stack) -> float:

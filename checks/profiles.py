@@ -74,9 +74,11 @@ def _wide(samples: Samples) -> bool:
 
 
 def profile_cells(cells: Sequence[Samples]) -> list[Samples]:
-    """One cell per placement to draw profiles of: Gaussian inputs and wide if there is one, then the deepest."""
+    """One cell per placement to draw profiles of: Gaussian inputs, wide and unrelaxed if possible, then the deepest."""
     best: dict[str, Samples] = {}
-    for s in sorted(cells, key=lambda s: (s.cell.text is None, _wide(s), s.stack.depth, s.stack.width)):
+    for s in sorted(
+        cells, key=lambda s: (s.cell.text is None, _wide(s), not s.stack.relaxed, s.stack.depth, s.stack.width)
+    ):
         best[s.stack.placement] = s
     return [best[placement] for placement in sorted(best)]
 

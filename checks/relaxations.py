@@ -9,9 +9,10 @@ import pandas as pd
 
 from checks.comparison import output_correction, prediction_of
 from checks.fits import PowerLaw
+from checks.profiles import post_profile, pre_profile
 from checks.statistics import CHANCE, estimate, scalar_agreement
 from checks.theorem1 import last_layers
-from checks.verdict import EXPONENT_MARGIN, Verdict, Word, names, setting
+from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import Stack, predict
 from theory.inputs import is_exchangeable
@@ -126,14 +127,14 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
 
 def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
-    """T1's two conclusions under every relaxation: the exponents of the last layer's gradient in d and in L.
+    """What becomes of T1, F1 and F2 under every relaxation: exponents in d and L of the last layer, and the layers.
 
     In L the claim is about the limit, which the recursion gives; a conclusion survives where the limit is the paper's
     and samples agree with the recursion over their range.
     """
     rows = []
     for against in ("width", "depth"):
-        for series in sorted(exponent_series(cells, against), key=lambda one: _place(relaxation_name(one[0].stack))):
+        for series in exponent_series(cells, against):
             stack = series[0].stack
             fit, predicted = _exponents(series, against)
             agreement = scalar_agreement(fit.exponent, predicted, fit.sem, EXPONENT_MARGIN)
@@ -165,7 +166,10 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
                     note=note,
                 )
             )
-    return rows
+    for name, group in grouped(cells, lambda s: relaxation_name(s.stack)):
+        for v in (*post_profile(group), *pre_profile(group)):
+            rows.append(replace(v, part=f"{v.part}: {name}", relaxed=name))
+    return sorted(rows, key=lambda v: _place(v.relaxed))
 
 
 def _place(name: str) -> int:

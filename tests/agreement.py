@@ -1,17 +1,36 @@
 """How far samples are from their prediction."""
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
 
-def off(samples, prediction):
-    """The largest deviation of any quantity, in units of 3% or 4 standard errors."""
-    worst = {}
+def deviations(samples: Any, prediction: Any) -> list[dict[str, Any]]:
+    """Per quantity and layer the relative deviation of the mean, in units of 3% or 4 standard errors as well."""
+    rows = []
     for name in prediction:
-        values = samples[name].astype(float)
-        allowed = np.maximum(0.03 * np.abs(prediction[name]), 4 * stats.sem(values))
-        beyond = np.abs(values.mean(0) - prediction[name])
+        values, predicted = samples[name].astype(float), np.atleast_1d(prediction[name])
+        values = values.reshape(len(values), -1)
+        allowed = np.maximum(0.03 * np.abs(predicted), 4 * stats.sem(values))
+        beyond = np.abs(values.mean(0) - predicted)
         # Where nothing is predicted, as without a branch, nothing may be found.
         ratio = np.divide(beyond, allowed, out=np.where(beyond > 0, np.inf, 0.0), where=allowed > 0)
-        worst[name] = float(np.nanmax(ratio, initial=0.0))
-    return max(worst.values()), worst
+        for layer in np.flatnonzero(~np.isnan(predicted)):
+            off = float(beyond[layer] / abs(predicted[layer])) if predicted[layer] else 0.0
+            rows.append(
+                {
+                    "quantity": name,
+                    "layer": int(layer) + 1 if prediction[name].ndim else 0,
+                    "relative": round(off, 5),
+                    "of what is allowed": round(float(ratio[layer]), 4),
+                }
+            )
+    return rows
+
+
+def off(samples: Any, prediction: Any) -> tuple[float, list[dict[str, Any]]]:
+    """The widest deviation of what is allowed, and all that are beyond it."""
+    rows = deviations(samples, prediction)
+    widest = max(row["of what is allowed"] for row in rows)
+    return widest, [row for row in rows if row["of what is allowed"] > 1]

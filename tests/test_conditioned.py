@@ -115,15 +115,14 @@ def test_equal_rows_stay_equal(n):
 
 
 # Narrow, so that every order in n/d counts; n below, at and above d; equal rows; deep enough for what builds up (L = 32
-# is in `make evidence`).
+# and each case in the other placement are in `make evidence`).
 LAWS = [
-    (8, 3, 4, False), (8, 8, 2, False), (8, 12, 2, False), (16, 16, 2, False), (16, 6, 8, True), (16, 20, 1, False),
-    (16, 4, 12, False), (64, 8, 2, False),
+    (8, 3, 4, False, "post"), (8, 8, 2, False, "pre"), (8, 12, 2, False, "post"), (16, 16, 2, False, "pre"),
+    (16, 6, 8, True, "post"), (16, 20, 1, False, "post"), (16, 4, 12, False, "pre"), (64, 8, 2, False, "post"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-@pytest.mark.parametrize(("d", "n", "depth", "repeat"), LAWS)
+@pytest.mark.parametrize(("d", "n", "depth", "repeat", "placement"), LAWS)
 def test_the_law_is_the_dense_engines(placement, d, n, depth, repeat):
     """5000 draws of each, in float64; `make evidence` has 20000 to 10^6, and what is missed is said in same_law."""
     stack = Stack(placement=placement, width=d, depth=depth, tokens=n, vocab=6)
