@@ -109,30 +109,47 @@ def apply_weight(
     return apply_map(engine, role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
 
 
-def uniform_attention(stack: Stack, engine: Engine, x: Stream) -> Stream:
-    """Attention with W^Q = W^K = 0: every token receives the mean of the tokens that it attends to, times W^V W^O."""
+def attention(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
+    """Softmax attention; with W^Q = W^K = 0 every token receives the mean of those that it attends to, times W^V W^O."""
     draws, _, width = x.shape
     sequences = draws, stack.sequences, stack.tokens, width
-    one_row = rows_met(stack)["WV"] == stack.sequences
-    if one_row:
+    if rows_met(stack)["WV"] == stack.sequences:
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
-        mean = x.reshape(sequences).mean(2)
-    else:
-        shape = (draws * stack.sequences, stack.tokens, stack.tokens)
-        weights = _dropped(engine, _attention(stack, engine).expand(shape), stack.attention_dropout)
-        mean = (weights @ x.reshape(draws * stack.sequences, stack.tokens, width)).view_as(x)
-    values = apply_weight(stack, engine, "WV", mean)
-    if stack.output_projection == "random":
-        values = apply_weight(stack, engine, "WO", values)
-    return values[:, :, None].expand(sequences).reshape(x.shape) if one_row else values
+        values = _projected(stack, engine, apply_weight(stack, engine, "WV", x.reshape(sequences).mean(2)))
+        return values[:, :, None].expand(sequences).reshape(x.shape)
+    split = draws * stack.sequences, stack.tokens, stack.heads, width // stack.heads
+    if stack.query_key_scale:
+        queries = apply_weight(stack, engine, "WQ", x)
+        keys = queries if stack.query_key == "tied" else apply_weight(stack, engine, "WK", x)
+        over = split[-1] ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+        q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))
+        weights = _masked(stack, q @ k.mT / over).softmax(-1)
+        _record_attention(stack, record, weights.detach())
+        mixed = _dropped(engine, weights, stack.attention_dropout) @ apply_weight(stack, engine, "WV", x).reshape(
+            split
+        ).transpose(1, 2)
+        return _projected(stack, engine, mixed.transpose(1, 2).reshape(x.shape))
+    logits = torch.zeros(split[0], stack.tokens, stack.tokens, **engine.like)
+    weights = _dropped(engine, _masked(stack, logits).softmax(-1), stack.attention_dropout)
+    mean = (weights @ x.reshape(split[0], stack.tokens, width)).view_as(x)
+    return _projected(stack, engine, apply_weight(stack, engine, "WV", mean))
 
 
-def _attention(stack: Stack, engine: Engine) -> Float[Tensor, "tokens tokens"]:
-    """What softmax of equal logits gives: 1/n, or under a causal mask 1/i for the first i tokens."""
-    logits = torch.zeros(stack.tokens, stack.tokens, **engine.like)
-    if stack.mask == "causal":
-        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-    return logits.softmax(-1)
+def _projected(stack: Stack, engine: Engine, values: Stream) -> Stream:
+    return values if stack.output_projection == "identity" else apply_weight(stack, engine, "WO", values)
+
+
+def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
+    """Logits, of minus infinity where the stack's mask looks away."""
+    if stack.mask == "none":
+        return logits
+    ahead = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+    return logits.masked_fill(ahead, -torch.inf)
+
+
+def _record_attention(stack: Stack, record: Record, weights: Float[Tensor, "sequences heads tokens tokens"]) -> None:
+    for name, value in (("attention_entropy", torch.special.entr(weights)), ("attention_squares", weights.square())):
+        record.layer(name, value.sum(-1).view(-1, stack.sequences * stack.heads * stack.tokens).mean(1))
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
@@ -170,7 +187,7 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     composition = stack.composition
     x = total = second = inputs
     for layer in range(1, stack.depth + 1):
-        x, total, added = sublayer(stack, layer, engine, x, lambda rows: uniform_attention(stack, engine, rows))
+        x, total, added = sublayer(stack, layer, engine, x, lambda rows: attention(stack, engine, record, rows))
         second = second + added if composition.second_stream else second
         record.layer("attention_energy", _energy(total))
         x, total, added = sublayer(stack, layer, engine, x, lambda rows: feed_forward(stack, engine, record, rows))

@@ -13,7 +13,7 @@ Array = NDArray[np.float64]
 
 def is_exchangeable(stack: Stack) -> bool:
     """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
-    telling_apart = "input_gram", "positions", "mask", "loss_on", "sequences", "attention_dropout"
+    telling_apart = "input_gram", "positions", "mask", "loss_on", "sequences", "attention_dropout", "query_key_scale"
     return not (set(telling_apart) & set(stack.relaxed)) and not stack.composition.second_stream
 
 

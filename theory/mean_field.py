@@ -29,8 +29,10 @@ from theory.inputs import (
 )
 from theory.kernels import Kernel, Labelled, Number, Tokens
 from theory.quantities import QUANTITIES
+from theory.random_attention import random_attention
 from theory.stack import Stack
 from theory.sublayers import (
+    Overlaps,
     Pullback,
     Stream,
     feed_forward,
@@ -97,11 +99,11 @@ def predict(stack: Stack, windows: NDArray[np.integer] | None = None, *, finite_
     if windows is None and is_exchangeable(stack):
         return Prediction(stack, _recursion(stack, *exchangeable_inputs(stack), generator))
     kernel, same_label = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
-    if stack.attention_dropout:
+    if stack.attention_dropout or stack.query_key_scale:
         repeats = -(-_PATTERNS // len(kernel))
         kernel, same_label = np.repeat(kernel, repeats, axis=0), np.repeat(same_label, repeats, axis=0)
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
-    size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth))
+    size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
     chunks = [slice(start, start + size) for start in range(0, len(kernel), size)]
     parts = [_recursion(stack, tokens, kernel[chunk], same_label[chunk], generator) for chunk in chunks]
     share = np.array([len(kernel[chunk]) for chunk in chunks]) / len(kernel)
@@ -158,7 +160,8 @@ def _recursion(
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
     total, hidden = stream, kernel
-    branches = (uniform_attention(stack), "attention_energy"), (feed_forward(stack), "hidden_energy")
+    attention = random_attention(stack, generator) if stack.query_key_scale else uniform_attention(stack)
+    branches = (attention, "attention_energy"), (feed_forward(stack), "hidden_energy")
     for layer in range(1, stack.depth + 1):
         for branch, name in branches:
             here = layer_tokens(stack, tokens, batches, generator)
@@ -166,9 +169,13 @@ def _recursion(
                 passed = two_streams(stack, here, stream, branch)
             else:
                 passed = sublayer(stack, layer, here, stream, branch)
-            stream, total, hidden = passed.stream, passed.total, passed.inner
+            stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             layers[name].append(tokens.diagonal(total.kernel))
+            for statistic, value in passed.recorded.items():
+                if statistic in layers:
+                    layers[statistic].append(value)
+        hidden = passed.recorded["hidden"]
         layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
         layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
 
@@ -195,14 +202,16 @@ def _recursion(
     }
     for name in ("chain_positions_sq", "chain_jacobian_sq"):
         values[name] = stack.ffn_width * tokens.count * tokens.diagonal(hidden * through)
+    overlaps: Overlaps = None
     for pullback in reversed(pullbacks):
-        gradient, energies = pullback(gradient)
+        gradient, energies, overlaps = pullback(gradient, overlaps)
         for role, value in energies.items():
             gradients[role].append(stack.width * value)
     values["input_gradient_sq"] = tokens.count * tokens.diagonal(
         gradient if not composition.second_stream else joined(gradient, tokens.count)
     )
     layers |= {f"grad_sq_{role}": collected[::-1] for role, collected in gradients.items()}  # from the top down
+    layers = {name: collected for name, collected in layers.items() if collected}
     batch_axis = -1 if isinstance(tokens, Labelled) else ()
     return {name: np.mean(np.array(value), axis=batch_axis) for name, value in (values | layers).items()}
 

@@ -27,7 +27,7 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
         name=f"grad_sq_{matrix}",
         meaning=f"squared Frobenius norm of the loss gradient with respect to {role}",
         per_layer=matrix != "Wemb",
-        in_paper=matrix not in ("WO", "WG"),
+        in_paper=matrix in ("W1", "W2", "WV", "Wemb"),
     )
 
 
@@ -53,6 +53,8 @@ QUANTITIES: dict[str, Quantity] = {
         _weight_gradient("W1", "the first feed-forward matrix"),
         _weight_gradient("W2", "the second feed-forward matrix"),
         _weight_gradient("WV", "the value matrix"),
+        _weight_gradient("WQ", "the query matrix, or the one of queries and keys"),
+        _weight_gradient("WK", "the key matrix"),
         _weight_gradient("WO", "the matrix after attention, where there is one"),
         _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
         _weight_gradient("Wemb", "the output matrix"),
@@ -74,6 +76,18 @@ QUANTITIES: dict[str, Quantity] = {
             meaning="the largest squared feed-forward unit over units and tokens",
             per_layer=True,
             predicted=False,
+        ),
+        Quantity(
+            name="attention_entropy",
+            meaning="entropy in nats of a token's attention weights, averaged over tokens and heads",
+            per_layer=True,
+            in_paper=False,
+        ),
+        Quantity(
+            name="attention_squares",
+            meaning="sum of a token's squared attention weights, averaged over tokens and heads",
+            per_layer=True,
+            in_paper=False,
         ),
         Quantity(
             name="norm_jacobian",

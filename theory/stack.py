@@ -17,6 +17,8 @@ Ffn = Literal["plain", "gated"]
 Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
 Projection = Literal["identity", "random"]
 Normalization = Literal["layer", "rms", "none"]
+QueryKey = Literal["untied", "tied"]
+AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Labels = Literal["uniform", "zipf"]
@@ -86,6 +88,18 @@ class Stack:
         0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
     )  # fmt: skip
+    query_key_scale: float = real(
+        0.0,
+        "s; entries of W^Q and W^K are N(0, s^2/d), and the paper has 0",
+        allowed="a number in [0, 4]",
+        low=0,
+        high=4,
+    )
+    query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
+    heads: int = integer(1, 1, "attention heads h, which divide the width")
+    attention_scale: AttentionScale = choice(
+        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d/h), or d/h (linear)"
+    )
     mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
     input_correlation: float = real(
         0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
@@ -116,6 +130,8 @@ class Stack:
                 f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
                 f"{len(self.gram)} rows and input_correlation = {self.input_correlation!r}."
             )
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"width must be even for sinusoidal positions, got {self.width}.")
         if self.normalization == "none" and self.norm_epsilon:

@@ -16,9 +16,12 @@ from theory.stack import Stack
 from theory.weights import gain, weight_shapes
 
 Energies = dict[str, Number]
-Pullback = Callable[[Kernel], tuple[Kernel, Energies]]
-Branch = Callable[[Tokens, Kernel], tuple[Kernel, Pullback, Kernel]]
-"""From the kernel that the branch is given to its output, its pullback, and the kernel of what is inside it."""
+Overlaps = tuple[Kernel, Kernel] | None
+"""What the norms above removed of the gradient along the stream: E1_ik = G_ik/q_i and E2_ik = G_ik Q_ik/(q_i q_k)."""
+Pullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies, Overlaps]]
+BranchPullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies]]
+Branch = Callable[[Tokens, Kernel], tuple[Kernel, BranchPullback, Energies]]
+"""From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
 
 
 def uniform_attention(stack: Stack) -> Branch:
@@ -26,17 +29,17 @@ def uniform_attention(stack: Stack) -> Branch:
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
     value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback, Kernel]:
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         mean = tokens.attend(kernel)
         values = mean * value_gain
 
-        def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
             below = gradient * projection_gain
             energies = {"WO": tokens.total(values * gradient)} if "WO" in gains else {}
             energies["WV"] = tokens.total(mean * below)
             return tokens.attend_back(below) * value_gain, energies
 
-        return values * projection_gain, pullback, values
+        return values * projection_gain, pullback, {}
 
     return branch
 
@@ -46,12 +49,12 @@ def feed_forward(stack: Stack) -> Branch:
     activation, ratio, gated = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width, stack.ffn == "gated"
     first, second = gain(stack, "W1"), gain(stack, "W2")
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, Pullback, Kernel]:
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         before = kernel * first
         active = activation.kernel(tokens, before)
         hidden = active * before if gated else active
 
-        def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)
             energies = {"W2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
@@ -62,7 +65,7 @@ def feed_forward(stack: Stack) -> Branch:
                 below = below + to_gate
             return below * first, energies
 
-        return hidden * second, pullback, hidden
+        return hidden * second, pullback, {"hidden": hidden}
 
     return branch
 
@@ -93,13 +96,13 @@ class Passed:
         stream: after it.
         total: the residual sum; of two streams the normalized one's.
         pullback: from the gradient kernel of the stream after it to that before it.
-        inner: the kernel of what is inside the branch: hidden units, or values.
+        recorded: what the branch says of its inside; of feed-forward units their kernel, "hidden".
     """
 
     stream: Stream
     total: Stream
     pullback: Pullback
-    inner: Kernel
+    recorded: Energies
 
 
 def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
@@ -113,21 +116,46 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
     alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
     kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
-    made, branch_pullback, inner = branch(tokens, into.kernel * kappa_sq)
+    made, branch_pullback, recorded = branch(tokens, into.kernel * kappa_sq)
     out, out_scales = normed(stack, tokens, Stream(made), composition.output_norm)
     total = Stream(
         stream.kernel * alpha**2 + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq,
         None if stream.means is None else stream.means * alpha,
     )
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
+    tracked = stack.query_key_scale > 0.0
 
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+    def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
         gradient = gradient / after_scales
-        dropped = tokens.scale_diagonal(gradient, 1.0 / kept)
-        below, energies = branch_pullback(dropped * tau_sq / out_scales)
-        return gradient * alpha**2 + below * kappa_sq / into_scales, energies
+        if tracked and composition.stream_norm:
+            overlaps = _removed(gradient, total.kernel)
+        dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / out_scales
+        of_branch = _removed(dropped, made) if tracked and composition.output_norm else _times(overlaps, tau_sq**2)
+        below, energies = branch_pullback(dropped, of_branch)
+        below = below * kappa_sq / into_scales
+        if tracked:
+            own = _removed(below, stream.kernel) if composition.input_norm else None
+            overlaps = _sum(_times(overlaps, alpha**4), own)
+        return gradient * alpha**2 + below, energies, overlaps
 
-    return Passed(after, total, pullback, inner)
+    return Passed(after, total, pullback, recorded)
+
+
+def _removed(gradient: Kernel, kernel: Kernel) -> Overlaps:
+    """What a norm with inputs of this kernel removed of a gradient, whose kernel below the norm this is."""
+    energies = np.diagonal(kernel, axis1=-2, axis2=-1)
+    first = gradient / energies[..., :, None]
+    return first, first * kernel / energies[..., None, :]
+
+
+def _times(overlaps: Overlaps, factor: float) -> Overlaps:
+    return None if overlaps is None else (overlaps[0] * factor, overlaps[1] * factor)
+
+
+def _sum(first: Overlaps, second: Overlaps) -> Overlaps:
+    if first is None or second is None:
+        return first if second is None else second
+    return first[0] + second[0], first[1] + second[1]
 
 
 def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[Stream, Number]:
@@ -149,7 +177,7 @@ def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) ->
     What one stream's rules do to both, and to their products p_i·u_j.
     """
     n = tokens.count
-    made, branch_pullback, inner = branch(tokens, stream.kernel[..., :n, :n])
+    made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
     summed = stream.kernel + np.tile(tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout)), (2, 2))
     main = Stream(summed[..., :n, :n], None if stream.means is None else stream.means[:n])
     after, scales = normed(stack, tokens, main, stack.composition.stream_norm)
@@ -167,13 +195,14 @@ def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) ->
         means = means.reshape(-1, 2 * n)[0]
     kernel[..., :n, :n] = after.kernel
 
-    def pullback(gradient: Kernel) -> tuple[Kernel, Energies]:
+    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
         gradient = gradient / both_scales
-        below, energies = branch_pullback(tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout)))
+        both = tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout))
+        below, energies = branch_pullback(both, None)
         gradient[..., :n, :n] += below
-        return gradient, energies
+        return gradient, energies, None
 
-    return Passed(Stream(kernel, means), main, pullback, inner)
+    return Passed(Stream(kernel, means), main, pullback, recorded)
 
 
 def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
@@ -181,7 +210,13 @@ def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pull
     final_norm = stack.composition.final_norm
     if not stack.composition.second_stream:
         output, scales = normed(stack, tokens, stream, final_norm)
-        return output.kernel, lambda gradient: (gradient / scales, {})
+        tracked = final_norm and stack.query_key_scale > 0.0
+
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+            gradient = gradient / scales
+            return gradient, {}, _removed(gradient, stream.kernel) if tracked else None
+
+        return output.kernel, pullback
     n = tokens.count
     kernel = stream.kernel.copy()
     second = Stream(kernel[..., n:, n:], None if stream.means is None else stream.means[n:])
@@ -194,7 +229,7 @@ def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pull
     both_scales = _outer(np.concatenate([np.ones_like(root), root], axis=-1))
     kernel = kernel / both_scales
     kernel[..., n:, n:] = after.kernel
-    return joined(kernel, n), lambda gradient: (np.tile(gradient, (2, 2)) / both_scales, {})
+    return joined(kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both_scales, {}, None)
 
 
 def joined(kernel: Kernel, count: int) -> Kernel:
