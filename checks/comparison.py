@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.statistics import agreement, estimate, log_variance
+from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import Prediction, Stack, predict
 
@@ -51,6 +51,12 @@ def cell_fields(samples: Samples) -> dict[str, Any]:
     return asdict(samples.stack) | {"text": "" if samples.cell.text is None else samples.cell.text.source}
 
 
+def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estimate:
+    """The estimate with the prediction's own sampling error added to its standard error, where it has one."""
+    error = prediction.errors.get(name)
+    return measured if error is None else Estimate(measured.mean, np.hypot(measured.sem, error), measured.draws)
+
+
 def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
     """One row per cell, quantity and layer: mean, standard error, prediction and whether they agree.
 
@@ -69,7 +75,11 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
             measured = estimate(values)
             known = name in prediction
             predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
-            verdict = agreement(measured, predicted) if known else np.full_like(measured.mean, "", dtype=object)
+            verdict = (
+                agreement(_with_error(measured, prediction, name), predicted)
+                if known
+                else np.full_like(measured.mean, "", dtype=object)
+            )
             rows.append(
                 pd.DataFrame(
                     {

@@ -110,7 +110,7 @@ def apply_weight(
 
 
 def attention(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """Softmax attention; with W^Q = W^K = 0 every token receives the mean of those that it attends to, times W^V W^O."""
+    """Softmax attention; with W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O."""
     draws, _, width = x.shape
     sequences = draws, stack.sequences, stack.tokens, width
     if rows_met(stack)["WV"] == stack.sequences:
@@ -125,9 +125,8 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream
         q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))
         weights = _masked(stack, q @ k.mT / over).softmax(-1)
         _record_attention(stack, record, weights.detach())
-        mixed = _dropped(engine, weights, stack.attention_dropout) @ apply_weight(stack, engine, "WV", x).reshape(
-            split
-        ).transpose(1, 2)
+        values = apply_weight(stack, engine, "WV", x).reshape(split).transpose(1, 2)
+        mixed = _dropped(engine, weights, stack.attention_dropout) @ values
         return _projected(stack, engine, mixed.transpose(1, 2).reshape(x.shape))
     logits = torch.zeros(split[0], stack.tokens, stack.tokens, **engine.like)
     weights = _dropped(engine, _masked(stack, logits).softmax(-1), stack.attention_dropout)

@@ -12,7 +12,8 @@ def deviations(samples: Any, prediction: Any) -> list[dict[str, Any]]:
     for name in prediction:
         values, predicted = samples[name].astype(float), np.atleast_1d(prediction[name])
         values = values.reshape(len(values), -1)
-        allowed = np.maximum(0.03 * np.abs(predicted), 4 * stats.sem(values))
+        error = np.atleast_1d(prediction.errors.get(name, 0.0))
+        allowed = np.maximum(0.03 * np.abs(predicted), 4 * np.hypot(stats.sem(values), error))
         beyond = np.abs(values.mean(0) - predicted)
         # Where nothing is predicted, as without a branch, nothing may be found.
         ratio = np.divide(beyond, allowed, out=np.where(beyond > 0, np.inf, 0.0), where=allowed > 0)

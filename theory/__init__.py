@@ -1,7 +1,7 @@
 """What is claimed and what is predicted: the paper's statements in symbols, and the exact large-width theory."""
 
 from theory.claims import CLAIMS, Claim
-from theory.mean_field import Prediction, predict
+from theory.prediction import Prediction, predict
 from theory.quantities import QUANTITIES, Quantity
 from theory.stack import Stack
 

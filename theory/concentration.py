@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from theory.finite_width import attention_branch, energy_variance, feed_forward_branch
-from theory.mean_field import predict
+from theory.prediction import predict
 from theory.stack import Stack
 
 Array = NDArray[np.float64]

@@ -95,8 +95,8 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
 def _query_key(a: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> tuple[Array, Array]:
     """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
 
-    From ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), r_ij = g_i·v_j Gaussian with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above
-    removed the gradient's component along the stream, which holds Σ_m A_im v_m, r varies less: the overlaps.
+    From ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), r_ij = g_i·v_j Gaussian with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm
+    above removed the gradient's component along the stream, which holds Σ_m A_im v_m, r varies less: the overlaps.
     """
     u, aq = a @ values, a @ q
     w = u @ _t(a)
