@@ -34,6 +34,24 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
         Stack(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer of at least 1, got 0.3 at width 512"),
+        ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
+        ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+        ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+        ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
+        ({"input_correlation": 0.5, "input_gram": np.eye(8)}, "^input_gram must have .* stand without input_corr"),
+        ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
+        ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where normalization is"),
+    ],
+)
+def test_fields_that_contradict_each_other(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**fields)
+
+
 def test_numpy_integers_become_plain_ones():
     stack = Stack(width=np.int64(64), depth=np.int32(3), output_scale=np.float32(2))
     assert stack == Stack(width=64, depth=3, output_scale=2.0)
