@@ -68,6 +68,7 @@ _LETTER = {"width": "d", "depth": "L"}
 _LEAST_POINTS = 3
 # A local exponent at great depth; arrays of tokens take longer than pairs.
 _DEEP = {True: 1000, False: 256}
+_DEEP_PATTERNS = 256
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
@@ -101,8 +102,8 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
 
     Returns:
         Columns placement, relaxation, and for each of effect (‖∂L/∂W2‖ of the last layer over the base's), profile (of
-        the first layer over the last) and the exponents width and depth: NAME, NAME_sem, NAME_predicted; NaN where
-        there is no such series.
+        the first layer over the last), the exponents width and depth, and the last layer's correlation (of tokens) and
+        entropy (of attention): NAME, NAME_sem, NAME_predicted; NaN where there is no such series or quantity.
     """
     rows: dict[tuple[str, str], dict[str, float]] = {}
     at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]
@@ -111,6 +112,8 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
         row = rows.setdefault((s.stack.placement, relaxation_name(s.stack, base)), {})
         first, last = _norm(s, 0), _norm(s, -1)
         row |= _ratio("profile", first, last)
+        row |= _last(s, "correlation", "token_correlation", over="hidden_energy")
+        row |= _last(s, "entropy", "attention_entropy")
         if s.stack.placement in plain:
             row |= _ratio("effect", last, _norm(plain[s.stack.placement], -1))
     for against in ("width", "depth"):
@@ -119,7 +122,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
             fit, predicted = _exponents(series, against)
             row = rows.setdefault((stack.placement, relaxation_name(stack, base)), {})
             row |= {against: fit.exponent, f"{against}_sem": fit.sem, f"{against}_predicted": predicted}
-    columns = ["effect", "profile", "width", "depth"]
+    columns = ["effect", "profile", "width", "depth", "correlation", "entropy"]
     wanted = [name + end for name in columns for end in ("", "_sem", "_predicted")]
     ordered = sorted(rows, key=lambda key: (list(TITLES).index(key[0]), _place(key[1])))
     frame = pd.DataFrame([{"placement": p, "relaxation": r} | rows[p, r] for p, r in ordered])
@@ -190,6 +193,22 @@ def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, floa
     return {name: value, f"{name}_sem": value * error, f"{name}_predicted": over[2] / under[2]}
 
 
+def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[str, float]:
+    """A quantity of the last layer, over another one's mean; nothing where the network has none."""
+    if name not in samples:
+        return {}
+    prediction, found = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
+    scale = float(samples[over][:, -1].mean()) if over else 1.0
+    predicted = (
+        float(prediction[name][-1]) / (float(prediction[over][-1]) if over else 1.0) if name in prediction else np.nan
+    )
+    return {
+        column: float(found.mean) / scale,
+        f"{column}_sem": float(found.sem) / scale,
+        f"{column}_predicted": predicted,
+    }
+
+
 def _exponents(series: Sequence[Samples], against: Against) -> tuple[PowerLaw, float]:
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
@@ -199,5 +218,8 @@ def _exponents(series: Sequence[Samples], against: Against) -> tuple[PowerLaw, f
 def _limit(stack: Stack) -> float:
     """The local exponent in L of the predicted root mean square, over the last factor of two."""
     deep = _DEEP[is_exchangeable(stack)]
-    ends = [float(predict(replace(stack, depth=depth))["grad_sq_W2"][-1]) for depth in (deep // 2, deep)]
+    ends = [
+        float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
+        for depth in (deep // 2, deep)
+    ]
     return 0.5 * float(np.log2(ends[1] / ends[0]))

@@ -5,6 +5,7 @@ from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
+from figures.path import path
 from figures.placements import placements
 from figures.profile import layer_profile
 from figures.relaxations import relaxations
@@ -19,6 +20,7 @@ __all__ = [
     "hidden_energy",
     "layer_profile",
     "local_exponents",
+    "path",
     "placements",
     "relaxations",
     "scaling",

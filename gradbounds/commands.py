@@ -102,6 +102,10 @@ class Relax:
     depths: Annotated[tuple[str, ...], Flag(help="for the exponent in L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
         "2:16:x2",
     )
+    along: Annotated[
+        str, Flag(help="one field of numbers to go along instead, as query_key_scale", metavar="FIELD")
+    ] = ""
+    values: Annotated[tuple[str, ...], Flag(help="its values", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ()
     draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
     seed: Annotated[int, Flag(help="root seed")] = 0
     workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
@@ -110,8 +114,9 @@ class Relax:
         """Exit code."""
         from gradbounds.relaxing import relax
 
-        sizes = self.widths, self.depths
-        return relax(self.out, self.base, *sizes, draws=self.draws, seed=self.seed, workers=self.workers)
+        steps: dict[str, Any] = {"along": self.along, "values": self.values}
+        sampling: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers}
+        return relax(self.out, self.base, self.widths, self.depths, **steps, **sampling)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,34 +9,48 @@ import pandas as pd
 
 from checks.comparison import comparison
 from checks.placements import LEAST_DEPTHS
-from checks.relaxations import PAPER_SETTING, RELAXATIONS, relaxation_table
+from checks.relaxations import PAPER_SETTING, RELAXATIONS, relaxation_name, relaxation_table
 from checks.report import agreement_counts
-from figures import relaxations
+from figures import path, relaxations
 from gradbounds.drawing import save
-from gradbounds.grid import field_values
+from gradbounds.grid import FIELDS, field_values
 from gradbounds.recipe import Recipe
 from gradbounds.sampling import sweep_into
 from simulate import Run
 from simulate.files import write_whole
 from simulate.sample import check_count
 from theory import Stack, predict
-from theory.stack import PAPER, TITLES
+from theory.stack import PAPER, SIZES, TITLES
+
+Steps = Mapping[str, Mapping[str, Any]]
 
 
 def relax(
-    out: Path, base: Stack, widths: Sequence[str], depths: Sequence[str], *, draws: int, seed: int, workers: int
+    out: Path,
+    base: Stack,
+    widths: Sequence[str],
+    depths: Sequence[str],
+    *,
+    along: str = "",
+    values: Sequence[str] = (),
+    draws: int,
+    seed: int,
+    workers: int,
 ) -> int:
     """Sample every relaxation over widths and depths, print a table, and leave it and its figure in the folder.
+
+    With `along`, the steps are the values of that field instead, and the figure is drawn against them.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
-    for name, values in sizes.items():
-        if len(values) < LEAST_DEPTHS:
-            raise ValueError(f"{name}s must have at least {LEAST_DEPTHS} values to give an exponent, got {values}.")
+    for name, some in sizes.items():
+        if len(some) < LEAST_DEPTHS:
+            raise ValueError(f"{name}s must have at least {LEAST_DEPTHS} values to give an exponent, got {some}.")
     check_count("draws", draws, 2)  # one draw has no error
-    grids, left_out = relaxation_grids(base, sizes)
+    steps = _values_of(base, along, values) if along else {PAPER_SETTING: {}, **RELAXATIONS}
+    grids, left_out = relaxation_grids(base, sizes, steps)
     for line in left_out:
         print(line)
     recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
@@ -46,22 +60,43 @@ def relax(
     for line in table_lines(table):
         print(line)
     print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    if along:
+        value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
+        table["value"] = table["relaxation"].map(value_of)
+        figure = path(table, along)
+    else:
+        figure = relaxations(table)
     write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())
-    print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(relaxations(table), out, 'relaxations')[-1]}")
+    print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(figure, out, 'relaxations')[-1]}")
     return code
 
 
-def relaxation_grids(base: Stack, sizes: Mapping[str, Sequence[int]]) -> tuple[list[dict[str, Any]], list[str]]:
-    """A grid over the widths and one over the depths for every relaxation that changes the base, and what is left out.
+def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
+    """A step per value of a number field.
+
+    Raises:
+        ValueError: there is no such field, or a value is none.
+    """
+    numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
+    if field not in numbers:
+        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.")
+    found = field_values(field, values)
+    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in found}
+
+
+def relaxation_grids(
+    base: Stack, sizes: Mapping[str, Sequence[int]], steps: Steps
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A grid over the widths and one over the depths for every step from the base, and what is left out.
 
     Left out, with the reason, is what theory cannot predict.
     """
     grids, left_out = [], []
-    for name, fields in {PAPER_SETTING: {}, **RELAXATIONS}.items():
+    for name, fields in steps.items():
         try:
             for placement in PAPER:
                 largest: dict[str, Any] = {"placement": placement} | {key: max(v) for key, v in sizes.items()}
-                predict(replace(base, **largest, **fields))
+                predict(replace(base, **largest, **fields), patterns=1)
         except ValueError as reason:
             left_out.append(f"left out: {name}: {reason}")
             continue

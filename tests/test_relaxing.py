@@ -9,6 +9,7 @@ import pytest
 
 from checks import relaxations, verdicts
 from checks.relaxations import RELAXATIONS, exponent_series, relaxation_name, relaxation_rows, relaxation_table
+from figures import path as draw_path
 from figures import relaxations as draw
 from gradbounds.cli import main
 from gradbounds.relaxing import relaxation_grids
@@ -106,7 +107,9 @@ def test_the_figure(cells):
 
 
 def test_grids_leave_out_what_theory_cannot_predict():
-    grids, left_out = relaxation_grids(Stack(vocab=64), {"width": [32, 64, 128], "depth": [2, 4, 16]})
+    grids, left_out = relaxation_grids(
+        Stack(vocab=64), {"width": [32, 64, 128], "depth": [2, 4, 16]}, {"nothing": {}, **RELAXATIONS}
+    )
     assert len(grids) == 2 * (1 + len(RELAXATIONS) - 1)
     (line,) = left_out
     assert line.startswith("left out: no norm: output_scale must be at most 2000 for a prediction")
@@ -129,3 +132,27 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert main(["relax", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
     assert main(["relax", "--out", str(tmp_path / "x"), "--activation", "swish"]) == 2
     assert not (tmp_path / "x").exists()
+
+
+def test_along_a_field(tmp_path, capsys):
+    line = ["relax", "--out", str(tmp_path / "run"), "--width", "32", "--depth", "2", "--tokens", "2", "--vocab", "4"]
+    line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
+    assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "  query_key_scale = 1.0" in said
+    assert "0 differ" in said
+    table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
+    assert sorted(table["value"]) == [0.0, 0.0, 1.0, 1.0]
+    assert table["entropy"].notna().tolist() == [False, True] * 2
+    figure = draw_path(table, "query_key_scale")
+    assert figure.axes[3].get_xlabel() == "query key scale"
+    for axis, name in zip(figure.axes, ("effect", "width", "depth", "profile", "correlation", "entropy"), strict=True):
+        shown = np.concatenate([bars.lines[0].get_ydata() for bars in axis.containers])
+        np.testing.assert_allclose(np.asarray(shown, float), table.sort_values(["placement", "value"])[name])
+    for bad, message in (
+        (["--along", "mask", "--values", "causal"], "along must be one of ffn_ratio, norm_epsilon, dropout"),
+        (["--along", "dropout"], "dropout must have at least one value, got none"),
+        (["--along", "dropout", "--values", "2"], "dropout must be a number in [0, 1), got 2.0"),
+    ):
+        assert main([*line, *bad]) == 2
+        assert message in capsys.readouterr().err

@@ -16,8 +16,6 @@ Arrays = dict[str, NDArray[np.float64]]
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
 _CHUNK_ENTRIES = 2_000_000
 
-# Dropped attention weights do not average out at finite n: the recursion is averaged over so many patterns.
-_PATTERNS = 4096
 _MOST_PATTERNS = 2**18
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
@@ -51,6 +49,7 @@ def predict(
     windows: NDArray[np.integer] | None = None,
     *,
     finite_width: bool = False,
+    patterns: int = 4096,
     target: float | None = None,
 ) -> Prediction:
     """Large-width means of every predicted quantity of a random stack.
@@ -63,8 +62,10 @@ def predict(
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
             order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
 
+        patterns: how many attention patterns are sampled at least, with a fixed seed; without random queries and keys
+            or dropped attention weights there are none.
         target: largest relative standard error of a gradient or energy where attention patterns are sampled; more are
-            until it is met, or until there are 2^18. Without it there are 4096, with a fixed seed.
+            until it is met, or until there are 2^18.
 
     Raises:
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, or a placement for
@@ -91,7 +92,7 @@ def predict(
     if not stack.attention_dropout and not stack.query_key_scale:
         means, _ = _batch_means(stack, kernel, same_label, generator)
         return Prediction(stack, means)
-    repeats = -(-_PATTERNS // len(kernel))
+    repeats = -(-patterns // len(kernel))
     kernel, same_label = np.repeat(kernel, repeats, axis=0), np.repeat(same_label, repeats, axis=0)
     rounds: list[tuple[Arrays, Arrays]] = []
     while True:
@@ -99,11 +100,11 @@ def predict(
         means, squares = (
             {name: np.mean([one[which][name] for one in rounds], axis=0) for name in rounds[0][0]} for which in (0, 1)
         )
-        patterns = len(rounds) * len(kernel)
-        errors = {name: np.sqrt(np.maximum(squares[name] - means[name] ** 2, 0.0) / patterns) for name in means}
+        count = len(rounds) * len(kernel)
+        errors = {name: np.sqrt(np.maximum(squares[name] - means[name] ** 2, 0.0) / count) for name in means}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
         widest = max(float(np.max(errors[name] / means[name])) for name in aimed)
-        if target is None or widest <= target or patterns >= _MOST_PATTERNS:
+        if target is None or widest <= target or count >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
 
 

@@ -59,7 +59,8 @@ def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
                 below = below + s_sq**2 * (to_queries + to_keys).sum(-3)
             return below, energies
 
-        return out * projection_gain, pullback, _statistics(pattern)
+        # Tied queries and keys at 1/√d_k leave an entropy that is exponentially small in √d_k: not of leading order.
+        return out * projection_gain, pullback, {} if tied and not linear else _statistics(pattern)
 
     return branch
 

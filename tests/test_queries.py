@@ -1,0 +1,212 @@
+"""Random queries and keys: the network against a slow twin, theory against samples, limits, and the overlaps."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from agreement import off
+from same_law import differences, numbers
+
+from simulate import Cell, network, sample
+from simulate.dense import DenseEngine
+from simulate.sample import network_inputs
+from theory import Stack, predict, prediction, sublayers
+
+SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
+CASES = [
+    {"heads": 3},
+    {"mask": "causal", "output_projection": "random"},
+    {"query_key": "tied", "attention_scale": "linear", "heads": 2},
+    {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
+]
+
+
+def slow(stack, weights, x, labels):
+    """Loss, gradients, entropies and squares of one draw, head by head and row by row, by autograd."""
+    n, head = stack.tokens, stack.width // stack.heads
+    weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
+    over = math.sqrt(head) if stack.attention_scale == "sqrt" else head
+    norm = torch.nn.LayerNorm(stack.width, eps=0.0, elementwise_affine=False, dtype=torch.float64)
+    entropies, squares = [], []
+    for layer in range(stack.depth):
+        into = norm(x) if stack.placement == "pre" else x
+        query = into @ weights["WQ"][layer]
+        key = into @ weights["WK"][layer] if "WK" in weights else query
+        value = into @ weights["WV"][layer]
+        out, rows = [], []
+        for i in range(stack.rows):
+            start = i // n * n
+            stop = i + 1 if stack.mask == "causal" else start + n
+            parts = []
+            for h in range(stack.heads):
+                here = slice(h * head, (h + 1) * head)
+                a = torch.softmax(torch.stack([query[i, here] @ key[j, here] / over for j in range(start, stop)]), 0)
+                rows.append(a)
+                parts.append(a @ value[start:stop, here])
+            out.append(torch.cat(parts))
+        entropies.append(torch.stack([-(a * a.log()).sum() for a in rows]).mean())
+        squares.append(torch.stack([(a**2).sum() for a in rows]).mean())
+        mixed = torch.stack(out)
+        x = x + (mixed @ weights["WO"][layer] if "WO" in weights else mixed)
+        x = norm(x) if stack.placement == "post" else x
+        into = x if stack.placement == "post" else norm(x)
+        x = x + torch.relu(into @ weights["W1"][layer]) @ weights["W2"][layer]
+        x = norm(x) if stack.placement == "post" else x
+    output = x if stack.placement == "post" else norm(x)
+    loss = torch.nn.functional.cross_entropy(output @ weights["Wemb"][0], labels)
+    loss.backward()
+    found = {"loss": loss, "attention_entropy": torch.stack(entropies), "attention_squares": torch.stack(squares)}
+    for role, group in weights.items():
+        norms = torch.stack([w.grad.square().sum() for w in group])
+        found[f"grad_sq_{role}"] = norms[0] if role == "Wemb" else norms
+    return found
+
+
+def deviation(stack):
+    engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
+    x, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
+    record = network.run(stack, engine, x, labels)
+    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+    worst = 0.0
+    for draw in range(2):
+        weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
+        for name, value in slow(stack, weights, x[draw], labels[draw]).items():
+            worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
+    return worst
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_network_is_the_slow_one(case, placement):
+    assert deviation(replace(SMALL, placement=placement, **case)) < 1e-9
+
+
+def test_planted_errors_are_seen(monkeypatch):
+    monkeypatch.setattr(network, "_masked", lambda stack, logits: logits)
+    assert deviation(replace(SMALL, mask="causal")) > 1e-3
+    monkeypatch.undo()
+    right = network.apply_weight
+
+    def swapped(stack, engine, role, rows):
+        """Queries twice their size."""
+        return right(stack, engine, role, rows) * (2.0 if role == "WQ" else 1.0)
+
+    monkeypatch.setattr(network, "apply_weight", swapped)
+    assert deviation(SMALL) > 1e-3
+
+
+THEORY = [
+    {"query_key_scale": 0.5, "depth": 6, "tokens": 16},
+    {"query_key_scale": 1.0, "heads": 4, "mask": "causal"},
+    {"query_key_scale": 1.5},
+    {"placement": "pre", "query_key_scale": 1.5, "heads": 4},
+    {"placement": "pre", "query_key_scale": 1.0, "mask": "causal", "output_projection": "random", "depth": 3},
+    {"placement": "pre", "query_key_scale": 0.8, "input_correlation": 0.5, "normalization": "rms"},
+    {"placement": "peri", "query_key_scale": 1.0, "heads": 2, "sequences": 2},
+    {"placement": "scaled", "query_key_scale": 1.0, "activation": "gelu", "ffn_ratio": 2.0},
+    {"placement": "deepnorm", "query_key_scale": 1.0, "dropout": 0.1},
+    {"query_key_scale": 1.0, "attention_scale": "linear"},
+    {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
+]
+
+
+@pytest.mark.parametrize("case", THEORY, ids=str)
+def test_theory_is_what_samples_do(case):
+    """Every quantity of every layer within 3% or 4 standard errors, of samples and of sampled patterns together."""
+    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64} | case)
+    worst, names = off(sample(stack, draws=192, seed=4), predict(stack))
+    assert worst <= 1, names
+
+
+def test_the_overlaps_are_needed(monkeypatch):
+    """Peri-LN: without what the norms removed, W^Q and W^K are 11% too large, and 2000 draws tell."""
+    stack = Stack(placement="peri", width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
+    samples = sample(stack, draws=2000, seed=0)
+    with_them = predict(stack, target=0.004)
+    monkeypatch.setattr(sublayers, "_removed", lambda gradient, kernel: None)
+    without = predict(stack, target=0.004)
+    for name in ("grad_sq_WQ", "grad_sq_WK"):
+        values = samples[name][:, 0].astype(float)
+        error = math.hypot(values.std() / math.sqrt(2000), float(with_them.errors[name][0]))
+        assert without[name] / with_them[name] == pytest.approx(1.108, abs=0.02)
+        assert abs(values.mean() - with_them[name]) < 4 * error
+        assert abs(values.mean() - without[name]) > 5 * error
+
+
+def test_errors_and_targets():
+    """The error is that of a mean over patterns: two seeds' means differ by it, and a target is met."""
+    stack = Stack(width=64, depth=2, tokens=4, vocab=16, query_key_scale=1.0)
+    rough, fine = predict(stack), predict(stack, target=0.002)
+    assert set(rough.errors) == set(rough)
+    assert not predict(Stack(depth=2)).errors
+    for name in ("grad_sq_WQ", "grad_sq_W2", "hidden_energy"):
+        assert (np.abs(rough[name] - fine[name]) <= 4.5 * rough.errors[name] + 1e-12).all()
+        assert (fine.errors[name] <= 0.002 * fine[name]).all()
+    assert (rough.errors["grad_sq_WQ"] > 0.002 * rough["grad_sq_WQ"]).any()
+
+
+@pytest.mark.parametrize("placement", ["post", "pre", "peri"])
+def test_no_queries_are_the_papers_setting(placement):
+    """S = 0 is the same code, bit for bit; and s -> 0 tends to it in every quantity that both have."""
+    zero, small = (predict(Stack(placement=placement, depth=3, query_key_scale=s)) for s in (0.0, 0.01))
+    plain = predict(Stack(placement=placement, depth=3))
+    for name, value in zero.items():
+        np.testing.assert_array_equal(value, plain[name])
+        np.testing.assert_allclose(small[name], value, rtol=1e-3)
+    assert small["attention_entropy"] == pytest.approx(math.log(8), abs=1e-6)
+    assert small["attention_squares"] == pytest.approx(1 / 8, abs=1e-6)
+    np.testing.assert_allclose(small["grad_sq_WQ"] / plain["grad_sq_WV"], 0.0, atol=1e-3)
+
+
+def test_linear_scale_gives_uniform_attention():
+    plain, linear = predict(Stack(depth=3)), predict(Stack(depth=3, query_key_scale=2.0, attention_scale="linear"))
+    for name, value in plain.items():
+        np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
+    np.testing.assert_array_equal(linear.errors["hidden_energy"] < 1e-12, True)
+
+
+def test_many_heads_average_out():
+    """What varies from pattern to pattern falls like 1/heads."""
+    spread = [
+        predict(Stack(width=256, depth=1, tokens=4, vocab=16, query_key_scale=1.0, heads=h)).errors["grad_sq_WV"][0]
+        for h in (1, 16)
+    ]
+    assert spread[0] / spread[1] == pytest.approx(4.0, rel=0.3)
+
+
+LAWS = [{"heads": 2, "mask": "causal"}, {"query_key": "tied", "attention_scale": "linear", "placement": "pre"}]
+
+
+@pytest.mark.parametrize("case", LAWS, ids=str)
+def test_both_engines_have_one_law(case):
+    stack = Stack(**{"width": 8, "depth": 2, "tokens": 3, "vocab": 5, "query_key_scale": 1.0} | case)
+    assert not differences(numbers(stack, "dense", 5000, 1), numbers(stack, "conditioned", 5000, 2))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ({"placement": "unnormed"}, "^query_key_scale must be 0 for a prediction of placement 'unnormed'"),
+        ({"placement": "output"}, "^query_key_scale must be 0 for a prediction of placement 'output'"),
+        ({"placement": "residual"}, "^query_key_scale must be 0 for a prediction of placement 'residual'"),
+        ({"normalization": "none"}, "^query_key_scale must be 0 .* with normalization 'none'"),
+        ({"attention_dropout": 0.1}, "^query_key_scale must be 0 for a prediction with attention_dropout"),
+    ],
+)
+def test_what_has_no_rule_is_refused(case, message):
+    with pytest.raises(ValueError, match=message):
+        predict(Stack(query_key_scale=1.0, **case))
+    with pytest.raises(ValueError, match="^heads must divide width = 512, got 3"):
+        Stack(heads=3)
+
+
+def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
+    stack = Stack(width=64, depth=1, tokens=3, vocab=8, query_key_scale=1.0)
+    whole = predict(stack)
+    monkeypatch.setattr(prediction, "_CHUNK_ENTRIES", 1000 * 9)
+    parts = predict(stack)
+    for name in whole:
+        assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name
+        np.testing.assert_allclose(parts.errors[name], whole.errors[name], rtol=0.3, atol=1e-9)
