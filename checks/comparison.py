@@ -66,7 +66,8 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
     heavy tails: first layers at large L/d, where a mean is made by a few draws.
     """
     rows: list[pd.DataFrame] = []
-    for samples in cells:
+    fields = pd.DataFrame([cell_fields(samples) for samples in cells])
+    for number, samples in enumerate(cells):
         prediction = prediction_of(samples)
         within = in_large_width(samples.stack)
         for name, values in samples.items():
@@ -83,6 +84,7 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
             rows.append(
                 pd.DataFrame(
                     {
+                        "cell": number,
                         "quantity": name,
                         "layer": np.arange(1, samples.stack.depth + 1) if values.ndim == 2 else 0,
                         "draws": measured.draws,
@@ -93,8 +95,9 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
                         "predicted": np.atleast_1d(predicted),
                         "agreement": np.atleast_1d(verdict if within or not known else np.full_like(verdict, "beyond")),
                     }
-                ).assign(**cell_fields(samples))
+                )
             )
-    table = pd.concat(rows, ignore_index=True)
-    names = list(cell_fields(cells[0]))
+    # Fields join once for all rows: a column of its own per row and field would take longer than the statistics.
+    table = pd.concat(rows, ignore_index=True).join(fields, on="cell").drop(columns="cell")
+    names = list(fields.columns)
     return table[[*names, *(column for column in table.columns if column not in names)]]

@@ -21,6 +21,16 @@ the table.
 """
 
 
+_RELAXATIONS = """
+## Relaxations
+
+What becomes of T1, F1 and F2 when an assumption of their setting is switched off: the measured number with its 95%
+interval, large-width theory's for the same networks in parentheses, and whether the statement holds. In d that is: the
+last norm grows more slowly than d sqrt(ln d) over the same widths; in L: the recursion's exponent at great depth is the
+paper's, 0 for Post-LN and -1/2 for Pre-LN; over the layers: Post-LN's norm grows by ln(3/2)/2 = 0.203 a layer, Pre-LN's
+does not depend on the layer. [docs/relaxations.md](docs/relaxations.md) and [docs/queries.md](docs/queries.md) say more."""
+
+
 def markdown(committed: Sequence[Results]) -> str:
     """`paper_checks.md`: a table of verdicts, and the setting, command and meaning of each row's numbers below it."""
     rows = [(v, one.command) for one in committed for v in one.verdicts if not v.relaxed]
@@ -40,6 +50,8 @@ def markdown(committed: Sequence[Results]) -> str:
         f"|  | {claim.id} | {claim.source} | {claim.kind} | {claim.setting} |  |  |  | **not tested here** |  |"
         for claim in untested
     ]
+    if any(v.relaxed for one in committed for v in one.verdicts):
+        lines.append(_RELAXATIONS)
     for one in committed:
         lines += _relaxation_lines([v for v in one.verdicts if v.relaxed], one.command)
     lines.append("\n## Statements\n")
@@ -60,13 +72,7 @@ def _relaxation_lines(verdicts: Sequence[Verdict], command: str) -> list[str]:
     parts = list(dict.fromkeys(v.part.partition(":")[0] for v in verdicts))
     found = {(v.relaxed, v.part.partition(":")[0]): v for v in verdicts}
     lines = [
-        "\n## Relaxations\n",
-        "What becomes of T1, F1 and F2 when an assumption of their setting is switched off: the measured number with "
-        "its 95% interval, large-width theory's for the same networks in parentheses, and whether the statement holds. "
-        "In d that is: the last norm grows more slowly than d sqrt(ln d) over the same widths; in L: the recursion's "
-        "exponent at great depth is the paper's, 0 for Post-LN and -1/2 for Pre-LN; over the layers: Post-LN's norm "
-        "grows by ln(3/2)/2 = 0.203 a layer, Pre-LN's does not depend on the layer. From "
-        f"`{command}`; [docs/relaxations.md](docs/relaxations.md) says more.\n",
+        f"\nFrom `{command}`:\n",
         "| relaxed | " + " | ".join(parts) + " |",
         "|---|" + "---|" * len(parts),
     ]

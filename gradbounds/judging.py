@@ -100,7 +100,9 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
     if accept and _differences(found, table):
         print("Not accepted: theory and samples differ.")
     elif accept:
-        own = [v for v in found if v.cells]
+        # A run of relaxations has the paper's setting beside them, whose verdicts other files have.
+        about = [v for v in found if v.relaxed] or found
+        own = [v for v in about if v.cells]
         _accept(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
     return 1 if wrong and (strict or accept) else 0
 

@@ -5,6 +5,7 @@ comes out with the paper's words. Source of the statements: Xiong et al. (2020),
 """
 
 from collections.abc import Iterable
+from functools import cache
 
 import sympy as sp
 
@@ -83,6 +84,7 @@ def attention_gap(tokens: int, width: int) -> sp.Expr:
     return sp.simplify(excess - spread)
 
 
+@cache
 def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
     """E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
 
@@ -96,6 +98,7 @@ def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
     return sp.factor(d + attention * d), d + relu_energy(d, sp.Integer(1))
 
 
+@cache
 def pre_ln_energy() -> sp.Expr:
     """E‖x‖² after l Pre-LN layers when attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
 
@@ -109,6 +112,7 @@ def pre_ln_energy() -> sp.Expr:
     return sp.factor(sp.rsolve(q(layer + 1) - q(layer) - step, q(layer), {q(0): d}))
 
 
+@cache
 def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
     """Lemma 2's bounds on E‖x‖² after l layers: no energy from attention, and all of it.
 

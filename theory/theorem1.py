@@ -9,6 +9,7 @@ Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import sympy as sp
@@ -58,11 +59,13 @@ def entry_failure_value(width: int, entries: int | None = None) -> float:
     return float(-np.expm1((width if entries is None else entries) * np.log1p(-tail)))
 
 
+@cache
 def low_energy(placement: Placement) -> sp.Expr:
     """Lemma 2's lower bound on the energy before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
     return post_ln_energies()[1] if placement == "post" else pre_ln_band()[0].subs(layer, L)
 
 
+@cache
 def bound(placement: Placement) -> sp.Expr:
     """The bound on ‖∂L/∂W^{2,L}‖_F, assembled from the four replacements of the proof.
 
