@@ -28,7 +28,7 @@ What becomes of T1, F1 and F2 when an assumption of their setting is switched of
 interval, large-width theory's for the same networks in parentheses, and whether the statement holds. In d that is: the
 last norm grows more slowly than d sqrt(ln d) over the same widths; in L: the recursion's exponent at great depth is the
 paper's, 0 for Post-LN and -1/2 for Pre-LN; over the layers: Post-LN's norm grows by ln(3/2)/2 = 0.203 a layer, Pre-LN's
-does not depend on the layer. [docs/relaxations.md](docs/relaxations.md) and [docs/queries.md](docs/queries.md) say more."""
+does not depend on the layer. More: [docs/relaxations.md](docs/relaxations.md), [docs/queries.md](docs/queries.md)."""
 
 
 def markdown(committed: Sequence[Results]) -> str:
