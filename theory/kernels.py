@@ -30,12 +30,13 @@ class Pair:
     def __mul__(self, other: "Pair | float") -> "Pair":
         if isinstance(other, Pair):
             return Pair(self.diagonal * other.diagonal, self.off * other.off)
-        return Pair(self.diagonal * other, self.off * other)
+        # Most scales are 1, and pairs are never changed.
+        return self if other == 1.0 else Pair(self.diagonal * other, self.off * other)
 
     __radd__, __rmul__ = __add__, __mul__
 
     def __truediv__(self, other: float) -> "Pair":
-        return Pair(self.diagonal / other, self.off / other)
+        return self if other == 1.0 else Pair(self.diagonal / other, self.off / other)
 
 
 PairFunction = Callable[[float, float, float], float]
@@ -112,7 +113,7 @@ class Exchangeable:
         return Pair(function(q, q, q), function(q, q, min(q, max(-q, kernel.off))))
 
     def scale_diagonal(self, kernel: Pair, factor: float) -> Pair:
-        return Pair(kernel.diagonal * factor, kernel.off)
+        return kernel if factor == 1.0 else Pair(kernel.diagonal * factor, kernel.off)
 
     def attend(self, kernel: Pair) -> Pair:
         value = (kernel.diagonal + (self.count - 1) * kernel.off) / self.count
@@ -165,6 +166,8 @@ class Labelled:
         return _entry_by_entry(function, variances, self.correlation(kernel) * self.scales(kernel))
 
     def scale_diagonal(self, kernel: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+        if factor == 1.0:
+            return kernel
         return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
 
     def attend(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
