@@ -11,16 +11,19 @@ import pandas as pd
 
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
-from theory import Prediction, Stack, predict
+from theory import NoRuleError, Prediction, Stack, predict
 
 LARGE_WIDTH = 1 / 80
 """Largest finite-width correction, in units of its order, up to which a prediction is judged at its 3% margin."""
 
 
 def prediction_of(samples: Samples) -> Prediction:
-    """What theory says of the cell: from the Stack, and from the windows where the inputs are a text."""
+    """What theory says of the cell: from the Stack, and from the windows where the inputs are a text; or nothing."""
     text = samples.cell.text
-    return _of_stack(samples.stack) if text is None else predict(samples.stack, text.ids)
+    try:
+        return _of_stack(samples.stack) if text is None else predict(samples.stack, text.ids)
+    except NoRuleError:
+        return Prediction(samples.stack, {})
 
 
 # Every verdict asks again, and dropped attention weights take a second.
@@ -62,8 +65,8 @@ def comparison(cells: Sequence[Samples]) -> pd.DataFrame:
 
     `layer` is 0 for quantities of the whole network. `agreement` is "agrees", "undecided" or "differs" up to the 3%
     margin where `in_large_width`, "beyond" where the prediction is only shown.
-    Quantities without a prediction have NaN and "". `median` and `log_variance` (of the natural logarithm) tell of
-    heavy tails: first layers at large L/d, where a mean is made by a few draws.
+    Quantities without a prediction, and networks without a rule, have NaN and "". `median` and `log_variance` (of the
+    natural logarithm) tell of heavy tails: first layers at large L/d, where a mean is made by a few draws.
     """
     rows: list[pd.DataFrame] = []
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from checks.comparison import prediction_of
 from checks.exponents import depth_exponent, looseness_exponent, width_exponent
 from checks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.profiles import post_profile, pre_profile
@@ -28,7 +29,7 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
-    relaxed = [s for s in enough if s.stack.relaxed and s.stack.placement in PAPER]
+    relaxed = [s for s in enough if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
     unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
     return [
         *lemma1(judged),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from checks.comparison import comparison
+from checks.comparison import comparison, prediction_of
 from checks.concentration import excess_table
 from checks.profiles import layer_draws, profile_cells
 from checks.series import local_exponent_table, longest_series
@@ -29,8 +29,11 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     """Draw what these cells can show; a scaling figure needs two widths or depths.
 
     Raises:
-        ValueError: the folder cannot be written.
+        ValueError: the folder cannot be written, or theory has no rule for any of the networks.
     """
+    cells = [s for s in cells if prediction_of(s)]
+    if not cells:
+        raise ValueError("run must have networks that large-width theory has a rule for, to draw both, and has none.")
     last, shown = last_layer_table(cells), profile_cells(cells)
     profiles = comparison(shown)
     makers: dict[str, Callable[[], Figure]] = {

@@ -4,11 +4,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from agreement import off
 from same_law import differences, numbers
 
+from gradbounds.cli import main
 from simulate import Cell, network, sample
 from simulate.dense import DenseEngine
 from simulate.sample import network_inputs
@@ -210,3 +212,32 @@ def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
     for name in whole:
         assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name
         np.testing.assert_allclose(parts.errors[name], whole.errors[name], rtol=0.3, atol=1e-9)
+
+
+def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
+    """`check` says nothing of it, and does not fail."""
+    out = str(tmp_path / "run")
+    line = [
+        "sweep",
+        "--out",
+        out,
+        "--query-key-scale",
+        "1",
+        "--placement",
+        "output",
+        "--width",
+        "16",
+        "--depth",
+        "1",
+        "2",
+        "3",
+    ]
+    assert main([*line, "--tokens", "2", "--vocab", "4"]) == 0
+    assert main(["check", out, "--csv", str(tmp_path / "all.csv")]) == 0
+    assert "0 agree within 3%, 0 are consistent" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "all.csv")
+    assert table["predicted"].isna().all()
+    assert (table[table["quantity"] == "grad_sq_WQ"]["mean"] > 0).all()
+    capsys.readouterr()
+    assert main(["figures", out, "--out", str(tmp_path / "figures")]) == 2
+    assert "run must have networks that large-width theory has a rule for" in capsys.readouterr().err

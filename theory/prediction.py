@@ -20,6 +20,10 @@ _MOST_PATTERNS = 2**18
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
+class NoRuleError(ValueError):
+    """A network that can be sampled and that large-width theory has no rule for yet."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction(Mapping[str, NDArray[np.float64]]):
     """Predicted means by quantity name: shape () or, per layer, (L,) with layer l at index l - 1.
@@ -68,8 +72,8 @@ def predict(
             until it is met, or until there are 2^18.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, or a placement for
-            which random queries and keys have no rule.
+        ValueError: windows do not have n + 1 columns of integers, or `finite_width` without Post-LN.
+        NoRuleError: random queries and keys in a placement for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
 
@@ -130,19 +134,21 @@ def _check_queries(stack: Stack) -> None:
     """Refuse what random queries and keys have no rule for.
 
     Raises:
-        ValueError: the placement has no norm on every branch's way, or attention weights are dropped.
+        NoRuleError: the placement has no norm on every branch's way, or attention weights are dropped.
     """
     composition = stack.composition
     if not stack.query_key_scale:
         return
     if not (composition.input_norm or composition.stream_norm) or composition.second_stream:
-        raise ValueError(
+        raise NoRuleError(
             f"query_key_scale must be 0 for a prediction of placement {stack.placement!r} with normalization "
             f"{stack.normalization!r}: random queries and keys have a rule where a norm stands on the stream or before "
             "every branch."
         )
     if stack.attention_dropout:
-        raise ValueError("query_key_scale must be 0 for a prediction with attention_dropout: the two have no rule yet.")
+        raise NoRuleError(
+            "query_key_scale must be 0 for a prediction with attention_dropout: the two have no rule yet."
+        )
 
 
 def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
