@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from checks.comparison import output_correction, prediction_of
-from checks.fits import PowerLaw, model_choice
+from checks.fits import LEAST_POINTS, PowerLaw, model_choice
 from checks.slack import RECORDED, factor_exponents
 from checks.statistics import CHANCE, Agreement, scalar_agreement
 from checks.theorem1 import Array, LastLayer, last_layers
@@ -30,7 +30,7 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         for vocab_of in (_vocab_itself, _vocab_ratio):
             for (placement, *fixed), group in grouped(which, partial(_series, key, vocab_of)):
                 series = sorted(group, key=lambda s: s.stack.width)
-                if len({s.stack.width for s in series}) >= 3:
+                if len({s.stack.width for s in series}) >= LEAST_POINTS:
                     part = f"{TITLES[placement]}, exponent in d ({', '.join(fixed)})"
                     rows.append(_width_row(part, series))
     return sorted(rows, key=lambda row: row.part)
@@ -67,7 +67,7 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
         measured=measured.exponent,
         interval=measured.interval(),
         bootstrap=last.bootstrap(widths),
-        agreement=_exponent_agreement(measured, predicted, widths, series[0].stack),
+        agreement=exponent_agreement(measured, predicted, widths, series[0].stack),
         setting=setting(series),
         cells=names(series),
         loose=loose if below and loose > 2 else None,
@@ -81,7 +81,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     for (placement, *fixed), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
         series = sorted(group, key=lambda s: s.stack.width)
         widths = np.array([float(s.stack.width) for s in series])
-        if len(set(widths)) < 3:
+        if len(set(widths)) < LEAST_POINTS:
             continue
         last = last_layers(series)
         bound, norm = (last.exponent(widths, values) for values in (last.bound, last.measured))
@@ -104,7 +104,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
                 predicted=predicted,
                 measured=growth,
                 interval=(bound.exponent - high, bound.exponent - low),
-                agreement=_exponent_agreement(norm, bound.exponent - predicted, widths, series[0].stack),
+                agreement=exponent_agreement(norm, bound.exponent - predicted, widths, series[0].stack),
                 setting=setting(series),
                 cells=names(series),
                 note=note,
@@ -119,14 +119,14 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     for (placement, *fixed), group in grouped(cells, _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
-        if len(set(depths)) < 3:
+        if len(set(depths)) < LEAST_POINTS:
             continue
         last = last_layers(series)
         measured = last.exponent(depths, last.measured)
         predicted = last.exponent(depths, last.predicted).exponent
         claimed = {"post": 0.0, "pre": -0.5}[placement]
         limit = _depth_limit(series[-1].stack)
-        agreement = _exponent_agreement(measured, predicted, depths, series[0].stack)
+        agreement = exponent_agreement(measured, predicted, depths, series[0].stack)
         right = abs(limit - claimed) <= EXPONENT_MARGIN
         rows.append(
             Verdict(
@@ -155,7 +155,7 @@ def _local_words(last: LastLayer, x: Array) -> str:
     return f"local exponents {', '.join(f'{slope:.3f}' for slope in slopes)}"
 
 
-def _exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
+def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest: Stack) -> Agreement:
     """Agreement of exponents, where finite width cannot bend them by more than the margin.
 
     The last layer's correction is of the order of `output_correction`, whatever the depth; it bends the exponent of

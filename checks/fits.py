@@ -13,6 +13,9 @@ from checks.statistics import Array, Estimate
 
 Model = Literal["x^a", "x^a sqrt(ln x)", "undecided", "neither"]
 
+LEAST_POINTS = 3
+"""Fewer give a slope that nothing checks: `gradbounds` fits exponents to that many different x."""
+
 MODEL_FALSE_ALARM = 0.01
 """How often `model_choice` rejects a model that is true."""
 
@@ -145,8 +148,10 @@ def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float 
         ValueError: fewer than three different x, or one not above 1.
     """
     x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
-    if len(np.unique(x)) < 3 or x.min() <= 1:
-        raise ValueError(f"x must have at least 3 different values above 1 to choose a model, got {x.tolist()}.")
+    if len(np.unique(x)) < LEAST_POINTS or x.min() <= 1:
+        raise ValueError(
+            f"x must have at least {LEAST_POINTS} different values above 1 to choose a model, got {x.tolist()}."
+        )
     log = np.log(x) - np.log(x).mean()
 
     def curve(_: Array, constant: float, a: float, b: float) -> Array:

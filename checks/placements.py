@@ -6,13 +6,10 @@ import numpy as np
 import pandas as pd
 
 from checks.comparison import cell_fields, prediction_of
-from checks.fits import power_law
+from checks.fits import LEAST_POINTS, power_law
 from checks.statistics import estimate
 from simulate import Samples
 from theory.stack import TITLES
-
-LEAST_DEPTHS = 3
-"""Fewer give no exponent with an error."""
 
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
@@ -36,13 +33,13 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
         Columns placement, layer ("last" or "first"), exponent, low, high (95%), predicted.
 
     Raises:
-        ValueError: a placement has fewer than `LEAST_DEPTHS` depths.
+        ValueError: a placement has fewer than `LEAST_POINTS` depths.
     """
     rows = []
     for placement, here in norms.groupby("placement", sort=False):
-        if here["depth"].nunique() < LEAST_DEPTHS:
+        if here["depth"].nunique() < LEAST_POINTS:
             raise ValueError(
-                f"depth must have at least {LEAST_DEPTHS} values to give an exponent, got {sorted(set(here['depth']))}."
+                f"depth must have at least {LEAST_POINTS} values to give an exponent, got {sorted(set(here['depth']))}."
             )
         for layer, chosen in (("last", here[here["layer"] == here["depth"]]), ("first", here[here["layer"] == 1])):
             depth, norm = chosen["depth"].to_numpy(float), chosen["norm"].to_numpy()

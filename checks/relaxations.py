@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from checks.comparison import output_correction, prediction_of
-from checks.fits import PowerLaw
+from checks.comparison import prediction_of
+from checks.exponents import exponent_agreement
+from checks.fits import LEAST_POINTS, PowerLaw
 from checks.profiles import post_profile, pre_profile
-from checks.statistics import CHANCE, estimate, scalar_agreement
-from checks.theorem1 import last_layers
+from checks.statistics import CHANCE, estimate
+from checks.theorem1 import Array, LastLayer, last_layers
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import Stack, predict
@@ -61,11 +62,11 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Assumptions switched off one at a time, and then together as well-known architectures do, queries and keys aside."""
 
-PAPER_SETTING = "nothing"
+UNRELAXED = "nothing"
+"""The name of a base setting as it is."""
 
 Against = Literal["width", "depth"]
 _LETTER = {"width": "d", "depth": "L"}
-_LEAST_POINTS = 3
 # A local exponent at great depth; arrays of tokens take longer than pairs.
 _DEEP = {True: 1000, False: 256}
 _DEEP_PATTERNS = 256
@@ -79,7 +80,7 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
     for name, fields in RELAXATIONS.items():
         if changed == fields:
             return name
-    return ", ".join(f"{name} = {value}" for name, value in changed.items()) or PAPER_SETTING
+    return ", ".join(f"{name} = {value}" for name, value in changed.items()) or UNRELAXED
 
 
 def exponent_series(cells: Sequence[Samples], against: Against) -> list[list[Samples]]:
@@ -89,7 +90,7 @@ def exponent_series(cells: Sequence[Samples], against: Against) -> list[list[Sam
         fields = asdict(s.stack)
         value = fields.pop(against)
         series.setdefault(tuple(fields.values()), {})[value] = s
-    long = [found for found in series.values() if len(found) >= _LEAST_POINTS]
+    long = [found for found in series.values() if len(found) >= LEAST_POINTS]
     return [[found[value] for value in sorted(found)] for found in long]
 
 
@@ -119,7 +120,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
     for against in ("width", "depth"):
         for series in exponent_series(cells, against):
             stack = series[0].stack
-            fit, predicted = _exponents(series, against)
+            _, _, fit, predicted = _exponents(series, against)
             row = rows.setdefault((stack.placement, relaxation_name(stack, base)), {})
             row |= {against: fit.exponent, f"{against}_sem": fit.sem, f"{against}_predicted": predicted}
     columns = ["effect", "profile", "width", "depth", "correlation", "entropy"]
@@ -139,13 +140,10 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
     for against in ("width", "depth"):
         for series in exponent_series(cells, against):
             stack = series[0].stack
-            fit, predicted = _exponents(series, against)
-            agreement = scalar_agreement(fit.exponent, predicted, fit.sem, EXPONENT_MARGIN)
-            x = np.array([float(getattr(s.stack, against)) for s in series])
-            if output_correction(stack) / 2 / np.log(x[-1] / x[0]) > EXPONENT_MARGIN:
-                agreement = "beyond"
+            x, last, fit, predicted = _exponents(series, against)
+            agreement = exponent_agreement(fit, predicted, x, stack)
             if against == "width":
-                claim = last_layers(series).exponent(x, x * np.sqrt(np.log(x))).exponent
+                claim = last.exponent(x, x * np.sqrt(np.log(x))).exponent
                 word: Word = "holds" if claim - fit.exponent > CHANCE * fit.sem else "undecided"
                 claimed, note = f"at most {claim:.3f}", "the norm grows like sqrt(d) at fixed V, whatever is relaxed"
             else:
@@ -177,7 +175,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
 
 def _place(name: str) -> int:
     """The paper's setting first, then the relaxations in their order, then all others."""
-    order = [PAPER_SETTING, *RELAXATIONS]
+    order = [UNRELAXED, *RELAXATIONS]
     return order.index(name) if name in order else len(order)
 
 
@@ -209,10 +207,11 @@ def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[s
     }
 
 
-def _exponents(series: Sequence[Samples], against: Against) -> tuple[PowerLaw, float]:
+def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, LastLayer, PowerLaw, float]:
+    """Where a series was sampled, its last layers, and the exponent measured and predicted."""
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
-    return last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
+    return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
 
 
 def _limit(stack: Stack) -> float:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import panels, style
+from figures.style import legend_below, panels, style
 from theory.stack import TITLES
 
 _LOOK: tuple[dict[str, Any], ...] = ({"color": "#d55e00", "linestyle": "-"}, {"color": "#0072b2", "linestyle": "--"})
@@ -51,6 +51,5 @@ def distribution(table: pd.DataFrame) -> Figure:
             axis.xaxis.set_major_formatter(FormatStrFormatter("%g"))
             axis.xaxis.set_minor_formatter(NullFormatter())
         axes[0].set_ylabel(f"share of {table.groupby(['placement', 'layer']).size().max()} draws")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure)
     return figure

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.scaling import setting
-from figures.style import BOUND, MEASURED, PREDICTED, panels, style, value_ticks
+from figures.style import BOUND, MEASURED, PREDICTED, legend_below, panels, style, value_ticks
 from theory.stack import TITLES
 
 _SYMBOL = {"width": ("width $d$", "d"), "depth": ("depth $L$", "L")}
@@ -33,6 +33,5 @@ def local_exponents(table: pd.DataFrame, against: str) -> Figure:
             axis.set(xlabel=f"{label} (geometric mean of two)", title=f"{TITLES[placement]}, {setting(rows, against)}")
             value_ticks(axis, sorted(set(x)))
         axes[0].set_ylabel(rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure)
     return figure

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import looks, style
+from figures.style import legend_below, looks, style
 from theory.stack import TITLES
 
 _PANELS = {
@@ -43,9 +43,5 @@ def path(table: pd.DataFrame, field: str) -> Figure:
                 axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
         for axis in axes[3:]:
             axis.set_xlabel(field.replace("_", " "))
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=len(labels),
-            title="points: samples (± 2 s.e.); lines: large-width theory", title_fontsize=8,
-        )  # fmt: skip
+        legend_below(figure, 4, "points: samples (± 2 s.e.); lines: large-width theory")
     return figure

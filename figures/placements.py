@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import looks, panels, style, value_ticks
+from figures.style import legend_below, looks, panels, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -42,7 +42,5 @@ def placements(norms: pd.DataFrame) -> Figure:
         against.yaxis.set_minor_formatter(NullFormatter())
         over.set(xlabel="layer $l$", title=f"all layers, $L = {deepest}$")
         over.set_xticks(np.unique(np.linspace(1, deepest, min(deepest, 8)).astype(int)))
-        figure.legend(
-            loc="outside lower center", ncols=4, title="points: samples; lines: large-width theory", title_fontsize=8
-        )
+        legend_below(figure, 4, "points: samples; lines: large-width theory")
     return figure

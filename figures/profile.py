@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from figures.style import PAPER, WEIGHTS, panels, style
+from figures.style import PAPER, WEIGHTS, legend_below, panels, style
 from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
 from theory.stack import TITLES
 
@@ -56,13 +56,5 @@ def layer_profile(table: pd.DataFrame) -> Figure:
             axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
             axis.yaxis.set_minor_formatter(NullFormatter())
         axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles,
-            labels,
-            loc="outside lower center",
-            ncols=4,
-            title="points: samples; lines: large-width theory",
-            title_fontsize=8,
-        )
+        legend_below(figure, 4, "points: samples; lines: large-width theory")
     return figure

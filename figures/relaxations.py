@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import looks, style
+from figures.style import legend_below, looks, style
 from theory.stack import TITLES
 
 _PANELS = {
@@ -52,11 +52,7 @@ def relaxations(table: pd.DataFrame) -> Figure:
             axis.grid(axis="y", visible=True)
         axes[0].set_yticks([height[name] for name in names], names)
         axes[0].set_ylim(-len(names) + 0.4, 0.6)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=len(groups),
-            title="samples (± 2 s.e.); ticks: large-width theory", title_fontsize=8,
-        )  # fmt: skip
+        legend_below(figure, 4, "samples (± 2 s.e.); ticks: large-width theory")
     return figure
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import BOUND, MEASURED, PREDICTED, panels, style, value_ticks
+from figures.style import BOUND, MEASURED, PREDICTED, legend_below, panels, style, value_ticks
 from theory.stack import TITLES
 
 _SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
@@ -31,8 +31,7 @@ def scaling(table: pd.DataFrame, against: str) -> Figure:
             axis.set(yscale="log", xlabel=_SYMBOL[against], title=f"{TITLES[placement]}, {setting(rows, against)}")
             value_ticks(axis, sorted(set(x)))
         axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure)
     return figure
 
 

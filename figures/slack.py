@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import panels, style
+from figures.style import legend_below, panels, style
 from theory.slack import STEPS
 from theory.stack import TITLES
 
@@ -45,9 +45,5 @@ def slack(table: pd.DataFrame) -> Figure:
         # Room for the numbers above the bars.
         axes[0].set_ylim(table["measured"].min() / 3, table["measured"].max() * 4)
         axes[0].set_ylabel("from the norm (black line) to the bound")
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(
-            handles, labels, loc="outside lower center", ncols=3,
-            title="step of the proof, from the bottom up: what is replaced", title_fontsize=8,
-        )  # fmt: skip
+        legend_below(figure, title="step of the proof, from the bottom up: what is replaced")
     return figure

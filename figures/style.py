@@ -67,6 +67,14 @@ def panels(count: int, *, share_x: bool = False, share_y: bool = True) -> tuple[
     return figure, list(axes)
 
 
+def legend_below(figure: Figure, columns: int = 3, title: str = "") -> None:
+    """One legend of all panels, below them; the entries are those of the first."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,
+    )  # fmt: skip
+
+
 def value_ticks(axes: Axes, values: list[float]) -> None:
     """Ticks of a log₂ axis at the measured values: integers, powers of two if they are long, or rounded."""
     axes.set_xscale("log", base=2)

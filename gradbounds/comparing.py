@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from checks.comparison import comparison
-from checks.placements import LEAST_DEPTHS, depth_exponents, exponent_lines, layer_norms
+from checks.fits import LEAST_POINTS
+from checks.placements import depth_exponents, exponent_lines, layer_norms
 from checks.report import agreement_counts
 from figures import placements
 from gradbounds.drawing import save
@@ -20,8 +21,8 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     depths = sorted({stack.depth for stack in recipe.stacks()})
-    if len(depths) < LEAST_DEPTHS:
-        raise ValueError(f"depth must have at least {LEAST_DEPTHS} values to give an exponent, got {depths}.")
+    if len(depths) < LEAST_POINTS:
+        raise ValueError(f"depth must have at least {LEAST_POINTS} values to give an exponent, got {depths}.")
     check_count("draws", recipe.draws, 2)  # one draw has no error
     code = sweep_into(out, recipe, workers=workers, land_every=5.0, resume=True)
     order = [stack.placement for stack in recipe.stacks()]

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from checks.comparison import comparison
-from checks.placements import LEAST_DEPTHS
-from checks.relaxations import PAPER_SETTING, RELAXATIONS, relaxation_name, relaxation_table
+from checks.fits import LEAST_POINTS
+from checks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
 from checks.report import agreement_counts
 from figures import path, relaxations
 from gradbounds.drawing import save
@@ -46,10 +46,10 @@ def relax(
     """
     sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
     for name, some in sizes.items():
-        if len(some) < LEAST_DEPTHS:
-            raise ValueError(f"{name}s must have at least {LEAST_DEPTHS} values to give an exponent, got {some}.")
+        if len(some) < LEAST_POINTS:
+            raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {some}.")
     check_count("draws", draws, 2)  # one draw has no error
-    steps = _values_of(base, along, values) if along else {PAPER_SETTING: {}, **RELAXATIONS}
+    steps = _values_of(base, along, values) if along else {UNRELAXED: {}, **RELAXATIONS}
     grids, left_out = relaxation_grids(base, sizes, steps)
     for line in left_out:
         print(line)

@@ -118,20 +118,25 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream
         values = _projected(stack, engine, apply_weight(stack, engine, "WV", x.reshape(sequences).mean(2)))
         return values[:, :, None].expand(sequences).reshape(x.shape)
     split = draws * stack.sequences, stack.tokens, stack.heads, width // stack.heads
-    if stack.query_key_scale:
-        queries = apply_weight(stack, engine, "WQ", x)
-        keys = queries if stack.query_key == "tied" else apply_weight(stack, engine, "WK", x)
-        over = split[-1] ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
-        q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))
-        weights = _masked(stack, q @ k.mT / over).softmax(-1)
-        _record_attention(stack, record, weights.detach())
-        values = apply_weight(stack, engine, "WV", x).reshape(split).transpose(1, 2)
-        mixed = _dropped(engine, weights, stack.attention_dropout) @ values
-        return _projected(stack, engine, mixed.transpose(1, 2).reshape(x.shape))
-    logits = torch.zeros(split[0], stack.tokens, stack.tokens, **engine.like)
-    weights = _dropped(engine, _masked(stack, logits).softmax(-1), stack.attention_dropout)
-    mean = (weights @ x.reshape(split[0], stack.tokens, width)).view_as(x)
-    return _projected(stack, engine, apply_weight(stack, engine, "WV", mean))
+    weights = _dropped(engine, _attention_weights(stack, engine, record, x, split), stack.attention_dropout)
+    values = apply_weight(stack, engine, "WV", x).reshape(split).transpose(1, 2)
+    return _projected(stack, engine, (weights @ values).transpose(1, 2).reshape(x.shape))
+
+
+def _attention_weights(
+    stack: Stack, engine: Engine, record: Record, x: Stream, split: tuple[int, int, int, int]
+) -> Float[Tensor, "batch heads queries keys"]:
+    """Softmax of masked logits, which are 0 without queries and keys; `split` is (sequences, tokens, heads, d_k)."""
+    sequences, tokens, heads, head_width = split
+    if not stack.query_key_scale:
+        return _masked(stack, torch.zeros(sequences, heads, tokens, tokens, **engine.like)).softmax(-1)
+    queries = apply_weight(stack, engine, "WQ", x)
+    keys = queries if stack.query_key == "tied" else apply_weight(stack, engine, "WK", x)
+    q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))
+    weights = _masked(stack, q @ k.mT / head_width ** (0.5 if stack.attention_scale == "sqrt" else 1.0)).softmax(-1)
+    for name, value in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
+        record.layer(name, value(weights.detach()).sum(-1).view(len(x), -1).mean(1))
+    return weights
 
 
 def _projected(stack: Stack, engine: Engine, values: Stream) -> Stream:
@@ -144,11 +149,6 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
         return logits
     ahead = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
     return logits.masked_fill(ahead, -torch.inf)
-
-
-def _record_attention(stack: Stack, record: Record, weights: Float[Tensor, "sequences heads tokens tokens"]) -> None:
-    for name, value in (("attention_entropy", torch.special.entr(weights)), ("attention_squares", weights.square())):
-        record.layer(name, value.sum(-1).view(-1, stack.sequences * stack.heads * stack.tokens).mean(1))
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:

@@ -156,14 +156,10 @@ def network_inputs(
 
 def _correlated(stack: Stack, x: Tensor) -> Tensor:
     """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
-    gram = stack.gram
-    if gram is None and stack.input_correlation == 0.0:
+    if not stack.input_gram and stack.input_correlation == 0.0:
         return x
-    if gram is None:
-        gram = np.full((stack.tokens, stack.tokens), stack.input_correlation)
-        np.fill_diagonal(gram, 1.0)
     # Of the symmetric root, since a Gram matrix may be singular.
-    values, vectors = np.linalg.eigh(gram)
+    values, vectors = np.linalg.eigh(stack.input_covariance)
     root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
     return (root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x)
 

@@ -3,6 +3,10 @@
 import torch
 from torch import nn
 
+from simulate import Cell, network
+from simulate.dense import DenseEngine
+from simulate.sample import network_inputs
+
 PHI = {
     "relu": torch.relu,
     "gelu": nn.functional.gelu,
@@ -23,6 +27,7 @@ def slow_quantities(stack, weights, x, labels):
         labels: of every row.
     """
     n, length = stack.rows, stack.tokens
+    width, linear = stack.width // stack.heads, stack.attention_scale == "linear"
     weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
 
     def norm(rows):
@@ -31,12 +36,21 @@ def slow_quantities(stack, weights, x, labels):
         centred = rows - rows.mean(-1, keepdim=True) if stack.normalization == "layer" else rows
         return centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
 
+    patterns = [[] for _ in range(stack.depth)]
+
     def attention(rows, layer):
+        values = rows @ weights["WV"][layer]
+        queries = rows @ weights["WQ"][layer] if "WQ" in weights else torch.zeros_like(rows)
+        keys = rows @ weights["WK"][layer] if "WK" in weights else queries
         out = torch.zeros_like(rows)
         for i in range(n):
             start = i // length * length
             stop = i + 1 if stack.mask == "causal" else start + length
-            out[i] = sum(rows[j] @ weights["WV"][layer] for j in range(start, stop)) / (stop - start)
+            for head in range(stack.heads):
+                own = slice(head * width, (head + 1) * width)
+                scores = torch.stack([queries[i, own] @ keys[j, own] for j in range(start, stop)])
+                patterns[layer].append(torch.softmax(scores / (width if linear else width**0.5), 0))
+                out[i, own] = patterns[layer][-1] @ values[start:stop, own]
         return out @ weights["WO"][layer] if "WO" in weights else out
 
     def feed_forward(rows, layer):
@@ -75,7 +89,24 @@ def slow_quantities(stack, weights, x, labels):
             [torch.stack([(s[i] * s[j]).mean() for i, j in pairs]).mean() for s in sums[1::2]]
         ),
     }
+    if "WQ" in weights:
+        for name, of in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
+            found[name] = torch.stack([torch.stack([of(a).sum() for a in layer]).mean() for layer in patterns])
     for role, group in weights.items():
         norms = torch.stack([w.grad.square().sum() for w in group])
         found[f"grad_sq_{role}"] = norms[0] if role == "Wemb" else norms
     return found
+
+
+def deviation(stack):
+    """The largest relative deviation of a quantity of the network from the slow twin's, float64, two draws."""
+    engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
+    x, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
+    record = network.run(stack, engine, x, labels)
+    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+    worst = 0.0
+    for draw in range(2):
+        weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
+        for name, value in slow_quantities(stack, weights, x[draw], labels[draw]).items():
+            worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
+    return worst

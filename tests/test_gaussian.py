@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from theory.gaussian import SoftmaxOverlap, cross_entropy, relu_kernel, relu_slope_kernel, softmax_overlap
-from theory.kernels import correlation_curve
+from theory.interpolation import correlation_curve
 
 
 def over_pair(function, correlation):

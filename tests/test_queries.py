@@ -6,14 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from agreement import off
+from relaxed_twin import deviation
 from same_law import differences, numbers
 
 from gradbounds.cli import main
-from simulate import Cell, network, sample
-from simulate.dense import DenseEngine
-from simulate.sample import network_inputs
+from simulate import network, sample
 from theory import Stack, predict, prediction, sublayers
 
 SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
@@ -23,60 +21,6 @@ CASES = [
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
 ]
-
-
-def slow(stack, weights, x, labels):
-    """Loss, gradients, entropies and squares of one draw, head by head and row by row, by autograd."""
-    n, head = stack.tokens, stack.width // stack.heads
-    weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
-    over = math.sqrt(head) if stack.attention_scale == "sqrt" else head
-    norm = torch.nn.LayerNorm(stack.width, eps=0.0, elementwise_affine=False, dtype=torch.float64)
-    entropies, squares = [], []
-    for layer in range(stack.depth):
-        into = norm(x) if stack.placement == "pre" else x
-        query = into @ weights["WQ"][layer]
-        key = into @ weights["WK"][layer] if "WK" in weights else query
-        value = into @ weights["WV"][layer]
-        out, rows = [], []
-        for i in range(stack.rows):
-            start = i // n * n
-            stop = i + 1 if stack.mask == "causal" else start + n
-            parts = []
-            for h in range(stack.heads):
-                here = slice(h * head, (h + 1) * head)
-                a = torch.softmax(torch.stack([query[i, here] @ key[j, here] / over for j in range(start, stop)]), 0)
-                rows.append(a)
-                parts.append(a @ value[start:stop, here])
-            out.append(torch.cat(parts))
-        entropies.append(torch.stack([-(a * a.log()).sum() for a in rows]).mean())
-        squares.append(torch.stack([(a**2).sum() for a in rows]).mean())
-        mixed = torch.stack(out)
-        x = x + (mixed @ weights["WO"][layer] if "WO" in weights else mixed)
-        x = norm(x) if stack.placement == "post" else x
-        into = x if stack.placement == "post" else norm(x)
-        x = x + torch.relu(into @ weights["W1"][layer]) @ weights["W2"][layer]
-        x = norm(x) if stack.placement == "post" else x
-    output = x if stack.placement == "post" else norm(x)
-    loss = torch.nn.functional.cross_entropy(output @ weights["Wemb"][0], labels)
-    loss.backward()
-    found = {"loss": loss, "attention_entropy": torch.stack(entropies), "attention_squares": torch.stack(squares)}
-    for role, group in weights.items():
-        norms = torch.stack([w.grad.square().sum() for w in group])
-        found[f"grad_sq_{role}"] = norms[0] if role == "Wemb" else norms
-    return found
-
-
-def deviation(stack):
-    engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
-    x, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
-    record = network.run(stack, engine, x, labels)
-    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-    worst = 0.0
-    for draw in range(2):
-        weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
-        for name, value in slow(stack, weights, x[draw], labels[draw]).items():
-            worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
-    return worst
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])
@@ -109,6 +53,10 @@ THEORY = [
     {"placement": "peri", "query_key_scale": 1.0, "heads": 2, "sequences": 2},
     {"placement": "scaled", "query_key_scale": 1.0, "activation": "gelu", "ffn_ratio": 2.0},
     {"placement": "deepnorm", "query_key_scale": 1.0, "dropout": 0.1},
+    {"query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal"},
+    {"placement": "pre", "query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal", "heads": 2},
+    {"attention_dropout": 0.2, "heads": 4},
+    {"placement": "rezero", "attention_dropout": 0.2, "mask": "causal"},
     {"query_key_scale": 1.0, "attention_scale": "linear"},
     {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
 ]
@@ -127,7 +75,7 @@ def test_the_overlaps_are_needed(monkeypatch):
     stack = Stack(placement="peri", width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
     samples = sample(stack, draws=2000, seed=0)
     with_them = predict(stack, target=0.004)
-    monkeypatch.setattr(sublayers, "_removed", lambda gradient, kernel: None)
+    monkeypatch.setattr(sublayers, "_removed", lambda gradient, stream, scales: None)
     without = predict(stack, target=0.004)
     for name in ("grad_sq_WQ", "grad_sq_WK"):
         values = samples[name][:, 0].astype(float)
@@ -135,6 +83,35 @@ def test_the_overlaps_are_needed(monkeypatch):
         assert without[name] / with_them[name] == pytest.approx(1.108, abs=0.02)
         assert abs(values.mean() - with_them[name]) < 4 * error
         assert abs(values.mean() - without[name]) > 5 * error
+
+
+def test_dropout_makes_the_overlaps_larger(monkeypatch):
+    """Without it W^Q and W^K are 7% too large at p = 0.6, and 6000 draws tell."""
+    stack = Stack(
+        width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0, dropout=0.6, output_projection="random",
+        initialization="he",
+    )  # fmt: skip
+    samples = sample(stack, draws=6000, seed=0)
+    right = predict(stack, target=0.004)
+    monkeypatch.setattr(sublayers, "_dropped", lambda tokens, overlaps, kept: overlaps)
+    wrong = predict(stack, target=0.004)
+    for name in ("grad_sq_WQ", "grad_sq_WK"):
+        values = samples[name][:, 0].astype(float)
+        error = math.hypot(values.std() / math.sqrt(6000), float(right.errors[name][0]))
+        assert wrong[name] / right[name] == pytest.approx(1.07, abs=0.02)
+        assert abs(values.mean() - right[name]) < 4 * error
+        assert abs(values.mean() - wrong[name]) > 4 * error
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"patterns": 0}, "^patterns must be an integer of at least 1, got 0"),
+    ({"patterns": 2.5}, "^patterns must be an integer of at least 1, got 2.5"),
+    ({"target": 0.0}, "^target must be a positive number or None, got 0.0"),
+    ({"target": math.nan}, "^target must be a positive number or None, got nan"),
+])  # fmt: skip
+def test_bad_numbers_of_patterns_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        predict(Stack(query_key_scale=1.0), **arguments)
 
 
 def test_errors_and_targets():
@@ -166,7 +143,7 @@ def test_linear_scale_gives_uniform_attention():
     plain, linear = predict(Stack(depth=3)), predict(Stack(depth=3, query_key_scale=2.0, attention_scale="linear"))
     for name, value in plain.items():
         np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
-    np.testing.assert_array_equal(linear.errors["hidden_energy"] < 1e-12, True)
+    assert not linear.errors, "nothing is sampled"
 
 
 def test_many_heads_average_out():
@@ -217,22 +194,8 @@ def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
 def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
     """`check` says nothing of it, and does not fail."""
     out = str(tmp_path / "run")
-    line = [
-        "sweep",
-        "--out",
-        out,
-        "--query-key-scale",
-        "1",
-        "--placement",
-        "output",
-        "--width",
-        "16",
-        "--depth",
-        "1",
-        "2",
-        "3",
-    ]
-    assert main([*line, "--tokens", "2", "--vocab", "4"]) == 0
+    line = "--query-key-scale 1 --placement output --width 16 --depth 1 2 3 --tokens 2 --vocab 4"
+    assert main(["sweep", "--out", out, *line.split()]) == 0
     assert main(["check", out, "--csv", str(tmp_path / "all.csv")]) == 0
     assert "0 agree within 3%, 0 are consistent" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "all.csv")

@@ -9,12 +9,10 @@ import pytest
 import torch
 from agreement import off
 from relaxed_cases import ALONE, TOGETHER
-from relaxed_twin import slow_quantities
+from relaxed_twin import deviation
 from same_law import differences, numbers
 
-from simulate import Cell, network, sample
-from simulate.dense import DenseEngine
-from simulate.sample import network_inputs
+from simulate import network, sample
 from theory import Stack, predict
 from theory.stack import SIZES
 
@@ -38,20 +36,6 @@ PLACEMENTS = pytest.mark.parametrize("placement", ["post", "pre"])
 
 def small(relaxed, placement):
     return Stack(**{"placement": placement, "width": 12, "depth": 2, "tokens": 4, "vocab": 5} | relaxed)
-
-
-def deviation(stack):
-    """The largest relative deviation of a quantity from the slow twin's, float64, two draws."""
-    engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
-    x, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
-    record = network.run(stack, engine, x, labels)
-    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-    worst = 0.0
-    for draw in range(2):
-        weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
-        for name, value in slow_quantities(stack, weights, x[draw], labels[draw]).items():
-            worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
-    return worst
 
 
 @PLACEMENTS

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.kernels import Exchangeable, Kernel, Labelled, Pair, Tokens
+from theory.kernels import Exchangeable, Kernel, Pair, Tokens
 from theory.stack import Stack
 
 Array = NDArray[np.float64]
@@ -24,14 +24,10 @@ def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Kernel, Kernel]:
 
 def gaussian_inputs(stack: Stack) -> tuple[Array, Array]:
     """Input and label kernels of all sequences, (1, N, N) with N = sequences * tokens: Gaussian inputs, own labels."""
-    n, rows = stack.tokens, stack.rows
-    gram = stack.gram
-    if gram is None:
-        gram = np.full((n, n), stack.input_correlation)
-        np.fill_diagonal(gram, 1.0)
-    same = np.full((rows, rows), label_coincidence(stack))
+    same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     np.fill_diagonal(same, 1.0)
-    return (np.kron(np.eye(stack.sequences), gram) + position_kernel(stack))[None], same[None]
+    own = np.kron(np.eye(stack.sequences), stack.input_covariance)
+    return (own + position_kernel(stack))[None], same[None]
 
 
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> tuple[Array, Array]:
@@ -60,21 +56,24 @@ def position_kernel(stack: Stack) -> Any:
     if stack.positions == "learned":
         kernel = np.eye(n)
     else:
-        frequencies = 10000.0 ** (-np.arange(0, stack.width, 2) / stack.width)
         lag = np.arange(n)[:, None] - np.arange(n)
-        kernel = np.cos(lag[..., None] * frequencies).sum(-1) / stack.width
+        kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
     return np.tile(kernel, (stack.sequences, stack.sequences))
 
 
 def position_means(stack: Stack) -> Array | None:
-    """The mean of each token's coordinates, (N,), where it does not vanish with the width.
+    """The mean of each token's coordinates, (N,), where it does not vanish with the width and a LayerNorm removes it.
 
     Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
     """
-    if stack.positions != "sinusoidal":
+    if stack.positions != "sinusoidal" or stack.normalization != "layer":
         return None
-    angles = np.arange(stack.tokens)[:, None] * 10000.0 ** (-np.arange(0, stack.width, 2) / stack.width)
+    angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)
     return np.tile((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width, stack.sequences)
+
+
+def _frequencies(stack: Stack) -> Array:
+    return np.asarray(10000.0 ** (-np.arange(0, stack.width, 2) / stack.width))
 
 
 def label_coincidence(stack: Stack) -> float:
@@ -104,13 +103,3 @@ def attention_pattern(stack: Stack) -> Array | None:
     if stack.mask == "causal":
         allowed = np.tril(allowed)
     return np.kron(np.eye(stack.sequences), allowed / allowed.sum(-1, keepdims=True))
-
-
-def layer_tokens(stack: Stack, tokens: Tokens, batches: int, generator: np.random.Generator) -> Tokens:
-    """The tokens with one layer's attention weights: a pattern per batch if some weights are dropped."""
-    if not isinstance(tokens, Labelled) or not stack.attention_dropout:
-        return tokens
-    pattern = attention_pattern(stack)
-    pattern = np.full((stack.rows, stack.rows), 1.0 / stack.rows) if pattern is None else pattern
-    kept = generator.random((batches, stack.rows, stack.rows)) >= stack.attention_dropout
-    return Labelled(stack.rows, pattern * kept / (1.0 - stack.attention_dropout), stack.sequences)

@@ -7,12 +7,12 @@ thousand layers a matter of milliseconds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev
 from numpy.typing import NDArray
+
+from theory.interpolation import PairFunction, correlation_curve, pair_values
 
 
 @dataclass(slots=True, eq=False)  # frozen would double the cost of each of the many made
@@ -38,13 +38,6 @@ class Pair:
     def __truediv__(self, other: float) -> "Pair":
         return self if other == 1.0 else Pair(self.diagonal / other, self.off / other)
 
-
-PairFunction = Callable[[float, float, float], float]
-"""Of two variances and a covariance; equal functions of equal arguments should be equal objects, for the cache."""
-
-# Degree of an interpolant, and how many distinct pairs are computed one by one.
-_DEGREE = 32
-_MOST_PAIRS = 20_000
 
 # A Pair, or a float64 array of shape (..., n, n); Tokens says which.
 Kernel = Any
@@ -140,7 +133,7 @@ class Labelled:
 
     Attributes:
         count: the number of tokens n, of all sequences.
-        attention: the weights A, (..., n, n), or None for uniform attention over all tokens.
+        attention: the weights A, (n, n), or None for uniform attention over all tokens.
         sequences: into how many sequences of equal length the tokens fall, one after another.
     """
 
@@ -163,7 +156,7 @@ class Labelled:
         common = float(variances.flat[0])
         if np.allclose(variances, common, rtol=1e-12, atol=0.0):
             return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
-        return _entry_by_entry(function, variances, self.correlation(kernel) * self.scales(kernel))
+        return pair_values(function, variances, self.correlation(kernel))
 
     def scale_diagonal(self, kernel: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
         if factor == 1.0:
@@ -200,41 +193,3 @@ class Labelled:
 
 def _diagonal(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.diagonal(kernel, axis1=-2, axis2=-1)
-
-
-@lru_cache(maxsize=256)
-def correlation_curve(function: PairFunction, variance: float) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """A pair function at one variance, as a function of arrays of correlations ρ.
-
-    A Chebyshev interpolant in θ = arccos ρ, where an expectation over a Gaussian pair is smooth up to ρ = ±1.
-    """
-    degree = getattr(function, "degree", _DEGREE)
-    curve = Chebyshev.interpolate(
-        lambda theta: np.array([function(variance, variance, variance * float(np.cos(t))) for t in theta]),
-        degree,
-        [0.0, np.pi],
-    )
-    return lambda correlation: curve(np.arccos(correlation))
-
-
-def _entry_by_entry(
-    function: PairFunction, variances: NDArray[np.float64], kernel: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """A pair function at every distinct (K_ii, K_jj, K_ij).
-
-    Raises:
-        ValueError: there are too many of them.
-    """
-    first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
-    low, high = np.minimum(first, second), np.maximum(first, second)
-    entries = np.stack([low, high, kernel], axis=-1).reshape(-1, 3)
-    # To 10 digits: kernels of equal tokens differ by rounding.
-    digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
-    distinct, where = np.unique(np.round(entries * digits), axis=0, return_inverse=True)
-    if len(distinct) > _MOST_PAIRS:
-        raise ValueError(
-            f"tokens must be fewer or alike for a prediction where their energies differ: {len(distinct)} distinct "
-            f"pairs, and at most {_MOST_PAIRS} are computed. Norms (normalization = 'layer') make energies equal."
-        )
-    found = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
-    return found[where].reshape(kernel.shape)

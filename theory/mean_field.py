@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.gaussian import SoftmaxOverlap, cross_entropy
-from theory.inputs import layer_tokens, loss_positions, position_means
-from theory.kernels import Kernel, Labelled, Number, Tokens
+from theory.inputs import loss_positions, position_means
+from theory.interpolation import values_at
+from theory.kernels import Kernel, Number, Tokens
 from theory.quantities import QUANTITIES
 from theory.random_attention import random_attention
 from theory.stack import Stack
@@ -58,22 +59,20 @@ def recursion(
     }
     gradients: dict[str, list[Number]] = {role: [] for role in weight_shapes(stack)}
     pullbacks: list[Pullback] = []
-    composition, batches = stack.composition, np.shape(kernel)[0] if isinstance(tokens, Labelled) else 1
-    stream, means = Stream(kernel), position_means(stack)
-    if means is not None:
-        stream = Stream(kernel, means)
+    composition, means = stack.composition, position_means(stack)
+    stream = Stream(kernel, means)
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
     total, hidden = stream, kernel
-    attention = random_attention(stack, generator) if stack.query_key_scale else uniform_attention(stack)
+    fixed = not stack.query_key_scale and not stack.attention_dropout
+    attention = uniform_attention(stack) if fixed else random_attention(stack, generator)
     branches = (attention, "attention_energy"), (feed_forward(stack), "hidden_energy")
     for layer in range(1, stack.depth + 1):
         for branch, name in branches:
-            here = layer_tokens(stack, tokens, batches, generator)
             if composition.second_stream:
-                passed = two_streams(stack, here, stream, branch)
+                passed = two_streams(stack, tokens, stream, branch)
             else:
-                passed = sublayer(stack, layer, here, stream, branch)
+                passed = sublayer(stack, layer, tokens, stream, branch)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             layers[name].append(tokens.diagonal(total.kernel))
@@ -94,7 +93,7 @@ def recursion(
     own, through = gradient * positions, gradient * positions / last_scales
     uncentred, jacobian = (
         tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
-        for one in (total.kernel, total.centred() if stack.normalization == "layer" else total.kernel)
+        for one in (total.kernel, total.centred().kernel)
     )
     values: dict[str, Number] = {
         "loss": _loss(stack, tokens, output),
@@ -127,8 +126,6 @@ def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:
         if isinstance(energies, float):
             return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
         counted = energies[..., loss_positions(stack) > 0]
-        distinct, where = np.unique(np.round(counted, 12), return_inverse=True)
-        each = np.array([cross_entropy(stack.output_scale * float(q) ** 0.5, stack.vocab) for q in distinct])
-        return each[where].reshape(counted.shape)
+        return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
 
     return tokens.diagonal_mean(at, output)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from theory.inputs import attention_pattern, exchangeable_inputs, gaussian_inputs, is_exchangeable, word_inputs
 from theory.kernels import Kernel, Labelled
 from theory.mean_field import recursion
+from theory.random_attention import is_fluctuating
 from theory.stack import Stack
 
 Arrays = dict[str, NDArray[np.float64]]
@@ -65,14 +66,14 @@ def predict(
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
             order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
-
         patterns: how many attention patterns are sampled at least, with a fixed seed; without random queries and keys
             or dropped attention weights there are none.
         target: largest relative standard error of a gradient or energy where attention patterns are sampled; more are
             until it is met, or until there are 2^18.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers, or `finite_width` without Post-LN.
+        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, or patterns or target
+            are not positive.
         NoRuleError: random queries and keys in a placement for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
@@ -92,42 +93,52 @@ def predict(
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
     _check_queries(stack)
+    _check_sampling(patterns, target)
     kernel, same_label = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
-    if not stack.attention_dropout and not stack.query_key_scale:
-        means, _ = _batch_means(stack, kernel, same_label, generator)
-        return Prediction(stack, means)
-    repeats = -(-patterns // len(kernel))
-    kernel, same_label = np.repeat(kernel, repeats, axis=0), np.repeat(same_label, repeats, axis=0)
-    rounds: list[tuple[Arrays, Arrays]] = []
+    if not is_fluctuating(stack):
+        found = _batch(stack, kernel, same_label, generator)
+        return Prediction(stack, {name: value.mean(-1) for name, value in found.items()})
+    # At least two patterns for each batch of windows, whose scatter is the error.
+    repeats = max(2, -(-patterns // len(kernel)))
+    kernels, labels = (np.repeat(one, repeats, axis=0) for one in (kernel, same_label))
+    values: Arrays = {}
     while True:
-        rounds.append(_batch_means(stack, kernel, same_label, generator))
-        means, squares = (
-            {name: np.mean([one[which][name] for one in rounds], axis=0) for name in rounds[0][0]} for which in (0, 1)
-        )
-        count = len(rounds) * len(kernel)
-        errors = {name: np.sqrt(np.maximum(squares[name] - means[name] ** 2, 0.0) / count) for name in means}
+        more = _batch(stack, kernels, labels, generator)
+        more = {name: value.reshape(*value.shape[:-1], len(kernel), repeats) for name, value in more.items()}
+        values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in more.items()}
+        means = {name: value.mean((-2, -1)) for name, value in values.items()}
+        errors = {name: _error(value) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
-        widest = max(float(np.max(errors[name] / means[name])) for name in aimed)
-        if target is None or widest <= target or count >= _MOST_PATTERNS:
+        met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
+        if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
 
 
-def _batch_means(
-    stack: Stack, kernel: Kernel, same_label: Kernel, generator: np.random.Generator
-) -> tuple[Arrays, Arrays]:
-    """Means of every quantity and of its square over a batch of kernels, in chunks that fit into memory."""
+def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled."""
+    windows, patterns = values.shape[-2:]
+    return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
+
+
+def _batch(stack: Stack, kernel: Kernel, same_label: Kernel, generator: np.random.Generator) -> Arrays:
+    """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
     size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
-    means: Arrays = {}
-    squares: Arrays = {}
-    for start in range(0, len(kernel), size):
-        chunk = slice(start, start + size)
-        part = recursion(stack, tokens, kernel[chunk], same_label[chunk], generator)
-        share = len(kernel[chunk]) / len(kernel)
-        for name, value in part.items():
-            means[name] = means.get(name, np.array(0.0)) + share * value.mean(-1)
-            squares[name] = squares.get(name, np.array(0.0)) + share * np.square(value).mean(-1)
-    return means, squares
+    chunks = [slice(start, start + size) for start in range(0, len(kernel), size)]
+    parts = [recursion(stack, tokens, kernel[chunk], same_label[chunk], generator) for chunk in chunks]
+    return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
+
+def _check_sampling(patterns: int, target: float | None) -> None:
+    """Refuse a number of patterns or a target that is none.
+
+    Raises:
+        ValueError: it is not positive.
+    """
+    if isinstance(patterns, bool) or not isinstance(patterns, int | np.integer) or patterns < 1:
+        raise ValueError(f"patterns must be an integer of at least 1, got {patterns!r}.")
+    if target is not None and not target > 0:
+        raise ValueError(f"target must be a positive number or None, got {target!r}.")
 
 
 def _check_queries(stack: Stack) -> None:

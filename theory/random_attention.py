@@ -1,8 +1,8 @@
-"""Attention with random queries and keys: what a sampled pattern does to the kernel and to the gradient's.
+"""Attention with weights that are not fixed: what one pattern does to the kernel and to the gradient's.
 
-With W^Q, W^K of N(0, s²/d) entries the logits of a head are Gaussian with Cov(a_ij, a_kl) = s⁴ Q_ik Q_jl, whatever the
-width of the head. They do not average out at finite n and number of heads, so the recursion is averaged over sampled
-patterns; given those, the gradient's kernel passes linearly.
+With random W^Q, W^K of N(0, s²/d) entries the logits of a head are Gaussian with Cov(a_ij, a_kl) = s⁴ Q_ik Q_jl,
+whatever the width of the head. Neither they nor dropped weights average out at finite n and number of heads, so the
+recursion is averaged over sampled patterns; given those, the gradient's kernel passes linearly.
 """
 
 import numpy as np
@@ -21,48 +21,58 @@ Array = NDArray[np.float64]
 _JITTER = 1e-12
 
 
+def is_fluctuating(stack: Stack) -> bool:
+    """Whether attention weights differ from network to network at large width."""
+    return stack.attention_dropout > 0.0 or (stack.query_key_scale > 0.0 and stack.attention_scale == "sqrt")
+
+
 def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
-    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one sampled pattern per head and entry of the batch."""
-    value_gain, head_width = gain(stack, "WV"), stack.width // stack.heads
+    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one pattern per head and entry of the batch."""
+    value_gain = gain(stack, "WV")
     projection_gain = 1.0 if stack.output_projection == "identity" else gain(stack, "WO")
-    s_sq, linear, tied = stack.query_key_scale**2, stack.attention_scale == "linear", stack.query_key == "tied"
     allowed = attention_pattern(stack)
+    # Tied queries and keys over √d_k have no rule for their own gradient, and an entropy that is exponentially small.
+    queries = stack.query_key_scale > 0.0 and not (stack.query_key == "tied" and stack.attention_scale == "sqrt")
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         pattern = _patterns(stack, kernel, allowed, generator)
         q = kernel[..., None, :, :]
         values = value_gain * q
-        mixed = pattern @ values @ _t(pattern)
-        out = mixed.mean(-3)
+        out = (pattern @ values @ _t(pattern)).mean(-3)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head = projection_gain * gradient[..., None, :, :] / stack.heads
-            to_values = _t(pattern) @ head @ pattern
-            corrections = None
-            if overlaps is not None:
-                scale = (projection_gain / stack.heads) ** 2
-                corrections = tuple(scale * one[..., None, :, :] for one in overlaps)
-            to_queries, to_keys = _query_key(pattern, q, values, head, corrections)
-            energies = {"WV": tokens.total(kernel * to_values.sum(-3))}
+            to_values = (_t(pattern) @ head @ pattern).sum(-3)
+            energies, below = {"WV": tokens.total(kernel * to_values)}, value_gain * to_values
             if stack.output_projection == "random":
                 energies["WO"] = tokens.total(out * gradient)
-            below = value_gain * to_values.sum(-3)
-            # ∂L/∂q has the variance s² of a key, and over d_k one power of it less.
-            shrink = s_sq / head_width if linear else s_sq
-            if tied and linear:
-                both = to_queries + to_keys + _crossed(pattern, q, values, head)
-                energies["WQ"] = tokens.total(kernel * both.sum(-3)) * shrink
-            elif not tied:
-                energies["WQ"] = tokens.total(kernel * to_queries.sum(-3)) * shrink
-                energies["WK"] = tokens.total(kernel * to_keys.sum(-3)) * shrink
-            if not linear and not tied:
-                below = below + s_sq**2 * (to_queries + to_keys).sum(-3)
+            if queries:
+                scale = (projection_gain / stack.heads) ** 2
+                removed = None if overlaps is None else tuple(scale * one[..., None, :, :] for one in overlaps)
+                more, of_queries = _query_path(stack, tokens, kernel, pattern, values, head, removed)
+                energies, below = energies | more, below + of_queries
             return below, energies
 
-        # Tied queries and keys at 1/√d_k leave an entropy that is exponentially small in √d_k: not of leading order.
-        return out * projection_gain, pullback, {} if tied and not linear else _statistics(pattern)
+        return out * projection_gain, pullback, _statistics(pattern) if queries else {}
 
     return branch
+
+
+def _query_path(
+    stack: Stack, tokens: Tokens, kernel: Array, a: Array, values: Array, head: Array, removed: Overlaps
+) -> tuple[Energies, Array]:
+    """Energies of W^Q and W^K, and the gradient kernel that passes through them to the tokens."""
+    s_sq, q = stack.query_key_scale**2, kernel[..., None, :, :]
+    to_queries, to_keys = _query_key(a, q, values, head, removed)
+    if stack.attention_scale == "sqrt":
+        parts = {"WQ": to_queries.sum(-3), "WK": to_keys.sum(-3)}
+        return {role: s_sq * tokens.total(kernel * part) for role, part in parts.items()}, s_sq**2 * sum(parts.values())
+    # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
+    parts = {"WQ": to_queries, "WK": to_keys}
+    if stack.query_key == "tied":
+        parts = {"WQ": to_queries + to_keys + _crossed(a, q, values, head)}
+    shrink = s_sq * stack.heads / stack.width
+    return {role: shrink * tokens.total(kernel * part.sum(-3)) for role, part in parts.items()}, 0.0 * kernel
 
 
 def _t(matrix: Array) -> Array:
@@ -73,12 +83,14 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
     """One pattern per entry of the batch and head, (batch, heads, N, N), of softmaxed logits.
 
     With 1/√d_k the logits are s² L Z Lᵀ, L the Cholesky factor of Q. Tied queries and keys add the mean s² √d_k Q, and
-    symmetrize. With 1/d_k nothing fluctuates: the logits are 0, or s² Q if tied.
+    symmetrize. With 1/d_k nothing fluctuates: the logits are 0, or s² Q if tied; and 0 if there are none. Dropped
+    weights are 0, and the others grow.
     """
     s_sq, n = stack.query_key_scale**2, kernel.shape[-1]
     shape = (*kernel.shape[:-2], stack.heads, n, n)
-    if stack.attention_scale == "linear":
-        logits = np.broadcast_to((s_sq * kernel if stack.query_key == "tied" else 0.0 * kernel)[..., None, :, :], shape)
+    if stack.attention_scale == "linear" or not stack.query_key_scale:
+        mean = s_sq if stack.query_key == "tied" else 0.0
+        logits = np.broadcast_to((mean * kernel)[..., None, :, :], shape)
     else:
         size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / n
         root = np.linalg.cholesky(kernel + _JITTER * size * np.eye(n))[..., None, :, :]
@@ -90,7 +102,10 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
             logits = logits + s_sq * np.sqrt(stack.width / stack.heads) * kernel[..., None, :, :]
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return softmax(logits, axis=-1)
+    pattern = softmax(logits, axis=-1)
+    if stack.attention_dropout:
+        pattern = pattern * (generator.random(shape) >= stack.attention_dropout) / (1.0 - stack.attention_dropout)
+    return pattern
 
 
 def _query_key(a: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> tuple[Array, Array]:
@@ -122,12 +137,11 @@ def _crossed(a: Array, q: Array, values: Array, head: Array) -> Array:
     """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
     u = a @ values
     w = u @ _t(a)
-    weighted = head * 1.0
     x = (
-        np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, weighted, a, a, values, optimize=True)
-        - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, weighted, a, a, u, optimize=True)
-        - np.einsum("...jl,...il,...ij,...lk,...ik->...ik", q, weighted, a, a, u, optimize=True)
-        + np.einsum("...jl,...il,...ij,...lk,...il->...ik", q, weighted, a, a, w, optimize=True)
+        np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, a, a, values, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, head, a, a, u, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...ik->...ik", q, head, a, a, u, optimize=True)
+        + np.einsum("...jl,...il,...ij,...lk,...il->...ik", q, head, a, a, w, optimize=True)
     )
     return x + _t(x)
 

@@ -125,10 +125,11 @@ class Stack:
                 f"input_correlation must be at least -1/(tokens - 1) = {-1 / (self.tokens - 1):g}, got "
                 f"{self.input_correlation!r}."
             )
-        if self.gram is not None and (len(self.gram) != self.tokens or self.input_correlation):
+        given = len(self.input_covariance) if self.input_gram else self.tokens
+        if given != self.tokens or (self.input_gram and self.input_correlation):
             raise ValueError(
                 f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
-                f"{len(self.gram)} rows and input_correlation = {self.input_correlation!r}."
+                f"{given} rows and input_correlation = {self.input_correlation!r}."
             )
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
@@ -156,9 +157,11 @@ class Stack:
         return self.sequences * self.tokens
 
     @property
-    def gram(self) -> NDArray[np.float64] | None:
-        """`input_gram` as an array (n, n), or None."""
-        return np.array(json.loads(self.input_gram)) if self.input_gram else None
+    def input_covariance(self) -> NDArray[np.float64]:
+        """Covariance of the Gaussian inputs of a sequence, (n, n), positions left out."""
+        if self.input_gram:
+            return np.array(json.loads(self.input_gram))
+        return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
     def relaxed(self) -> dict[str, str | int | float]:

@@ -76,16 +76,20 @@ class Stream:
 
     Attributes:
         kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
-        means: the mean of each token's coordinates, (N,) or (2N,), which LayerNorm removes and sinusoidal positions
-            have; None where it vanishes like d^(−1/2), as after every random matrix.
+        means: the mean of each token's coordinates, (N,) or (2N,), which sinusoidal positions have and a LayerNorm
+            removes; None where it vanishes like d^(−1/2), as after every random matrix, or nothing removes it.
     """
 
     kernel: Kernel
     means: NDArray[np.float64] | None = None
 
-    def centred(self) -> Kernel:
-        """The kernel of x_i less its mean."""
-        return self.kernel if self.means is None else self.kernel - np.outer(self.means, self.means)
+    def centred(self, part: slice = slice(None)) -> "Stream":
+        """The stream with the means of some of its tokens removed."""
+        if self.means is None:
+            return self
+        kept = self.means.copy()
+        kept[part] = 0.0
+        return Stream(self.kernel - np.outer(self.means, self.means) + np.outer(kept, kept), kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,28 +132,37 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
     def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
-            overlaps = _removed(gradient, total.kernel)
+            overlaps = _removed(gradient, total, after_scales)
         dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / out_scales
-        of_branch = _removed(dropped, made) if tracked and composition.output_norm else _times(overlaps, tau_sq**2)
+        if tracked and composition.output_norm:
+            of_branch = _removed(dropped, Stream(made), out_scales)
+        else:
+            of_branch = _dropped(tokens, _times(overlaps, tau_sq**2), kept)
         below, energies = branch_pullback(dropped, of_branch)
         below = below * kappa_sq / into_scales
         if tracked:
-            own = _removed(below, stream.kernel) if composition.input_norm else None
+            own = _removed(below, stream, into_scales) if composition.input_norm else None
             overlaps = _sum(_times(overlaps, alpha**4), own)
         return gradient * alpha**2 + below, energies, overlaps
 
     return Passed(after, total, pullback, recorded)
 
 
-def _removed(gradient: Kernel, kernel: Kernel) -> Overlaps:
-    """What a norm with inputs of this kernel removed of a gradient, whose kernel below the norm this is."""
-    energies = np.diagonal(kernel, axis1=-2, axis2=-1)
-    first = gradient / energies[..., :, None]
-    return first, first * kernel / energies[..., None, :]
+def _removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
+    """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
+    first = gradient / np.diagonal(scales, axis1=-2, axis2=-1)[..., :, None]
+    return first, gradient * stream.centred().kernel / scales**2
 
 
 def _times(overlaps: Overlaps, factor: float) -> Overlaps:
     return None if overlaps is None else (overlaps[0] * factor, overlaps[1] * factor)
+
+
+def _dropped(tokens: Tokens, overlaps: Overlaps, kept: float) -> Overlaps:
+    """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
+    if overlaps is None or kept == 1.0:
+        return overlaps
+    return tokens.scale_diagonal(overlaps[0], 1.0 / kept) / kept, overlaps[1] / kept**2
 
 
 def _sum(first: Overlaps, second: Overlaps) -> Overlaps:
@@ -162,13 +175,9 @@ def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[St
     """A stream after a norm, or after none, and what its gradient kernel is divided by."""
     if not norm:
         return stream, 1.0
-    kernel, means = stream.kernel, stream.means
-    if stack.normalization == "layer":
-        kernel, means = stream.centred(), None
+    kernel = stream.centred().kernel
     scales = tokens.scales(kernel, stack.norm_epsilon)
-    if means is not None:
-        means = means / np.sqrt(np.diagonal(scales, axis1=-2, axis2=-1))
-    return Stream(kernel / scales, means), scales
+    return Stream(kernel / scales), scales
 
 
 def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
@@ -178,64 +187,49 @@ def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) ->
     """
     n = tokens.count
     made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
-    summed = stream.kernel + np.tile(tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout)), (2, 2))
-    main = Stream(summed[..., :n, :n], None if stream.means is None else stream.means[:n])
-    after, scales = normed(stack, tokens, main, stack.composition.stream_norm)
-    root = np.sqrt(np.diagonal(scales * np.ones((n, n)), axis1=-2, axis2=-1))
-    both_scales = _outer(np.concatenate([root, np.ones_like(root)], axis=-1))
-    kernel, means = summed / both_scales, None
-    if stream.means is not None:
-        # Of the products p_i·u_j the norm of p removes the product of the two means.
-        p_mean, u_mean = stream.means[:n], stream.means[n:]
-        gone = np.zeros(n) if after.means is None else after.means
-        across = (p_mean / root - gone)[..., :, None] * u_mean
-        kernel[..., :n, n:] -= across
-        kernel[..., n:, :n] -= np.swapaxes(across, -1, -2)
-        means = np.concatenate([np.broadcast_to(gone, root.shape), np.broadcast_to(u_mean, root.shape)], axis=-1)
-        means = means.reshape(-1, 2 * n)[0]
-    kernel[..., :n, :n] = after.kernel
+    dropped = tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout))
+    summed = Stream(stream.kernel + np.tile(dropped, (2, 2)), stream.means)
+    total = Stream(summed.kernel[..., :n, :n], None if stream.means is None else stream.means[:n])
+    after, scales = _part_normed(stack, summed, slice(None, n), stack.composition.stream_norm)
 
     def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
-        gradient = gradient / both_scales
+        gradient = gradient / scales
         both = tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout))
         below, energies = branch_pullback(both, None)
         gradient[..., :n, :n] += below
         return gradient, energies, None
 
-    return Passed(Stream(kernel, means), main, pullback, recorded)
+    return Passed(after, total, pullback, recorded)
 
 
 def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
     """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
     final_norm = stack.composition.final_norm
-    if not stack.composition.second_stream:
-        output, scales = normed(stack, tokens, stream, final_norm)
-        tracked = final_norm and stack.query_key_scale > 0.0
+    if stack.composition.second_stream:
+        n = tokens.count
+        after, both = _part_normed(stack, stream, slice(n, None), final_norm)
+        return joined(after.kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, None)
+    output, scales = normed(stack, tokens, stream, final_norm)
+    tracked = final_norm and stack.query_key_scale > 0.0
 
-        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
-            gradient = gradient / scales
-            return gradient, {}, _removed(gradient, stream.kernel) if tracked else None
+    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+        gradient = gradient / scales
+        return gradient, {}, _removed(gradient, stream, scales) if tracked else None
 
-        return output.kernel, pullback
-    n = tokens.count
-    kernel = stream.kernel.copy()
-    second = Stream(kernel[..., n:, n:], None if stream.means is None else stream.means[n:])
-    after, scales = normed(stack, tokens, second, final_norm)
-    root = np.sqrt(np.diagonal(scales * np.ones((n, n)), axis1=-2, axis2=-1))
-    if stream.means is not None and stack.normalization == "layer":
-        across = stream.means[:n, None] * stream.means[n:]
-        kernel[..., :n, n:] -= across
-        kernel[..., n:, :n] -= across.T
-    both_scales = _outer(np.concatenate([np.ones_like(root), root], axis=-1))
-    kernel = kernel / both_scales
-    kernel[..., n:, n:] = after.kernel
-    return joined(kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both_scales, {}, None)
+    return output.kernel, pullback
+
+
+def _part_normed(stack: Stack, stream: Stream, part: slice, norm: bool) -> tuple[Stream, Kernel]:
+    """`normed` of one of two streams: the products with the other are divided by one of the roots."""
+    after = stream.centred(part) if norm else stream
+    root = np.ones(after.kernel.shape[:-1])
+    if norm:
+        energies = np.diagonal(after.kernel, axis1=-2, axis2=-1)
+        root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon)
+    scales = root[..., :, None] * root[..., None, :]
+    return Stream(after.kernel / scales, after.means), scales
 
 
 def joined(kernel: Kernel, count: int) -> Kernel:
     """The kernel of p + u from that of the 2N tokens p and u; for gradients, what both together pass on."""
     return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))
-
-
-def _outer(root: NDArray[np.float64]) -> NDArray[np.float64]:
-    return root[..., :, None] * root[..., None, :]

@@ -1,0 +1,100 @@
+"""Expectations over a pair of Gaussians at many variances and correlations, from a few by Chebyshev interpolation."""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from numpy.polynomial.chebyshev import Chebyshev, chebpts1, chebvander
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+PairFunction = Callable[[float, float, float], float]
+"""Of two variances and a covariance; equal functions of equal arguments should be equal objects, for the cache."""
+
+# Degree of an interpolant in the angle.
+_DEGREE = 32
+# Entries whose polynomials are evaluated at once.
+_AT_ONCE = 200_000
+
+
+@lru_cache(maxsize=256)
+def correlation_curve(function: PairFunction, variance: float) -> Callable[[Array], Array]:
+    """A pair function at one variance, as a function of arrays of correlations ρ.
+
+    In θ = arccos ρ an expectation over a Gaussian pair is smooth up to ρ = ±1.
+    """
+    curve = Chebyshev.interpolate(
+        lambda theta: np.array([function(variance, variance, variance * float(np.cos(t))) for t in theta]),
+        _angles(function),
+        [0.0, np.pi],
+    )
+    return lambda correlation: curve(np.arccos(correlation))
+
+
+def pair_values(function: PairFunction, variances: Array, correlation: Array) -> Array:
+    """A pair function at (v_i, v_j, √(v_i v_j) ρ_ij), of variances (..., n) and correlations (..., n, n).
+
+    One by one where few are distinct, and otherwise interpolated in (ln v_i, ln v_j, arccos ρ).
+    """
+    first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    entries = np.stack([low, high, correlation * np.sqrt(low * high)], axis=-1).reshape(-1, 3)
+    # To 10 digits: kernels of equal tokens differ by rounding.
+    digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
+    distinct, where = np.unique(np.round(entries * digits), axis=0, return_inverse=True)
+    count, angles = _nodes(variances), _angles(function)
+    if len(distinct) <= count * (count + 1) // 2 * (angles + 1):
+        found = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+        return np.asarray(found[where].reshape(correlation.shape))
+    return _interpolated(function, (low, high, correlation), count, angles)
+
+
+def values_at(function: Callable[[float], float], variances: Array) -> Array:
+    """A function of one variance at an array of them, interpolated in ln v where many are distinct."""
+    distinct, where = np.unique(np.round(variances, 12), return_inverse=True)
+    count = _nodes(variances)
+    if len(distinct) <= count:
+        return np.array([function(float(v)) for v in distinct])[where].reshape(variances.shape)
+    low, high = _range(variances)
+    curve = Chebyshev.interpolate(lambda x: np.array([function(math.exp(u)) for u in x]), count - 1, [low, high])
+    return curve(np.log(variances))
+
+
+def _interpolated(function: PairFunction, entries: tuple[Array, Array, Array], count: int, angles: int) -> Array:
+    """A pair function at entries (v, w, ρ), from its values at Chebyshev points of (ln v, ln w, arccos ρ)."""
+    low, high = _range(entries[0], entries[1])
+    points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
+    nodes = np.exp(low + (high - low) * (points + 1) / 2)
+    table = np.empty((count, count, angles + 1))
+    for i, v in enumerate(nodes):
+        for j, w in enumerate(nodes[: i + 1]):
+            at = [function(float(w), float(v), math.sqrt(v * w) * math.cos(theta)) for theta in around]
+            table[i, j] = table[j, i] = at
+    along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
+    coefficients = np.einsum("ai,bj,ck,ijk->abc", along, along, turned, table, optimize=True)
+    units = [2 * (np.log(v.ravel()) - low) / (high - low) - 1 for v in entries[:2]]
+    units.append(2 / np.pi * np.arccos(entries[2].ravel()) - 1)
+    found = np.empty(entries[2].size)
+    for start in range(0, found.size, _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        of_first, of_second = (chebvander(u[part], count - 1) for u in units[:2])
+        of_angle = chebvander(units[2][part], angles)
+        found[part] = np.einsum("na,nb,nc,abc->n", of_first, of_second, of_angle, coefficients, optimize=True)
+    return found.reshape(entries[2].shape)
+
+
+def _angles(function: PairFunction) -> int:
+    return int(getattr(function, "degree", _DEGREE))
+
+
+def _nodes(variances: Array) -> int:
+    """How many variances give a pair function to six digits between the smallest and the largest."""
+    low, high = _range(variances)
+    half = (high - low) / 2
+    return 2 if half < 1e-3 else 3 + math.ceil(7 * half)
+
+
+def _range(*variances: Array) -> tuple[float, float]:
+    return math.log(min(v.min() for v in variances)), math.log(max(v.max() for v in variances))
