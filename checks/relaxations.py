@@ -39,6 +39,7 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
     "inputs correlated by 0.5": {"input_correlation": 0.5},
     "sinusoidal positions": {"positions": "sinusoidal"},
     "learned positions": {"positions": "learned"},
+    "tied embeddings": {"embeddings": "tied"},
     "Zipf labels": {"labels": "zipf"},
     "label smoothing 0.1": {"label_smoothing": 0.1},
     "loss on the last token": {"loss_on": "last"},

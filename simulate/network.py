@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.engines import Engine, apply_map
+from simulate.tied import Words
 from theory.initializations import INITIALIZATIONS
 from theory.stack import Stack
 from theory.weights import gain, rows_met, weight_shapes
@@ -172,7 +173,9 @@ def sequence_loss(
     return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
 
 
-def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws tokens"]) -> Record:
+def run(
+    stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws tokens"], words: Words | None = None
+) -> Record:
     """One forward and one backward pass of a batch of networks; every recorded quantity.
 
     Args:
@@ -180,6 +183,7 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
         engine: where the weights come from; afterwards it holds the gradient norms too.
         inputs: x_0 of every draw.
         labels: class ids of every position.
+        words: the inputs as rows of the output matrix, if embeddings are tied.
     """
     record = Record()
     inputs = inputs.detach().requires_grad_()
@@ -200,8 +204,10 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
         output = normalize(stack, x) if composition.final_norm else x
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
     logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
+    logits = logits if words is None else words.put_in(logits, output[:, counted])
     loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing)
-    input_gradient, output_gradient, last_gradient = torch.autograd.grad(loss.sum(), (inputs, output, total))
+    leaves = inputs, output, total, *(() if words is None else (words.rows,))
+    input_gradient, output_gradient, last_gradient, *of_rows = torch.autograd.grad(loss.sum(), leaves)
 
     record.network("loss", loss.detach())
     record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
@@ -209,7 +215,8 @@ def run(stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws
     for role in weight_shapes(stack):
         for value in engine.gradients.of(role).unbind(1):
             record.layer(f"grad_sq_{role}", value)
-    record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0])
+    of_words = 0.0 if words is None else words.gradient_sq(stack, input_gradient, *of_rows)
+    record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)
     return record
 
 

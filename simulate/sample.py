@@ -19,6 +19,7 @@ from simulate.engines import Engine
 from simulate.network import run
 from simulate.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
+from simulate.tied import Words
 from theory.stack import Stack
 
 
@@ -122,7 +123,7 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
         generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
         engine = _ENGINES[cell.engine](generator, cell.draws_per_block, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine))
-        if isinstance(engine, DenseEngine):
+        if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
         # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
@@ -131,8 +132,8 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
 
 def network_inputs(
     cell: Cell, engine: Engine
-) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]:
-    """x_0 and labels of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
+) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
+    """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
     stack, generator = cell.stack, engine.generator
     x = torch.randn(engine.draws, stack.rows, stack.width, generator=generator, **engine.like)
     shape = (engine.draws, stack.rows)
@@ -144,14 +145,22 @@ def network_inputs(
             labels = labels.view(shape)
         else:
             labels = torch.randint(stack.vocab, shape, generator=generator, device=generator.device)
-        return _positioned(stack, engine, x), labels
+        distinct = torch.arange(stack.rows, device=generator.device).expand(shape)
+        return _positioned(stack, engine, x), labels, _tied(stack, x, distinct, distinct)
     batches = len(cell.text.ids) // stack.sequences
     chosen = torch.randint(batches, shape[:1], generator=generator, device=generator.device)
     first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=generator.device)[chosen]
-    ids = cell.text.batches(stack.sequences)[:, :, 1:].reshape(batches, stack.rows)
-    labels = torch.as_tensor(ids, device=generator.device)[chosen]
+    windows = torch.as_tensor(cell.text.batches(stack.sequences), device=generator.device)[chosen]
+    words, labels = (part.reshape(shape) for part in (windows[:, :, :-1], windows[:, :, 1:]))
     # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
-    return _positioned(stack, engine, x.gather(1, first[:, :, None].expand_as(x))), labels
+    x = x.gather(1, first[:, :, None].expand_as(x))
+    return _positioned(stack, engine, x), labels, _tied(stack, x, words, first)
+
+
+def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
+    if stack.embeddings == "untied":
+        return None
+    return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
 
 
 def _correlated(stack: Stack, x: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ ALONE: list[dict[str, Any]] = [
     {"input_gram": "[[1.0, 0.5, 0.0, 0.0], [0.5, 2.0, 0.0, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 0.3, 0.0, 0.5]]"},
     {"positions": "sinusoidal"},
     {"positions": "learned"},
+    {"embeddings": "tied"},
     {"labels": "zipf"},
     {"label_smoothing": 0.3},
     {"loss_on": "last"},
@@ -40,5 +41,7 @@ TOGETHER: list[dict[str, Any]] = [
     {"placement": "scaled", "initialization": "he", "ffn_ratio": 0.5, "input_correlation": 0.3},
     {"placement": "output", "positions": "learned", "labels": "zipf", "activation": "silu"},
     {"placement": "residual", "positions": "sinusoidal", "normalization": "layer", "mask": "causal"},
+    {"placement": "pre", "embeddings": "tied", "ffn": "gated", "activation": "silu", "positions": "sinusoidal"},
+    {"placement": "output", "embeddings": "tied", "positions": "sinusoidal", "ffn_ratio": 2.0, "initialization": "he"},
     {"dropout": 0.1, "attention_dropout": 0.1, "mask": "causal", "ffn_ratio": 4.0},
 ]

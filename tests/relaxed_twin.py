@@ -17,7 +17,7 @@ PHI = {
 }
 
 
-def slow_quantities(stack, weights, x, labels):
+def slow_quantities(stack, weights, x, labels, ids=None):
     """Energies, loss and gradients of one draw of a Post-LN or Pre-LN stack without dropout, matrices as given.
 
     Args:
@@ -25,10 +25,18 @@ def slow_quantities(stack, weights, x, labels):
         weights: by role the matrices of the layers.
         x: the input, sequences one after another, (rows, width).
         labels: of every row.
+        ids: the words of every row, if their embeddings are tied; without positions.
     """
     n, length = stack.rows, stack.tokens
     width, linear = stack.width // stack.heads, stack.attention_scale == "linear"
+    if ids is not None:
+        table = weights["Wemb"][0].clone()
+        table[:, ids] = stack.output_scale * stack.width**-0.5 * x.T
+        weights = weights | {"Wemb": [table]}
     weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
+
+    if ids is not None:
+        x = weights["Wemb"][0][:, ids].T * (stack.width**0.5 / stack.output_scale)
 
     def norm(rows):
         if stack.normalization == "none":
@@ -98,15 +106,16 @@ def slow_quantities(stack, weights, x, labels):
     return found
 
 
-def deviation(stack):
+def deviation(stack, text=None):
     """The largest relative deviation of a quantity of the network from the slow twin's, float64, two draws."""
     engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
-    x, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
-    record = network.run(stack, engine, x, labels)
+    x, labels, words = network_inputs(Cell(stack, "dense", dtype="float64", text=text), engine)
+    record = network.run(stack, engine, x, labels, words)
     found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+    ids = [None, None] if words is None else words.ids
     worst = 0.0
     for draw in range(2):
         weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
-        for name, value in slow_quantities(stack, weights, x[draw], labels[draw]).items():
+        for name, value in slow_quantities(stack, weights, x[draw], labels[draw], ids[draw]).items():
             worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
     return worst

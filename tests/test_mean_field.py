@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 
 from theory import QUANTITIES, Stack, predict
 from theory.gaussian import softmax_overlap
+from theory.inputs import Inputs
 from theory.kernels import Labelled
 from theory.mean_field import recursion
 
@@ -120,7 +121,7 @@ def test_windows_of_words_against_loops(placement):
 def test_matrix_form_equals_pairs(placement):
     stack = Stack(placement=placement, depth=7, tokens=6, vocab=30)
     same = np.where(np.eye(6) > 0, 1.0, 1 / 30)
-    matrices = recursion(stack, Labelled(6), np.eye(6)[None], same[None], np.random.default_rng(0))
+    matrices = recursion(stack, Labelled(6), Inputs(np.eye(6)[None], same[None]), np.random.default_rng(0))
     for name, value in predict(stack).items():
         assert_allclose(matrices[name][..., 0], value, rtol=1e-10, err_msg=name)
 

@@ -81,7 +81,7 @@ def slow(stack, weights, x, labels):
 def test_the_network_is_the_slow_one(placement):
     stack = Stack(placement=placement, width=12, depth=3, tokens=4, vocab=5)
     engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
-    inputs, labels = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
+    inputs, labels, _ = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
     record = run(stack, engine, inputs, labels)
     gain = {"deepnorm": (8 * stack.depth) ** -0.25}.get(placement, 1.0)
     assert engine.weights["W1"][0].std() == pytest.approx(gain * 12**-0.5, rel=0.2)

@@ -106,6 +106,7 @@ def test_words_with_positions_and_smoothing(tmp_path):
 ONE_LAW = [
     {"ffn": "gated", "activation": "silu", "mask": "causal", "output_projection": "random", "ffn_ratio": 2.0},
     {"placement": "residual", "sequences": 2, "tokens": 2, "dropout": 0.3, "positions": "learned"},
+    {"embeddings": "tied", "sequences": 2, "tokens": 2, "output_scale": 2.0},
 ]
 
 

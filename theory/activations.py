@@ -30,19 +30,32 @@ class Activation(Protocol):
     def slope_kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
         """E[φ'(u_i) φ'(u_j)] for u ~ N(0, K)."""
 
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """φ(u)."""
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """φ'(u)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Homogeneous:
-    """φ(a u) = a φ(u) for a > 0: both kernels are functions of the correlation, given at unit variance."""
+    """φ(u) = u, or a multiple of it where u < 0: kernels are functions of the correlation, given at unit variance."""
 
     at_unit: Callable[[Any], Any]
     slope_at_unit: Callable[[Any], Any]
+    leak: float
 
     def kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
         return tokens.entrywise(self.at_unit, tokens.correlation(kernel)) * tokens.scales(kernel)
 
     def slope_kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
         return tokens.entrywise(self.slope_at_unit, tokens.correlation(kernel))
+
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return u * self.slope(u)
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(u > 0, 1.0, self.leak)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,12 @@ class Smooth:
 
     def slope_kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
         return tokens.gaussian(self.slope_moment, kernel)
+
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.moment.function(u)
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.slope_moment.function(u)
 
 
 @lru_cache(maxsize=4096)
@@ -127,9 +146,9 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 ACTIVATIONS: dict[str, Activation] = {
-    "relu": Homogeneous(relu_kernel, relu_slope_kernel),
-    "leaky_relu": Homogeneous(_leaky(relu_kernel, -1.0), _leaky(relu_slope_kernel, 1.0)),
-    "identity": Homogeneous(_identity, _one),
+    "relu": Homogeneous(relu_kernel, relu_slope_kernel, 0.0),
+    "leaky_relu": Homogeneous(_leaky(relu_kernel, -1.0), _leaky(relu_slope_kernel, 1.0), LEAK),
+    "identity": Homogeneous(_identity, _one, 1.0),
     "gelu": Smooth(GaussianMoment(_gelu), GaussianMoment(_gelu_slope)),
     "silu": Smooth(GaussianMoment(_silu), GaussianMoment(_silu_slope)),
     "tanh": Smooth(GaussianMoment(np.tanh), GaussianMoment(_tanh_slope)),

@@ -1,5 +1,7 @@
 """Second moments of what enters a stack: inputs, positions, labels, and which tokens attend to which."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,27 +13,65 @@ from theory.stack import Stack
 Array = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What enters a stack, of every entry of a batch.
+
+    Attributes:
+        kernel: x_i·x_j/d.
+        same_label: the probability that two labels agree.
+        words: word ids, integers (batch, N); only tied embeddings ask for them.
+        labels: of a text, integers (batch, N), or None where they are independent of the words.
+        samples: how many samples of its logits every entry has, with tied embeddings.
+    """
+
+    kernel: Kernel
+    same_label: Kernel
+    words: Any = None
+    labels: Any = None
+    samples: int = 1
+
+    def repeated(self, times: int) -> "Inputs":
+        """Every entry so many times, one after another."""
+        return self._each(lambda one: np.repeat(one, times, axis=0))
+
+    def part(self, entries: slice) -> "Inputs":
+        """Some of the entries."""
+        return self._each(lambda one: one[entries])
+
+    def sampled(self, samples: int) -> "Inputs":
+        """Every entry with so many samples of its logits, which are along an axis of their own."""
+        return self._each(lambda one: one[:, None], samples)
+
+    def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs":
+        arrays = self.kernel, self.same_label, self.words, self.labels
+        kernel, same_label, words, labels = (one if one is None else change(one) for one in arrays)
+        return Inputs(kernel, same_label, words, labels, samples)
+
+
 def is_exchangeable(stack: Stack) -> bool:
     """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
-    telling_apart = "input_gram", "positions", "mask", "loss_on", "sequences", "attention_dropout", "query_key_scale"
-    return not (set(telling_apart) & set(stack.relaxed)) and not stack.composition.second_stream
+    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings"}
+    telling_apart |= {"attention_dropout", "query_key_scale"}
+    return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
 
-def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Kernel, Kernel]:
-    """Layout, input kernel and label kernel of exchangeable tokens."""
-    return Exchangeable(stack.tokens), Pair(1.0, stack.input_correlation), Pair(1.0, label_coincidence(stack))
+def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
+    """Layout and kernels of exchangeable tokens."""
+    inputs = Inputs(Pair(1.0, stack.input_correlation), Pair(1.0, label_coincidence(stack)))
+    return Exchangeable(stack.tokens), inputs
 
 
-def gaussian_inputs(stack: Stack) -> tuple[Array, Array]:
-    """Input and label kernels of all sequences, (1, N, N) with N = sequences * tokens: Gaussian inputs, own labels."""
+def gaussian_inputs(stack: Stack) -> Inputs:
+    """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     np.fill_diagonal(same, 1.0)
     own = np.kron(np.eye(stack.sequences), stack.input_covariance)
-    return (own + position_kernel(stack))[None], same[None]
+    return Inputs((own + position_kernel(stack))[None], same[None], np.arange(stack.rows)[None])
 
 
-def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> tuple[Array, Array]:
-    """Input and label kernels of windows of words, (batches, N, N): equal words share a Gaussian embedding.
+def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
+    """Of windows of words: equal words share a Gaussian embedding.
 
     Args:
         stack: the network; B = sequences consecutive windows make a batch.
@@ -39,7 +79,7 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> tuple[Array, Array]:
     """
     words, labels = (part.reshape(-1, stack.rows) for part in (ids[:, :-1], ids[:, 1:]))
     equal_words, equal_labels = ((part[:, :, None] == part[:, None, :]) * 1.0 for part in (words, labels))
-    return equal_words + position_kernel(stack), equal_labels
+    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels)
 
 
 def position_kernel(stack: Stack) -> Any:
@@ -80,8 +120,18 @@ def label_coincidence(stack: Stack) -> float:
     """The probability that two independent labels agree: Σ_k p_k²."""
     if stack.labels == "uniform":
         return 1.0 / stack.vocab
+    return float((_zipf(stack) ** 2).sum())
+
+
+def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
+    """Independent labels, (batch, N)."""
+    law = None if stack.labels == "uniform" else _zipf(stack)
+    return generator.choice(stack.vocab, size=(batch, stack.rows), p=law)
+
+
+def _zipf(stack: Stack) -> Array:
     weights = 1.0 / np.arange(1, stack.vocab + 1)
-    return float((weights**2).sum() / weights.sum() ** 2)
+    return np.asarray(weights / weights.sum())
 
 
 def loss_positions(stack: Stack) -> Array:

@@ -39,6 +39,8 @@ class Pair:
         return self if other == 1.0 else Pair(self.diagonal / other, self.off / other)
 
 
+_JITTER = 1e-12
+
 # A Pair, or a float64 array of shape (..., n, n); Tokens says which.
 Kernel = Any
 # A float, or a float64 array of the batch shape.
@@ -189,6 +191,12 @@ class Labelled:
             return np.full_like(trace, np.nan)
         within = self.total(kernel * np.kron(np.eye(self.sequences), np.ones((length, length))))
         return (within - trace) / (self.count * (length - 1))
+
+
+def cholesky(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
+    size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
+    return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
 
 
 def _diagonal(kernel: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,13 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.gaussian import SoftmaxOverlap, cross_entropy
-from theory.inputs import loss_positions, position_means
+from theory.inputs import Inputs, loss_positions, position_means
 from theory.interpolation import values_at
 from theory.kernels import Kernel, Number, Tokens
+from theory.passes import Backward, Forward
 from theory.quantities import QUANTITIES
 from theory.random_attention import random_attention
 from theory.stack import Stack
 from theory.sublayers import (
+    Energies,
+    Inside,
     Overlaps,
     Pullback,
     Stream,
@@ -32,6 +35,7 @@ from theory.sublayers import (
     two_streams,
     uniform_attention,
 )
+from theory.tied_embeddings import tied_backward
 from theory.weights import weight_shapes
 
 
@@ -51,14 +55,49 @@ def output_gradient(stack: Stack, tokens: Tokens, output: Kernel, same_label: Ke
 
 
 def recursion(
-    stack: Stack, tokens: Tokens, kernel: Kernel, same_label: Kernel, generator: np.random.Generator
+    stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
-    """Every predicted quantity, of kernels with a batch axis along the last; `same_label` has P[two labels agree]."""
+    """Every predicted quantity, with the batch of the inputs along the last axis."""
+    forward = _forward(stack, tokens, inputs.kernel, generator)
+    if stack.embeddings == "tied":
+        backward = tied_backward(stack, inputs, forward, generator)
+    else:
+        backward = _backward(stack, tokens, forward, inputs.same_label)
+    # Own gradients: the loss averages over positions, so a position's own is P times its share.
+    positions = float(loss_positions(stack).sum())
+    normalized = stack.composition.normalized_output
+    _, scales = normed(stack, tokens, forward.total, normalized)
+    through = backward.output * positions / scales
+    uncentred, jacobian = (
+        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
+        for one in (forward.total.kernel, forward.total.centred().kernel)
+    )
+    units = stack.ffn_width * tokens.count
+    values: dict[str, Number] = {
+        "loss": backward.loss,
+        "grad_sq_Wemb": stack.width * backward.embedding,
+        "loss_gradient_sq": tokens.count * positions * tokens.diagonal(backward.output),
+        "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
+        "norm_jacobian": jacobian if normalized else 1.0 + 0.0 * jacobian,
+        "norm_jacobian_uncentred": uncentred,
+        "chain_positions_sq": units * tokens.diagonal(forward.hidden * backward.total * positions),
+        "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
+        "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
+    }
+    layers = dict(forward.layers)
+    for role in weight_shapes(stack):
+        found = [energies[role] for energies in reversed(backward.energies) if role in energies]
+        layers[f"grad_sq_{role}"] = [stack.width * energy for energy in found]
+    layers = {name: collected for name, collected in layers.items() if collected}
+    return {name: np.array(value) for name, value in (values | layers).items()}
+
+
+def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.Generator) -> Forward:
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and not q.name.startswith("grad_sq_")
     }
-    gradients: dict[str, list[Number]] = {role: [] for role in weight_shapes(stack)}
     pullbacks: list[Pullback] = []
+    insides: list[Inside] = []
     composition, means = stack.composition, position_means(stack)
     stream = Stream(kernel, means)
     if composition.second_stream:
@@ -75,6 +114,7 @@ def recursion(
                 passed = sublayer(stack, layer, tokens, stream, branch)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
+            insides += [passed.inside] if passed.inside else []
             layers[name].append(tokens.diagonal(total.kernel))
             for statistic, value in passed.recorded.items():
                 if statistic in layers:
@@ -82,41 +122,28 @@ def recursion(
         hidden = passed.recorded["hidden"]
         layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
         layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
-
     output, pullback = read_out(stack, tokens, stream)
-    pullbacks.append(pullback)
-    gradient = output_gradient(stack, tokens, output, same_label)
-    normalized = composition.normalized_output
-    _, last_scales = normed(stack, tokens, total, normalized)
-    # Own gradients: the loss averages over positions, so a position's own is P times its share.
-    positions = float(loss_positions(stack).sum())
-    own, through = gradient * positions, gradient * positions / last_scales
-    uncentred, jacobian = (
-        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
-        for one in (total.kernel, total.centred().kernel)
-    )
-    values: dict[str, Number] = {
-        "loss": _loss(stack, tokens, output),
-        "grad_sq_Wemb": stack.width / stack.output_scale**2 * tokens.total(output * gradient),
-        "loss_gradient_sq": tokens.count * tokens.diagonal(own),
-        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
-        "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
-        "norm_jacobian": jacobian if normalized else 1.0 + 0.0 * jacobian,
-        "norm_jacobian_uncentred": uncentred,
-    }
-    for name in ("chain_positions_sq", "chain_jacobian_sq"):
-        values[name] = stack.ffn_width * tokens.count * tokens.diagonal(hidden * through)
+    output_scales = 1.0 if composition.second_stream else normed(stack, tokens, stream, composition.final_norm)[1]
+    return Forward(layers, [*pullbacks, pullback], insides, total, hidden, stream, output, output_scales)
+
+
+def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:
+    output = gradient = output_gradient(stack, tokens, forward.output, same_label)
+    _, scales = normed(stack, tokens, forward.total, stack.composition.normalized_output)
     overlaps: Overlaps = None
-    for pullback in reversed(pullbacks):
+    collected: list[Energies] = []
+    for pullback in reversed(forward.pullbacks):
         gradient, energies, overlaps = pullback(gradient, overlaps)
-        for role, value in energies.items():
-            gradients[role].append(stack.width * value)
-    values["input_gradient_sq"] = tokens.count * tokens.diagonal(
-        gradient if not composition.second_stream else joined(gradient, tokens.count)
+        collected.append(energies)
+    return Backward(
+        loss=_loss(stack, tokens, forward.output),
+        output=output,
+        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
+        total=output / scales,
+        inputs=joined(gradient, tokens.count) if stack.composition.second_stream else gradient,
+        embedding=tokens.total(forward.output * output) / stack.output_scale**2,
+        energies=collected,
     )
-    layers |= {f"grad_sq_{role}": collected[::-1] for role, collected in gradients.items()}  # from the top down
-    layers = {name: collected for name, collected in layers.items() if collected}
-    return {name: np.array(value) for name, value in (values | layers).items()}
 
 
 def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:

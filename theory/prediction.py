@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.inputs import attention_pattern, exchangeable_inputs, gaussian_inputs, is_exchangeable, word_inputs
-from theory.kernels import Kernel, Labelled
+from theory.inputs import Inputs, attention_pattern, exchangeable_inputs, gaussian_inputs, is_exchangeable, word_inputs
+from theory.kernels import Labelled
 from theory.mean_field import recursion
 from theory.random_attention import is_fluctuating
 from theory.stack import Stack
@@ -74,7 +74,7 @@ def predict(
     Raises:
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, or patterns or target
             are not positive.
-        NoRuleError: random queries and keys in a placement for which they have no rule.
+        NoRuleError: random queries and keys, or tied embeddings, in a network for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
 
@@ -93,18 +93,22 @@ def predict(
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
     _check_queries(stack)
+    _check_tied(stack)
     _check_sampling(patterns, target)
-    kernel, same_label = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
-    if not is_fluctuating(stack):
-        found = _batch(stack, kernel, same_label, generator)
+    inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
+    if not is_fluctuating(stack) and stack.embeddings == "untied":
+        found = _batch(stack, inputs, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in found.items()})
     # At least two patterns for each batch of windows, whose scatter is the error.
-    repeats = max(2, -(-patterns // len(kernel)))
-    kernels, labels = (np.repeat(one, repeats, axis=0) for one in (kernel, same_label))
+    count = len(inputs.kernel)
+    repeats = max(2, -(-patterns // count))
     values: Arrays = {}
     while True:
-        more = _batch(stack, kernels, labels, generator)
-        more = {name: value.reshape(*value.shape[:-1], len(kernel), repeats) for name, value in more.items()}
+        if stack.embeddings == "tied":
+            more = _tied_batch(stack, inputs, repeats, generator)
+        else:
+            more = _batch(stack, inputs.repeated(repeats), generator)
+            more = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in more.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in more.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
         errors = {name: _error(value) for name, value in values.items()}
@@ -120,13 +124,34 @@ def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
 
 
-def _batch(stack: Stack, kernel: Kernel, same_label: Kernel, generator: np.random.Generator) -> Arrays:
+def _batch(stack: Stack, inputs: Inputs, generator: np.random.Generator) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
     size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
-    chunks = [slice(start, start + size) for start in range(0, len(kernel), size)]
-    parts = [recursion(stack, tokens, kernel[chunk], same_label[chunk], generator) for chunk in chunks]
+    chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
+    parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
+
+def _tied_batch(stack: Stack, inputs: Inputs, samples: int, generator: np.random.Generator) -> Arrays:
+    """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
+    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    entries = max(1, _CHUNK_ENTRIES // stack.rows**4)
+    size = max(1, _CHUNK_ENTRIES // (min(entries, len(inputs.kernel)) * stack.rows**2))
+    rows: list[Arrays] = []
+    for start in range(0, len(inputs.kernel), entries):
+        part = inputs.part(slice(start, start + entries))
+        found = [
+            recursion(stack, tokens, part.sampled(min(size, samples - done)), generator)
+            for done in range(0, samples, size)
+        ]
+        rows.append({name: np.concatenate([_full(one, name) for one in found], axis=-1) for name in found[0]})
+    return {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+
+
+def _full(found: Arrays, name: str) -> NDArray[np.float64]:
+    """A quantity of every sample, also where all samples share it."""
+    return np.broadcast_to(found[name], (*found[name].shape[:-1], found["loss"].shape[-1]))
 
 
 def _check_sampling(patterns: int, target: float | None) -> None:
@@ -160,6 +185,18 @@ def _check_queries(stack: Stack) -> None:
         raise NoRuleError(
             "query_key_scale must be 0 for a prediction with attention_dropout: the two have no rule yet."
         )
+
+
+def _check_tied(stack: Stack) -> None:
+    """Refuse what tied embeddings have no rule for.
+
+    Raises:
+        NoRuleError: attention is random, something is dropped, or there are two streams.
+    """
+    without = [name for name in ("query_key_scale", "attention_dropout", "dropout") if getattr(stack, name)]
+    if stack.embeddings == "tied" and (without or stack.composition.second_stream):
+        what = " and ".join(without) or f"placement {stack.placement!r}"
+        raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
 
 
 def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -10,15 +10,12 @@ from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from theory.inputs import attention_pattern
-from theory.kernels import Kernel, Tokens
+from theory.kernels import Kernel, Tokens, cholesky
 from theory.stack import Stack
 from theory.sublayers import Branch, BranchPullback, Energies, Overlaps
 from theory.weights import gain
 
 Array = NDArray[np.float64]
-
-# Tokens that have aligned make their kernel singular; its root needs no inverse.
-_JITTER = 1e-12
 
 
 def is_fluctuating(stack: Stack) -> bool:
@@ -92,8 +89,7 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
         mean = s_sq if stack.query_key == "tied" else 0.0
         logits = np.broadcast_to((mean * kernel)[..., None, :, :], shape)
     else:
-        size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / n
-        root = np.linalg.cholesky(kernel + _JITTER * size * np.eye(n))[..., None, :, :]
+        root = cholesky(kernel)[..., None, :, :]
         normals = generator.standard_normal(shape)
         if stack.query_key == "tied":
             normals = (normals + _t(normals)) / np.sqrt(2.0)

@@ -21,6 +21,7 @@ QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal"]
 Positions = Literal["none", "sinusoidal", "learned"]
+Embeddings = Literal["untied", "tied"]
 Labels = Literal["uniform", "zipf"]
 LossOn = Literal["all", "last"]
 
@@ -106,6 +107,11 @@ class Stack:
     )
     input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
     positions: Positions = choice("none", get_args(Positions), "added to the inputs")
+    embeddings: Embeddings = choice(
+        "untied",
+        get_args(Embeddings),
+        "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e",
+    )
     labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
     label_smoothing: float = real(0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]",
                                   low=0, high=1)  # fmt: skip
@@ -135,6 +141,11 @@ class Stack:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"width must be even for sinusoidal positions, got {self.width}.")
+        if self.embeddings == "tied" and (self.input_correlation or self.input_gram or self.vocab < self.rows):
+            raise ValueError(
+                f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
+                f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
+            )
         if self.normalization == "none" and self.norm_epsilon:
             raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
 

@@ -107,6 +107,21 @@ class Passed:
     total: Stream
     pullback: Pullback
     recorded: Energies
+    inside: "Inside | None" = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """A sub-layer of one stream: x, κ N(x), f of it, N of that, their sum; and what each norm divides a kernel by."""
+
+    stream: Stream
+    given: Kernel
+    given_scales: Number
+    made: Kernel
+    made_scales: Number
+    added: Kernel
+    total: Stream
+    after_scales: Number
 
 
 def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
@@ -145,7 +160,8 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
             overlaps = _sum(_times(overlaps, alpha**4), own)
         return gradient * alpha**2 + below, energies, overlaps
 
-    return Passed(after, total, pullback, recorded)
+    inside = Inside(stream, into.kernel * kappa_sq, into_scales, made, out_scales, out.kernel, total, after_scales)
+    return Passed(after, total, pullback, recorded, inside)
 
 
 def _removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
