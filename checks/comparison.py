@@ -12,6 +12,7 @@ import pandas as pd
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import NoRuleError, Prediction, Stack, predict
+from theory.random_attention import is_approximate
 
 LARGE_WIDTH = 1 / 80
 """Largest finite-width correction, in units of its order, up to which a prediction is judged at its 3% margin."""
@@ -43,8 +44,11 @@ def in_large_width(stack: Stack) -> bool:
     """Whether the large-width prediction is judged for this Stack, in every layer.
 
     The corrections are O(L/d) in the first layers, O(n/d) from the overlap of a matrix with its n inputs (the output
-    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`.
+    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`. A rule that is
+    not exact at any width is not judged either.
     """
+    if is_approximate(stack):
+        return False
     layers_and_tokens = max(stack.depth, stack.rows / 5) / stack.width
     return max(layers_and_tokens, output_correction(stack)) <= LARGE_WIDTH
 

@@ -146,7 +146,12 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
             if against == "width":
                 claim = last.exponent(x, x * np.sqrt(np.log(x))).exponent
                 word: Word = "holds" if claim - fit.exponent > CHANCE * fit.sem else "undecided"
-                claimed, note = f"at most {claim:.3f}", "the norm grows like sqrt(d) at fixed V, whatever is relaxed"
+                claimed, note = (
+                    f"at most {claim:.3f}",
+                    "the norm grows like sqrt(d) at fixed V",
+                )
+                if abs(predicted - 0.5) > EXPONENT_MARGIN:
+                    note = "the norm grows faster than sqrt(d) over these widths, while the softmax grows sure of words"
             else:
                 limit, claim = _limit(series[-1].stack), {"post": 0.0, "pre": -0.5}[stack.placement]
                 claimed, note = f"{claim:g} as L grows", f"the recursion's local exponent at great depth is {limit:.3f}"

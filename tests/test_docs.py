@@ -177,25 +177,6 @@ def test_the_exponents_of_the_placements():
             assert measured == pytest.approx(quoted, abs=0.02), name
 
 
-def test_the_growth_by_dropout():
-    page = page_text("relaxations.md")
-    assert (
-        "grows by 1.026 at $p = 0.1$, $n = 8$, by 1.031 as $n\\to\\infty$, by 1.050 and 1.070 at $p = 0.2$ and 0.3"
-        in page
-    )
-    for share, tokens, growth in ((0.1, 8, 1.026), (0.1, 1000, 1.031), (0.2, 1000, 1.050), (0.3, 1000, 1.070)):
-        gradients = predict(Stack(dropout=share, depth=300, tokens=tokens))["grad_sq_W2"]
-        assert round(float(gradients[150] / gradients[149]) ** 0.5, 3) == growth
-    assert "samples have a slope of $\\ln\\lVert\\partial\\mathcal{L}/\\partial W^2\\rVert$ of 0.0240 a layer" in page
-    stack = Stack(dropout=0.1, depth=24, width=2048)
-    layers = np.arange(24)
-    norms = (
-        np.sqrt(sample(stack, draws=64, seed=0)["grad_sq_W2"].astype(float).mean(0)),
-        predict(stack)["grad_sq_W2"] ** 0.5,
-    )
-    assert [stats.linregress(layers, np.log(norm)).slope for norm in norms] == pytest.approx([0.0240, 0.0245], abs=1e-4)
-
-
 def test_the_coefficients_of_finite_width():
     page, found = page_text("finite_width.md"), coefficients()
     assert "\\mu = \\tfrac{55}{36},\\qquad \\nu = \\tfrac{55}{9} = 4\\mu" in page

@@ -43,6 +43,7 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
         ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
         ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
         ({"input_correlation": 0.5, "input_gram": np.eye(8)}, "^input_gram must have .* stand without input_corr"),
+        ({"attention_dropout": 0.1, "placement": "peri"}, "^norm_epsilon must be above 0 with attention_dropout"),
         ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
         ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where normalization is"),
     ],

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.annealed import annealed_attention
 from theory.gaussian import SoftmaxOverlap, cross_entropy
 from theory.inputs import Inputs, loss_positions, position_means
 from theory.interpolation import values_at
-from theory.kernels import Kernel, Number, Tokens
+from theory.kernels import Exchangeable, Kernel, Number, Tokens
 from theory.passes import Backward, Forward
 from theory.quantities import QUANTITIES
 from theory.random_attention import random_attention
@@ -27,15 +28,15 @@ from theory.sublayers import (
     Overlaps,
     Pullback,
     Stream,
+    asks_for_overlaps,
     feed_forward,
-    joined,
     normed,
-    read_out,
+    removed,
     sublayer,
-    two_streams,
     uniform_attention,
 )
 from theory.tied_embeddings import tied_backward
+from theory.two_streams import joined, part_normed, two_streams
 from theory.weights import weight_shapes
 
 
@@ -103,8 +104,12 @@ def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
     total, hidden = stream, kernel
-    fixed = not stack.query_key_scale and not stack.attention_dropout
-    attention = uniform_attention(stack) if fixed else random_attention(stack, generator)
+    if isinstance(tokens, Exchangeable) and stack.query_key_scale:
+        attention = annealed_attention(stack)
+    elif stack.query_key_scale or stack.attention_dropout:
+        attention = random_attention(stack, generator)
+    else:
+        attention = uniform_attention(stack)
     branches = (attention, "attention_energy"), (feed_forward(stack), "hidden_energy")
     for layer in range(1, stack.depth + 1):
         for branch, name in branches:
@@ -122,9 +127,27 @@ def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.
         hidden = passed.recorded["hidden"]
         layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
         layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
-    output, pullback = read_out(stack, tokens, stream)
+    output, pullback = _read_out(stack, tokens, stream)
     output_scales = 1.0 if composition.second_stream else normed(stack, tokens, stream, composition.final_norm)[1]
     return Forward(layers, [*pullbacks, pullback], insides, total, hidden, stream, output, output_scales)
+
+
+def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
+    """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
+    final_norm = stack.composition.final_norm
+    if stack.composition.second_stream:
+        n = tokens.count
+        after, both = part_normed(stack, stream, slice(n, None), final_norm)
+        last = stream.centred().kernel[..., n:, n:] if stack.query_key_scale and final_norm else None
+        return joined(after.kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
+    output, scales = normed(stack, tokens, stream, final_norm)
+    tracked = final_norm and asks_for_overlaps(stack, tokens)
+
+    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+        gradient = gradient / scales
+        return gradient, {}, removed(gradient, stream, scales) if tracked else None
+
+    return output.kernel, pullback
 
 
 def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:

@@ -1,7 +1,7 @@
 """Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,7 @@ def predict(
     finite_width: bool = False,
     patterns: int = 4096,
     target: float | None = None,
+    annealed: bool = False,
 ) -> Prediction:
     """Large-width means of every predicted quantity of a random stack.
 
@@ -70,11 +71,14 @@ def predict(
             or dropped attention weights there are none.
         target: largest relative standard error of a gradient or energy where attention patterns are sampled; more are
             until it is met, or until there are 2^18.
+        annealed: give random queries and keys the closed form of `theory.annealed` instead of sampling: fast at any n,
+            exact in one layer and for many heads but for what norms remove, and off by up to 4% at s = 1 and 25% at
+            s = 2 (docs/queries.md). For exchangeable tokens and logits over √d_k alone.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, or patterns or target
-            are not positive.
-        NoRuleError: random queries and keys, or tied embeddings, in a network for which they have no rule.
+        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
+            are not positive, or `annealed` without random queries and keys of exchangeable tokens.
+        NoRuleError: tied embeddings in a network for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
 
@@ -89,10 +93,11 @@ def predict(
         large = predict(stack, windows)
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     generator = np.random.default_rng(0)
+    if annealed:
+        return _annealed(stack, windows, generator)
     if windows is None and is_exchangeable(stack):
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
-    _check_queries(stack)
     _check_tied(stack)
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
@@ -116,6 +121,23 @@ def predict(
         met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
+
+
+def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> Prediction:
+    """The prediction in closed form.
+
+    Raises:
+        ValueError: there are no random queries and keys, or tokens are not exchangeable but for them.
+    """
+    without = replace(stack, query_key_scale=0.0)
+    usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
+    if windows is not None or not usual or not is_exchangeable(without):
+        raise ValueError(
+            "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
+            f"exchangeable tokens (no mask, positions, text, ...), got {stack.relaxed}."
+        )
+    found = recursion(stack, *exchangeable_inputs(stack), generator)
+    return Prediction(stack, {name: np.array(value) for name, value in found.items()})
 
 
 def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -164,27 +186,6 @@ def _check_sampling(patterns: int, target: float | None) -> None:
         raise ValueError(f"patterns must be an integer of at least 1, got {patterns!r}.")
     if target is not None and not target > 0:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
-
-
-def _check_queries(stack: Stack) -> None:
-    """Refuse what random queries and keys have no rule for.
-
-    Raises:
-        NoRuleError: the placement has no norm on every branch's way, or attention weights are dropped.
-    """
-    composition = stack.composition
-    if not stack.query_key_scale:
-        return
-    if not (composition.input_norm or composition.stream_norm) or composition.second_stream:
-        raise NoRuleError(
-            f"query_key_scale must be 0 for a prediction of placement {stack.placement!r} with normalization "
-            f"{stack.normalization!r}: random queries and keys have a rule where a norm stands on the stream or before "
-            "every branch."
-        )
-    if stack.attention_dropout:
-        raise NoRuleError(
-            "query_key_scale must be 0 for a prediction with attention_dropout: the two have no rule yet."
-        )
 
 
 def _check_tied(stack: Stack) -> None:

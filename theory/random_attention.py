@@ -23,6 +23,16 @@ def is_fluctuating(stack: Stack) -> bool:
     return stack.attention_dropout > 0.0 or (stack.query_key_scale > 0.0 and stack.attention_scale == "sqrt")
 
 
+def is_approximate(stack: Stack) -> bool:
+    """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm stands anywhere.
+
+    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
+    """
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    return stack.query_key_scale > 0.0 and not normed
+
+
 def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
     """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one pattern per head and entry of the batch."""
     value_gain = gain(stack, "WV")
@@ -32,7 +42,8 @@ def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
     queries = stack.query_key_scale > 0.0 and not (stack.query_key == "tied" and stack.attention_scale == "sqrt")
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
-        pattern = _patterns(stack, kernel, allowed, generator)
+        softmaxed = _patterns(stack, kernel, allowed, generator)
+        pattern = _dropped(stack, softmaxed, generator)
         q = kernel[..., None, :, :]
         values = value_gain * q
         out = (pattern @ values @ _t(pattern)).mean(-3)
@@ -46,28 +57,32 @@ def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
             if queries:
                 scale = (projection_gain / stack.heads) ** 2
                 removed = None if overlaps is None else tuple(scale * one[..., None, :, :] for one in overlaps)
-                more, of_queries = _query_path(stack, tokens, kernel, pattern, values, head, removed)
+                more, of_queries = _query_path(stack, tokens, kernel, (softmaxed, pattern), values, head, removed)
                 energies, below = energies | more, below + of_queries
             return below, energies
 
-        return out * projection_gain, pullback, _statistics(pattern) if queries else {}
+        return out * projection_gain, pullback, _statistics(softmaxed) if queries else {}
 
     return branch
 
 
 def _query_path(
-    stack: Stack, tokens: Tokens, kernel: Array, a: Array, values: Array, head: Array, removed: Overlaps
-) -> tuple[Energies, Array]:
-    """Energies of W^Q and W^K, and the gradient kernel that passes through them to the tokens."""
+    stack: Stack, tokens: Tokens, kernel: Array, patterns: tuple[Array, Array], values: Array, head: Array,
+    removed: Overlaps,
+) -> tuple[Energies, Array]:  # fmt: skip
+    """Energies of W^Q and W^K, and the gradient kernel that passes through them to the tokens.
+
+    Patterns are those before and after some weights were dropped.
+    """
     s_sq, q = stack.query_key_scale**2, kernel[..., None, :, :]
-    to_queries, to_keys = _query_key(a, q, values, head, removed)
+    to_queries, to_keys = _query_key(*patterns, q, values, head, removed)
     if stack.attention_scale == "sqrt":
         parts = {"WQ": to_queries.sum(-3), "WK": to_keys.sum(-3)}
         return {role: s_sq * tokens.total(kernel * part) for role, part in parts.items()}, s_sq**2 * sum(parts.values())
     # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
     parts = {"WQ": to_queries, "WK": to_keys}
     if stack.query_key == "tied":
-        parts = {"WQ": to_queries + to_keys + _crossed(a, q, values, head)}
+        parts = {"WQ": to_queries + to_keys + _crossed(*patterns, q, values, head, removed)}
     shrink = s_sq * stack.heads / stack.width
     return {role: shrink * tokens.total(kernel * part.sum(-3)) for role, part in parts.items()}, 0.0 * kernel
 
@@ -80,8 +95,7 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
     """One pattern per entry of the batch and head, (batch, heads, N, N), of softmaxed logits.
 
     With 1/√d_k the logits are s² L Z Lᵀ, L the Cholesky factor of Q. Tied queries and keys add the mean s² √d_k Q, and
-    symmetrize. With 1/d_k nothing fluctuates: the logits are 0, or s² Q if tied; and 0 if there are none. Dropped
-    weights are 0, and the others grow.
+    symmetrize. With 1/d_k nothing fluctuates: the logits are 0, or s² Q if tied; and 0 if there are none.
     """
     s_sq, n = stack.query_key_scale**2, kernel.shape[-1]
     shape = (*kernel.shape[:-2], stack.heads, n, n)
@@ -98,47 +112,59 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
             logits = logits + s_sq * np.sqrt(stack.width / stack.heads) * kernel[..., None, :, :]
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    pattern = softmax(logits, axis=-1)
-    if stack.attention_dropout:
-        pattern = pattern * (generator.random(shape) >= stack.attention_dropout) / (1.0 - stack.attention_dropout)
-    return pattern
+    return np.asarray(softmax(logits, axis=-1))
 
 
-def _query_key(a: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> tuple[Array, Array]:
+def _dropped(stack: Stack, pattern: Array, generator: np.random.Generator) -> Array:
+    """The pattern with a share of its weights 0, and the others as much larger."""
+    if not stack.attention_dropout:
+        return pattern
+    kept = generator.random(pattern.shape) >= stack.attention_dropout
+    return pattern * kept / (1.0 - stack.attention_dropout)
+
+
+def _query_key(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> tuple[Array, Array]:
     """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
 
-    From ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), r_ij = g_i·v_j Gaussian with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm
-    above removed the gradient's component along the stream, which holds Σ_m A_im v_m, r varies less: the overlaps.
+    From ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A that were not dropped and r_ij = g_i·v_j Gaussian with
+    Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component along the stream, which holds
+    Σ_m B_im v_m, r varies less: the overlaps.
     """
-    u, aq = a @ values, a @ q
-    w = u @ _t(a)
-    ap = u * aq
-    to_queries = head * (a @ (q * values) @ _t(a) - a @ _t(ap) - ap @ _t(a) + w * (aq @ _t(a)))
+    u, aq = b @ values, a @ q
+    w = u @ _t(b)
+    crossed = b @ _t(u * aq)
+    to_queries = head * (b @ (q * values) @ _t(b) - crossed - _t(crossed) + w * (aq @ _t(a)))
     p = head * q
-    y = ((_t(a) @ p) * _t(u)) @ a
-    to_keys = values * (_t(a) @ p @ a) - y - _t(y) + _t(a) @ (p * w) @ a
+    y = ((_t(b) @ p) * _t(u)) @ a
+    to_keys = values * (_t(b) @ p @ b) - y - _t(y) + _t(a) @ (p * w) @ a
     if overlaps is not None:
         first, second = overlaps
-        a1 = a * (u - np.diagonal(w, axis1=-2, axis2=-1)[..., None])
-        b = a1 @ q
-        t = first * ((u * b) @ _t(a) - w * (b @ _t(a)))
-        to_queries = to_queries + second * (b @ _t(a1)) - t - _t(t)
+        a1 = b * u - a * np.diagonal(w, axis1=-2, axis2=-1)[..., None]
+        a1q = a1 @ q
+        t = first * ((u * a1q) @ _t(b) - w * (a1q @ _t(a)))
+        to_queries = to_queries + second * (a1q @ _t(a1)) - t - _t(t)
         p1 = first * q
-        t = _t(a1) @ ((p1 @ a) * u - (p1 * w) @ a)
+        t = _t(a1) @ ((p1 @ b) * u - (p1 * w) @ a)
         to_keys = to_keys + _t(a1) @ (second * q) @ a1 - t - _t(t)
     return to_queries, to_keys
 
 
-def _crossed(a: Array, q: Array, values: Array, head: Array) -> Array:
+def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> Array:
     """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
-    u = a @ values
-    w = u @ _t(a)
+    u = b @ values
+    w = u @ _t(b)
     x = (
-        np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, a, a, values, optimize=True)
-        - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, head, a, a, u, optimize=True)
-        - np.einsum("...jl,...il,...ij,...lk,...ik->...ik", q, head, a, a, u, optimize=True)
+        np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, b, b, values, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, head, b, a, u, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...ik->...ik", q, head, a, b, u, optimize=True)
         + np.einsum("...jl,...il,...ij,...lk,...il->...ik", q, head, a, a, w, optimize=True)
     )
+    if overlaps is not None:
+        first, second = overlaps
+        a1 = b * u - a * np.diagonal(w, axis1=-2, axis2=-1)[..., None]
+        a1q = a1 @ q
+        x = x - (u * ((a1q * first) @ b) - (a1q * first * w) @ a)
+        x = x - _t(first * ((q * u) @ _t(b) - w * (q @ _t(a)))) @ a1 + (a1q * second) @ a1
     return x + _t(x)
 
 

@@ -146,6 +146,11 @@ class Stack:
                 f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
                 f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
             )
+        if self.attention_dropout and self.composition.output_norm and not self.norm_epsilon:
+            raise ValueError(
+                f"norm_epsilon must be above 0 with attention_dropout and placement {self.placement!r}: where all of a "
+                "token's weights are dropped its branch is 0, which has no norm."
+            )
         if self.normalization == "none" and self.norm_epsilon:
             raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
 

@@ -6,18 +6,21 @@ input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.activations import ACTIVATIONS
-from theory.kernels import Kernel, Number, Tokens
+from theory.kernels import Kernel, Labelled, Number, Tokens
 from theory.stack import Stack
 from theory.weights import gain, weight_shapes
 
 Energies = dict[str, Number]
-Overlaps = tuple[Kernel, Kernel] | None
-"""What the norms above removed of the gradient along the stream: E1_ik = G_ik/q_i and E2_ik = G_ik Q_ik/(q_i q_k)."""
+Overlaps = Any
+"""What the norms above removed of the gradient along the stream: E1_ik = G_ik/q_i and E2_ik = G_ik Q_ik/(q_i q_k).
+
+None where nothing asks for it. Between the sub-layers of two streams, the kernel of u at the last norm instead."""
 Pullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies, Overlaps]]
 BranchPullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies]]
 Branch = Callable[[Tokens, Kernel], tuple[Kernel, BranchPullback, Energies]]
@@ -142,21 +145,21 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
         None if stream.means is None else stream.means * alpha,
     )
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
-    tracked = stack.query_key_scale > 0.0
+    tracked = asks_for_overlaps(stack, tokens)
 
     def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
-            overlaps = _removed(gradient, total, after_scales)
+            overlaps = removed(gradient, total, after_scales)
         dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / out_scales
         if tracked and composition.output_norm:
-            of_branch = _removed(dropped, Stream(made), out_scales)
+            of_branch = removed(dropped, Stream(made), out_scales)
         else:
-            of_branch = _dropped(tokens, _times(overlaps, tau_sq**2), kept)
+            of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
         below, energies = branch_pullback(dropped, of_branch)
         below = below * kappa_sq / into_scales
         if tracked:
-            own = _removed(below, stream, into_scales) if composition.input_norm else None
+            own = removed(below, stream, into_scales) if composition.input_norm else None
             overlaps = _sum(_times(overlaps, alpha**4), own)
         return gradient * alpha**2 + below, energies, overlaps
 
@@ -164,7 +167,12 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
     return Passed(after, total, pullback, recorded, inside)
 
 
-def _removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
+def asks_for_overlaps(stack: Stack, tokens: Tokens) -> bool:
+    """Whether what norms remove matters, and tokens are arrays, which it is known for."""
+    return stack.query_key_scale > 0.0 and isinstance(tokens, Labelled)
+
+
+def removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
     """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
     first = gradient / np.diagonal(scales, axis1=-2, axis2=-1)[..., :, None]
     return first, gradient * stream.centred().kernel / scales**2
@@ -174,7 +182,7 @@ def _times(overlaps: Overlaps, factor: float) -> Overlaps:
     return None if overlaps is None else (overlaps[0] * factor, overlaps[1] * factor)
 
 
-def _dropped(tokens: Tokens, overlaps: Overlaps, kept: float) -> Overlaps:
+def dropped_overlaps(tokens: Tokens, overlaps: Overlaps, kept: float) -> Overlaps:
     """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
     if overlaps is None or kept == 1.0:
         return overlaps
@@ -194,58 +202,3 @@ def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[St
     kernel = stream.centred().kernel
     scales = tokens.scales(kernel, stack.norm_epsilon)
     return Stream(kernel / scales), scales
-
-
-def two_streams(stack: Stack, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
-    """One sub-layer of two streams: y = f(p) is added to p, which is normalized, and to u.
-
-    What one stream's rules do to both, and to their products p_i·u_j.
-    """
-    n = tokens.count
-    made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
-    dropped = tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout))
-    summed = Stream(stream.kernel + np.tile(dropped, (2, 2)), stream.means)
-    total = Stream(summed.kernel[..., :n, :n], None if stream.means is None else stream.means[:n])
-    after, scales = _part_normed(stack, summed, slice(None, n), stack.composition.stream_norm)
-
-    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
-        gradient = gradient / scales
-        both = tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout))
-        below, energies = branch_pullback(both, None)
-        gradient[..., :n, :n] += below
-        return gradient, energies, None
-
-    return Passed(after, total, pullback, recorded)
-
-
-def read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
-    """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
-    final_norm = stack.composition.final_norm
-    if stack.composition.second_stream:
-        n = tokens.count
-        after, both = _part_normed(stack, stream, slice(n, None), final_norm)
-        return joined(after.kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, None)
-    output, scales = normed(stack, tokens, stream, final_norm)
-    tracked = final_norm and stack.query_key_scale > 0.0
-
-    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
-        gradient = gradient / scales
-        return gradient, {}, _removed(gradient, stream, scales) if tracked else None
-
-    return output.kernel, pullback
-
-
-def _part_normed(stack: Stack, stream: Stream, part: slice, norm: bool) -> tuple[Stream, Kernel]:
-    """`normed` of one of two streams: the products with the other are divided by one of the roots."""
-    after = stream.centred(part) if norm else stream
-    root = np.ones(after.kernel.shape[:-1])
-    if norm:
-        energies = np.diagonal(after.kernel, axis1=-2, axis2=-1)
-        root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon)
-    scales = root[..., :, None] * root[..., None, :]
-    return Stream(after.kernel / scales, after.means), scales
-
-
-def joined(kernel: Kernel, count: int) -> Kernel:
-    """The kernel of p + u from that of the 2N tokens p and u; for gradients, what both together pass on."""
-    return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))
