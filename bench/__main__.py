@@ -1,4 +1,4 @@
-"""`python -m bench engines` or `store`: one JSON object and the machine it is of; `figure` draws the first."""
+"""`python -m bench engines`, `predictions` or `store`: one JSON object, the machine named; `figure` draws the first."""
 
 import json
 import platform
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from bench import drawing, engines, store
+from bench import drawing, engines, predictions, store
 
-REPORTS = {"engines": engines.report, "store": store.report}
+REPORTS = {"engines": engines.report, "predictions": predictions.report, "store": store.report}
 
 
 def main() -> None:

@@ -15,13 +15,14 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("ratio", [1.00001, 1.5, 8.0])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "ratio"), [
+    ("gelu", 1.00001), ("gelu", 1.5), ("gelu", 8.0), ("tanh, slope", 8.0), ("softmax", 1.00001), ("softmax", 1.5),
+])  # fmt: skip
 def test_pairs(monkeypatch, name, ratio):
     """Energies that differ by a rounding, by an epsilon, or by a missing norm; equal and opposite tokens too."""
     generator = np.random.default_rng(0)
-    variances = 0.9 * ratio ** -generator.random((2, 4))
-    correlation = np.cos(np.pi * generator.random((2, 4, 4)))
+    variances = 0.9 * ratio ** -generator.random((1, 4))
+    correlation = np.cos(np.pi * generator.random((1, 4, 4)))
     correlation[:, 0, 0], correlation[:, 0, 1] = 1.0, -1.0
     function = FUNCTIONS[name]
     root = np.sqrt(variances[..., :, None] * variances[..., None, :])
