@@ -25,7 +25,7 @@ def whole(tmp_path_factory):
     return table_digest(out)
 
 
-@pytest.mark.parametrize("trial", range(3))
+@pytest.mark.parametrize("trial", range(2))
 def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole, trial):
     out, rng = tmp_path / "run", np.random.default_rng(trial)
     stop_at_random(out, rng, signal.SIGKILL, workers=1 + trial % 2)
@@ -51,11 +51,10 @@ def test_ctrl_c_keeps_what_had_landed_and_exits_with_130(tmp_path, whole):
     assert table_digest(out) == whole
 
 
-def test_one_two_and_four_workers_give_identical_numbers(tmp_path, whole):
-    for workers in (2, 4):
-        out = tmp_path / str(workers)
-        assert main([*SWEEP, "--out", str(out), "--workers", str(workers)]) == 0
-        assert table_digest(out) == whole
+def test_one_and_three_workers_give_identical_numbers(tmp_path, whole):
+    out = tmp_path / "run"
+    assert main([*SWEEP, "--out", str(out), "--workers", "3"]) == 0
+    assert table_digest(out) == whole
 
 
 def children(pid):

@@ -72,7 +72,7 @@ THEORY = [
 def test_theory_is_what_samples_do(case):
     """Every quantity of every layer within 3% or 4 standard errors, of samples and of sampled patterns together."""
     stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64} | case)
-    worst, names = off(sample(stack, draws=192, seed=4), predict(stack))
+    worst, names = off(sample(stack, draws=128, seed=4), predict(stack))
     assert worst <= 1, names
 
 
@@ -184,10 +184,9 @@ def test_both_engines_have_one_law(case):
     assert not differences(numbers(stack, "dense", 5000, 1), numbers(stack, "conditioned", 5000, 2))
 
 
-@pytest.mark.parametrize("case", [{"placement": "unnormed"}, {"normalization": "none"}], ids=str)
-def test_without_norms_the_rule_is_approximate(case):
-    """W^Q is 5 to 9% larger than predicted, other matrices are not; none of it is judged."""
-    stack = Stack(**{"width": 1024, "depth": 1, "tokens": 4, "vocab": 64, "query_key_scale": 1.0} | case)
+def test_without_norms_the_rule_is_approximate():
+    """W^Q is 9% larger than predicted, other matrices are not; none of it is judged."""
+    stack = Stack(placement="unnormed", width=1024, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
     samples = sample(stack, draws=1000, seed=0)
     prediction = predict(stack, target=0.01)
     assert 1.02 < samples["grad_sq_WQ"].mean() / prediction["grad_sq_WQ"] < 1.14
