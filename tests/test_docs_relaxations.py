@@ -102,3 +102,15 @@ def test_what_norms_remove():
                 patch.setattr(f"{module}.asks_for_overlaps", lambda stack, tokens: False)
             wrong = predict(stack)
         assert wrong["grad_sq_WQ"] / right["grad_sq_WQ"] - 1 == pytest.approx(quoted, abs=0.005)
+
+
+def test_the_cost_quoted_is_the_committed_one():
+    page = page_text("queries.md")
+    found = json.loads((DOCS.parent / "bench" / "results" / "predictions-xeon-2cores.json").read_text(encoding="utf-8"))
+    cost, networks = found["2000 patterns"], found["64 networks, d = 1024"]
+    assert f"take {cost['seconds']:.1f} s and 660 MiB" in page
+    assert cost["peak MiB"] == pytest.approx(660, abs=5)
+    assert f"{networks['seconds']:.1f} s of sampling 64 networks" in page
+    errors = found["relative errors of W^Q, layer 1"]
+    assert errors["networks"] / errors["patterns"] == pytest.approx(50, rel=0.1)
+    assert found["8000 patterns"]["peak MiB"] < 1.1 * cost["peak MiB"], "memory is bounded"

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import qmc
 
 from theory.activations import ACTIVATIONS
 from theory.inputs import Inputs, attention_pattern
@@ -213,6 +212,8 @@ def _below_units(
     With h the units, the gradient there is C h/√d and noise; times the slope s of a pre-activation u it is w/√d and
     noise, w = s ∘ C h, and w is B u and what has no overlap with any u_i: B = E[w uᵀ] Q_u⁻¹.
     """
+    from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
+
     activation, ratio = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width
     first, second = gain(stack, "W1"), gain(stack, "W2")
     whole = noise + part @ inside.made @ _t(part)
