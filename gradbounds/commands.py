@@ -167,6 +167,14 @@ class Sweep:
         Literal["float32", "float64"] | None, optional("of weights and tokens", "float32|float64", "float32")
     ] = None
     text: Annotated[Path | None, optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
+    target_sem: Annotated[
+        float | None, optional("add draws until the last gradient norm's relative error is this small", "FLOAT")
+    ] = None
+    target_exponent: Annotated[
+        float | None, optional("add draws until its exponents in d and L have this standard error", "FLOAT")
+    ] = None
+    max_draws: Annotated[int, Flag(help="of a cell, where there is a target")] = 2**16
+    max_time: Annotated[str, Flag(help="no block is begun later, where there is a target", metavar="90s|10m|2h")] = ""
     workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
@@ -185,7 +193,16 @@ class Sweep:
             return dry_run(self.out, recipe, workers=self.workers)
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
-        return sweep_into(self.out, recipe, workers=self.workers, land_every=self.land_every, resume=self.resume)
+        how: dict[str, Any] = {"workers": self.workers, "land_every": self.land_every, "resume": self.resume}
+        if self.target_sem is None and self.target_exponent is None:
+            if self.max_time:
+                raise ValueError(f"max_time must stand with target_sem or target_exponent, got {self.max_time!r}.")
+            return sweep_into(self.out, recipe, **how)
+        from gradbounds.targets import sweep_to_target
+
+        targets: dict[str, Any] = {"sem": self.target_sem, "exponent": self.target_exponent}
+        limits: dict[str, Any] = {"max_draws": self.max_draws, "max_time": self.max_time}
+        return sweep_to_target(self.out, recipe, **targets, **limits, **how)
 
     def recipe(self) -> Recipe:
         """The sweep that file, preset and flags describe together.

@@ -5,10 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 
@@ -92,12 +92,14 @@ def _follow(sentinel: int) -> None:
 def sweep(
     cells: Sequence[Cell],
     *,
-    draws: int,
+    draws: int | Mapping[str, int],
     seed: int,
     run: Run,
     workers: int = 1,
     land_every: float = LAND_EVERY,
     on_block: Callable[[Progress], None] | None = None,
+    end: float = float("inf"),
+    pool: Executor | None = None,
 ) -> None:
     """Sample every cell into a run, skipping the blocks that have landed there.
 
@@ -106,12 +108,14 @@ def sweep(
 
     Args:
         cells: what to sample.
-        draws: least number of draws per cell.
+        draws: least number of draws per cell, or of each by its name.
         seed: root seed.
         run: where blocks land; nobody else may write there meanwhile.
         workers: processes.
         land_every: seconds between files at first, later 1% of the sweep's age.
         on_block: called after each block.
+        end: a time of `time.monotonic` after which no block is begun.
+        pool: of `workers` processes, if there is one already.
 
     Raises:
         ValueError: an argument is outside its range, the run is in use, the disk is full, or a worker was killed.
@@ -125,10 +129,10 @@ def sweep(
         log.info("%d of %d blocks to sample, seed %d", to_do.blocks, to_do.blocks + to_do.landed, seed)
         landing = _Landing(run, land_every)
         try:
-            with executor(workers) as pool:
+            with executor(workers) if pool is None else nullcontext(pool) as processes:
                 # Two for each process keep it busy; this process takes one after the other.
                 in_flight = 2 * workers if workers > 1 else 1
-                for (cell, _, index), values in _completed(pool, to_do.work(), in_flight):
+                for (cell, _, index), values in _completed(processes, to_do.work(end), in_flight):
                     landing.add(Block(cell, seed, index, values))
                     if on_block is not None:
                         on_block(to_do.finished(cell, len(values["loss"])))
@@ -171,23 +175,27 @@ class _Landing:
 class _Account:
     """Which blocks are to be sampled, and how many have been."""
 
-    def __init__(self, cells: Sequence[Cell], draws: int, seed: int, landed: set[Landed]) -> None:
-        self._cells, self._draws, self._seed, self._skip = cells, draws, seed, landed
+    def __init__(self, cells: Sequence[Cell], draws: int | Mapping[str, int], seed: int, landed: set[Landed]) -> None:
+        self._cells, self._seed, self._skip = cells, seed, landed
+        each = draws if isinstance(draws, Mapping) else dict.fromkeys((cell.name for cell in cells), draws)
+        self._blocks = {cell.name: cell.blocks(each[cell.name]) for cell in cells}
         self._left: dict[str, int] = {}
         self.landed = self.blocks = self.done = self._drawn = 0
         self._cost = self._spent = 0.0
         for cell in cells:
-            missing = sum((cell.name, seed, block) not in landed for block in range(cell.blocks(draws)))
-            self.landed += cell.blocks(draws) - missing
+            missing = sum((cell.name, seed, block) not in landed for block in range(self._blocks[cell.name]))
+            self.landed += self._blocks[cell.name] - missing
             self.blocks += missing
             self._cost += missing * block_work(cell).cost
             if missing:
                 self._left[cell.name] = missing
 
-    def work(self) -> Iterator[Work]:
-        """The blocks to sample, cell after cell."""
+    def work(self, end: float) -> Iterator[Work]:
+        """The blocks to sample, cell after cell, until the clock says `end`."""
         for cell in self._cells:
-            for block in range(cell.blocks(self._draws)):
+            for block in range(self._blocks[cell.name]):
+                if time.monotonic() > end:
+                    return
                 if (cell.name, self._seed, block) not in self._skip:
                     yield cell, self._seed, block
 
@@ -205,7 +213,14 @@ class _Account:
         )
 
 
-def check_sweep(cells: Sequence[Cell], *, draws: int, seed: int, workers: int, land_every: float = LAND_EVERY) -> None:
+def check_sweep(
+    cells: Sequence[Cell],
+    *,
+    draws: int | Mapping[str, int],
+    seed: int,
+    workers: int,
+    land_every: float = LAND_EVERY,
+) -> None:
     """Refuse what `sweep` would refuse, before a folder is made for it.
 
     Raises:
@@ -213,7 +228,8 @@ def check_sweep(cells: Sequence[Cell], *, draws: int, seed: int, workers: int, l
     """
     if not cells:
         raise ValueError("cells must hold at least one cell, got none.")
-    check_count("draws", draws, 1)
+    for count in set(draws.values()) if isinstance(draws, Mapping) else {draws}:
+        check_count("draws", count, 1)
     check_count("seed", seed, 0)
     check_count("workers", workers, 1)
     if not 0 <= land_every < float("inf"):

@@ -114,3 +114,12 @@ def test_the_cost_quoted_is_the_committed_one():
     errors = found["relative errors of W^Q, layer 1"]
     assert errors["networks"] / errors["patterns"] == pytest.approx(50, rel=0.1)
     assert found["8000 patterns"]["peak MiB"] < 1.1 * cost["peak MiB"], "memory is bounded"
+
+
+def test_the_evidence_quoted_is_the_committed_one():
+    found = json.loads((DOCS.parent / "tests" / "evidence" / "relaxations.json").read_text(encoding="utf-8"))
+    assert f"of {found['numbers']} quantities" in page_text("relaxations.md")
+    assert found["beyond"] == []
+    queries = json.loads((DOCS.parent / "tests" / "evidence" / "queries.json").read_text(encoding="utf-8"))
+    cases = {row["case"] for row in queries["beyond"]}
+    assert f"{len(queries['beyond'])} of {queries['numbers']} numbers, in {len(cases)} cases" in page_text("queries.md")

@@ -1,0 +1,175 @@
+"""Precision instead of counts: how many more draws every cell needs, from the variances seen so far.
+
+Counts grow in rounds, each by a factor of two at most, and are decided by the variance of the draws that earlier rounds
+asked for, in the order of their blocks: an interrupted sweep decides the same again, whatever the number of workers.
+Means are over all draws. The variance of a skewed quantity is correlated with its mean, so stopping by it has a bias of
+second order; with 64 draws to begin with, 95% intervals cover 93 to 97% (tests/test_precision.py, docs/runs.md).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simulate.cell import Cell
+from simulate.cost import block_work
+from simulate.store import Run
+from simulate.sweep import Progress, executor, sweep
+
+Array = NDArray[np.float64]
+
+# A cell grows by at least this share of its draws at a time, so that planning takes few steps.
+_STEP = 0.05
+_GROWTH = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One number that is to be known: the last layer's gradient norm of a cell, or its exponent over several.
+
+    Attributes:
+        name: what it is, for people.
+        cells: their indices.
+        log_x: logarithms of what the exponent is against, one per cell; empty for one cell's norm.
+        target: standard error wanted, of the norm relative to it.
+    """
+
+    name: str
+    cells: tuple[int, ...]
+    log_x: tuple[float, ...]
+    target: float
+
+    def error(self, counts: NDArray[Any], variances: Array) -> float:
+        """The standard error at these counts of all cells.
+
+        Args:
+            counts: draws.
+            variances: relative variances of the squared norm.
+        """
+        where = list(self.cells)
+        # The logarithm of a root mean square has half the relative error of the mean square.
+        weights = np.maximum(4.0 * counts[where] / np.maximum(variances[where], 1e-300), 1e-300)
+        if not self.log_x:
+            return float(weights[0] ** -0.5)
+        x = np.array(self.log_x)
+        centred = x - np.average(x, weights=weights)
+        return float((weights @ centred**2) ** -0.5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How a sweep to a precision ended.
+
+    Attributes:
+        counts: draws of every cell that were asked for.
+        missed: the goals that were not met, with the errors that are left.
+    """
+
+    counts: NDArray[np.int64]
+    missed: list[tuple[Goal, float]]
+
+
+def next_counts(
+    goals: Sequence[Goal], counts: NDArray[np.int64], variances: Array, blocks: NDArray[np.int64], costs: Array,
+    *, most: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Draws of every cell after the next round: those of fewest cost that meet the goals, or twice as many as now.
+
+    Args:
+        goals: what is to be known.
+        counts: draws of every cell so far.
+        variances: relative variances of its squared norm.
+        blocks: its draws per block.
+        costs: of one of its blocks.
+        most: draws of a cell at most, rounded up to a block.
+    """
+    wanted, largest = counts.copy(), np.minimum(_GROWTH * counts, -(-most // blocks) * blocks)
+    for goal in goals:
+        while (error := goal.error(wanted, variances)) > goal.target:
+            best, gain = None, 0.0
+            for cell in goal.cells:
+                more = _step(wanted[cell], blocks[cell], largest[cell])
+                if more > 0:
+                    tried = wanted.copy()
+                    tried[cell] += more
+                    found = (error**2 - goal.error(tried, variances) ** 2) / (more / blocks[cell] * costs[cell])
+                    best, gain = (tried, found) if found > gain else (best, gain)
+            if best is None:
+                break
+            wanted = best
+    return wanted
+
+
+def _step(count: int, block: int, largest: float) -> int:
+    """Whole blocks to try: a twentieth of the draws, and no more than there may be."""
+    return int(min(max(1, int(_STEP * count) // block), (largest - count) // block) * block)
+
+
+def sweep_to(
+    cells: Sequence[Cell],
+    goals: Sequence[Goal],
+    *,
+    draws: int,
+    most: int,
+    seconds: float,
+    seed: int,
+    run: Run,
+    workers: int,
+    land_every: float,
+    on_block: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Sample cells until the goals are met, or every cell of one that is not has its most draws, or time is over.
+
+    Args:
+        cells: what to sample, each once.
+        goals: what is to be known.
+        draws: of every cell in the first round.
+        most: of a cell at most.
+        seconds: no block is begun after so many.
+        seed: root seed.
+        run: where blocks land.
+        workers: processes.
+        land_every: seconds between files.
+        on_block: called after each block.
+
+    Raises:
+        ValueError: as `sweep`.
+    """
+    end = time.monotonic() + seconds
+    blocks = np.array([cell.draws_per_block for cell in cells])
+    costs = np.array([block_work(cell).cost for cell in cells])
+    counts = -(-draws // blocks) * blocks
+    with executor(workers) as pool:
+        while True:
+            asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
+            sweep(
+                cells, draws=asked, seed=seed, run=run, workers=workers, land_every=land_every, on_block=on_block,
+                end=end, pool=pool,
+            )  # fmt: skip
+            landed, variances = _moments(run, cells, seed, asked)
+            if (landed < counts).any():  # out of time
+                break
+            wanted = next_counts(goals, counts, variances, blocks, costs, most=most)
+            if (wanted == counts).all():
+                break
+            counts = wanted
+    errors = [(goal, goal.error(landed, variances)) for goal in goals]
+    return Outcome(landed.astype(np.int64), [(goal, error) for goal, error in errors if not error <= goal.target])
+
+
+def _moments(run: Run, cells: Sequence[Cell], seed: int, asked: Mapping[str, int]) -> tuple[Array, Array]:
+    """Draws asked for that have landed, and relative variances of the last layer's squared gradient norm among them."""
+    parts = [pd.DataFrame({"cell": [], "last": []})]
+    for rows in run.tables(["cell", "seed", "draw", "grad_sq_W2"]):
+        frame = pd.DataFrame({name: rows[name].to_numpy() for name in ("cell", "seed", "draw")})
+        layers = rows["grad_sq_W2"].combine_chunks()
+        frame["last"] = layers.flatten().to_numpy()[layers.offsets.to_numpy()[1:] - layers.offsets.to_numpy()[0] - 1]
+        parts.append(frame[(frame["seed"] == seed) & (frame["draw"] < frame["cell"].map(asked))])
+    found = pd.concat(parts).astype({"last": float}).groupby("cell")["last"].agg(["count", "mean", "var"])
+    found = found.reindex([cell.name for cell in cells])
+    variances = (found["var"] / found["mean"] ** 2).fillna(np.inf).to_numpy()
+    return found["count"].fillna(0).to_numpy(dtype=float), variances
