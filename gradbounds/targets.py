@@ -14,7 +14,7 @@ from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
 from gradbounds.sampling import cells_of
 from simulate import Cell, Run
-from simulate.precision import Goal, sweep_to
+from simulate.precision import LEAST_DRAWS, Goal, sweep_to
 from simulate.sweep import check_sweep
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -89,8 +89,8 @@ def sweep_to_target(
     """
     cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers, land_every=land_every)
-    if max_draws < recipe.draws:
-        raise ValueError(f"max_draws must be at least draws = {recipe.draws}, got {max_draws}.")
+    if max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
+        raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {max_draws}.")
     goals = goals_of(cells, sem=sem, exponent=exponent)
     seconds = seconds_of(max_time) if max_time else float("inf")
     about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())

@@ -235,3 +235,14 @@ def test_the_tables_of_the_setting_are_complete():
         assert f"| `{f.name}` | {f'`{f.default}`' if isinstance(f.default, str) else f.default} |" in page, f.name
     for name in QUANTITIES:
         assert f"`{name}`" in page
+
+
+def test_what_stopping_does_is_the_committed_evidence():
+    page = page_text("runs.md")
+    found = json.loads((ROOT / "tests" / "evidence" / "stopping.json").read_text(encoding="utf-8"))
+    cases = [case for case in found.values() if isinstance(case, dict)]
+    norms = sorted(f"{100 * case['coverage']:.1f}" for case in cases[:-1])
+    assert f"cover {norms[0]} to {norms[-1]}% and those of an exponent over four widths " in page
+    assert 100 * cases[-1]["coverage"] == pytest.approx(94.0, abs=0.06)
+    assert max(abs(case["bias over target"]) for case in cases) == pytest.approx(0.14, abs=0.006)
+    assert max(case["draws over the oracle's"] for case in cases) == pytest.approx(1.05, abs=0.006)

@@ -7,14 +7,14 @@ from checks.fits import power_law
 from gradbounds.cli import main
 from gradbounds.targets import goals_of, seconds_of
 from simulate import Cell, Run
-from simulate.precision import Goal, next_counts
+from simulate.precision import LEAST_DRAWS, Goal, next_counts
 from theory import Stack
 
 BLOCK = 16
 LOG_WIDTHS = np.log([64, 128, 256, 512])
 
 
-def stopped(generator, goals, spreads, *, pilot=64, most=2**16, costs=None):
+def stopped(generator, goals, spreads, *, pilot=LEAST_DRAWS, most=2**16, costs=None):
     """Counts, means and relative variances of log-normal squares when the goals stop the draws, cell by cell."""
     draws = [np.empty(0) for _ in spreads]
     counts = np.full(len(spreads), pilot)
@@ -31,7 +31,7 @@ def stopped(generator, goals, spreads, *, pilot=64, most=2**16, costs=None):
         counts = wanted
 
 
-def oracle(goals, spreads, *, pilot=64):
+def oracle(goals, spreads, *, pilot=LEAST_DRAWS):
     """The counts of one who knows the variances, from the same start."""
     variances, counts = np.expm1(np.array(spreads) ** 2), np.full(len(spreads), pilot)
     while True:
@@ -41,7 +41,7 @@ def oracle(goals, spreads, *, pilot=64):
         counts = wanted
 
 
-@pytest.mark.parametrize(("spread", "target"), [(0.3, 0.01), (0.8, 0.02), (0.8, 0.04)])
+@pytest.mark.parametrize(("spread", "target"), [(0.3, 0.01), (0.8, 0.02), (0.8, 0.03)])
 def test_a_mean_that_was_stopped(spread, target):
     """2000 experiments: 95% intervals cover 93 to 97%, the bias is a tenth of the error, and no draws are wasted.
 
@@ -59,8 +59,17 @@ def test_a_mean_that_was_stopped(spread, target):
     assert counts.mean() < 1.3 * oracle(goals, [spread])[0]
 
 
+def test_too_few_draws_to_begin_with_are_seen():
+    generator = np.random.default_rng(2)
+    goals, inside = [Goal("norm", (0,), (), 0.1)], []
+    for _ in range(2000):
+        counts, means, variances = stopped(generator, goals, [0.8], pilot=BLOCK)
+        inside.append(abs(np.sqrt(means[0]) - 1) < 1.96 * np.sqrt(variances[0] / 4 / counts[0]))
+    assert np.mean(inside) < 0.93
+
+
 def test_an_exponent_that_was_stopped():
-    """500 experiments over four widths with other spreads: coverage (outside with 3% at 95%), and cost."""
+    """400 experiments over four widths with other spreads: coverage (outside with 1e-3 at 94%), and cost."""
     generator = np.random.default_rng(1)
     goals = [Goal("exponent", (0, 1, 2, 3), tuple(LOG_WIDTHS), 0.01)]
     spreads = [0.9, 0.7, 0.5, 0.4]
@@ -72,7 +81,7 @@ def test_an_exponent_that_was_stopped():
         assert fit.sem <= 0.01 * (1 + 1e-9)
         covered.append(abs(fit.exponent) < 1.96 * fit.sem)
         spent.append(counts.sum())
-    assert 0.93 <= np.mean(covered) <= 0.97
+    assert 0.90 <= np.mean(covered) <= 0.98
     assert np.mean(spent) < 1.3 * oracle(goals, spreads).sum()
 
 
@@ -126,7 +135,7 @@ def test_what_is_not_met_is_said(tmp_path, capsys):
     (["--target-exponent", "-1"], "target_exponent must be a positive number, got -1"),
     (["--target-sem", "0.1", "--max-time", "soon"], "max_time must be a positive duration such as 90s"),
     (["--max-time", "1h"], "max_time must stand with target_sem or target_exponent"),
-    (["--target-sem", "0.1", "--max-draws", "3"], "max_draws must be at least draws = 64, got 3"),
+    (["--target-sem", "0.1", "--max-draws", "3"], "max_draws must be at least 128, with which every cell begins"),
 ])  # fmt: skip
 def test_bad_targets_are_refused(tmp_path, capsys, flags, message):
     assert main([*SWEEP, *flags, "--out", str(tmp_path / "run")]) == 2
