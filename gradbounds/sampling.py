@@ -1,6 +1,7 @@
 """The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
 
 import shlex
+from concurrent.futures import Executor
 from pathlib import Path
 
 from gradbounds.manifest import manifest
@@ -26,8 +27,10 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def sweep_into(out: Path, recipe: Recipe, *, workers: int, land_every: float, resume: bool) -> int:
-    """Sample a recipe into a run folder, or continue it."""
+def sweep_into(
+    out: Path, recipe: Recipe, *, workers: int, land_every: float, resume: bool, pool: Executor | None = None
+) -> int:
+    """Sample a recipe into a run folder, or continue it; in the executor that is given, or in processes of its own."""
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers, land_every=land_every)
     about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
@@ -41,6 +44,7 @@ def sweep_into(out: Path, recipe: Recipe, *, workers: int, land_every: float, re
             workers=workers,
             land_every=land_every,
             on_block=on_block,
+            pool=pool,
         )
     print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict
 from math import log
 from pathlib import Path
@@ -77,7 +78,7 @@ def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None
 
 def sweep_to_target(
     out: Path, recipe: Recipe, *, sem: float | None, exponent: float | None, max_draws: int, max_time: str,
-    workers: int, land_every: float, resume: bool,
+    workers: int, land_every: float, resume: bool, pool: Executor | None = None,
 ) -> int:  # fmt: skip
     """Sample a recipe into a folder until its errors are as small as asked, and say which are not.
 
@@ -98,7 +99,7 @@ def sweep_to_target(
     with progress(out) as on_block:
         outcome = sweep_to(
             cells, goals, draws=recipe.draws, most=max_draws, seconds=seconds, seed=recipe.seed, run=run,
-            workers=workers, land_every=land_every, on_block=on_block,
+            workers=workers, land_every=land_every, on_block=on_block, pool=pool,
         )  # fmt: skip
     print(f"{len(goals) - len(outcome.missed)} of {len(goals)} targets met with {outcome.counts.sum()} draws in {out}")
     for goal, error in outcome.missed:

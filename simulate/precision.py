@@ -8,6 +8,8 @@ second order; with 128 draws to begin with, 95% intervals cover 93 to 97% (tests
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +126,7 @@ def sweep_to(
     workers: int,
     land_every: float,
     on_block: Callable[[Progress], None] | None = None,
+    pool: Executor | None = None,
 ) -> Outcome:
     """Sample cells until the goals are met, or every cell of one that is not has its most draws, or time is over.
 
@@ -138,6 +141,7 @@ def sweep_to(
         workers: processes.
         land_every: seconds between files.
         on_block: called after each block.
+        pool: of so many workers, if there is one already.
 
     Raises:
         ValueError: as `sweep`.
@@ -146,12 +150,12 @@ def sweep_to(
     blocks = np.array([cell.draws_per_block for cell in cells])
     costs = np.array([block_work(cell).cost for cell in cells])
     counts = -(-max(draws, LEAST_DRAWS) // blocks) * blocks
-    with executor(workers) as pool:
+    with executor(workers) if pool is None else nullcontext(pool) as processes:
         while True:
             asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
             sweep(
                 cells, draws=asked, seed=seed, run=run, workers=workers, land_every=land_every, on_block=on_block,
-                end=end, pool=pool,
+                end=end, pool=processes,
             )  # fmt: skip
             landed, variances = _moments(run, cells, seed, asked)
             if (landed < counts).any():  # out of time

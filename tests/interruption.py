@@ -21,9 +21,9 @@ SWEEP = [
 BLOCKS = 240
 
 
-def start(out: Path, workers: int = 1) -> subprocess.Popen:
+def start(out: Path, workers: int = 1, dask: str = "") -> subprocess.Popen:
     """The sweep in a process of its own."""
-    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", str(workers)]
+    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", str(workers), "--dask", dask]
     # A suite that a shell runs in the background has SIGINT ignored, and children inherit that.
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
         "theory", "simulate", "checks", "figures", "numpy", "pandas", "pyarrow", "torch", "matplotlib", "tyro", "rich",
-        "sympy", "pytest",
+        "sympy", "pytest", "dask", "distributed",
     },
     "tests": None,
     "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch"},

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from gradbounds.cli import parsed
-from gradbounds.commands import Sweep
 from gradbounds.recipe import read_recipe
+from gradbounds.sweep_command import Sweep
 from simulate import sample
 from theory import QUANTITIES, Stack, predict
 from theory.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound

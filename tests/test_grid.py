@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradbounds.cli import main
-from gradbounds.commands import Fields, Sweep
 from gradbounds.grid import FIELDS, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from gradbounds.sweep_command import Fields, Sweep
 from theory import Stack
 
 

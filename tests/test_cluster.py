@@ -1,0 +1,128 @@
+"""A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradbounds import cluster
+from gradbounds.cli import main
+from tests.interruption import BLOCKS, SWEEP, landed, start, table_digest
+
+pytest.importorskip("distributed")
+DASK = str(Path(sys.executable).parent / "dask")
+
+
+class Cluster:
+    """Scheduler and workers as processes."""
+
+    def __init__(self, folder):
+        self.folder, self.processes = folder, []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self.scheduler = self.run("scheduler", "--host", self.address, "--no-dashboard", "--no-jupyter")
+        self.wait("scheduler", "Scheduler at")
+
+    def run(self, *arguments):
+        with (self.folder / f"{arguments[0]}{len(self.processes)}.log").open("w") as log:
+            process = subprocess.Popen([DASK, *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def worker(self):
+        number = len(self.processes)
+        flags = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder)]
+        process = self.run("worker", self.address, *flags)
+        self.wait(f"worker{number}", "Registered to")
+        return process
+
+    def wait(self, name, words):
+        (log,) = self.folder.glob(f"{name}*.log")
+        deadline = time.monotonic() + 60
+        while words not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def dask(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table of the same sweep in this process."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    return table_digest(out)
+
+
+def when_blocks_land(out):
+    while not list((out / "blocks").glob("*.parquet")):
+        time.sleep(0.005)
+
+
+def test_the_cluster(dask, whole, tmp_path):
+    """One worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
+    assert "has none" in refusal(tmp_path, dask.address), "no worker yet"
+    first = dask.worker()
+    dask.worker()
+    process = start(tmp_path / "workers", dask=dask.address)
+    when_blocks_land(tmp_path / "workers")
+    first.kill()
+    dask.worker()
+    said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert landed(tmp_path / "workers") == BLOCKS
+    assert table_digest(tmp_path / "workers") == whole
+
+    process = start(tmp_path / "scheduler", dask=dask.address)
+    when_blocks_land(tmp_path / "scheduler")
+    dask.scheduler.kill()
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 2, error
+    assert "dask must stay reachable" in error.splitlines()[-1]
+    assert "Traceback" not in error
+    assert 0 < landed(tmp_path / "scheduler") < BLOCKS
+    assert main([*SWEEP, "--out", str(tmp_path / "scheduler")]) == 0
+    assert table_digest(tmp_path / "scheduler") == whole
+
+
+def refusal(tmp_path, address):
+    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(tmp_path / "no"), "--dask", address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "no").exists()
+    return done.stderr.splitlines()[-1]
+
+
+def test_bad_addresses_are_refused(tmp_path):
+    assert "dask must be the address of a running scheduler" in refusal(tmp_path, "nonsense")
+
+
+def test_other_versions_are_refused():
+    class Client:
+        """One worker with another torch, and one that lacks gradbounds."""
+
+        def __init__(self, there):
+            self.there = there
+
+        def run(self, function, on_error):
+            return {"tcp://there:1": self.there}
+
+    cluster._check_versions(Client(cluster.versions()))
+    for there in (cluster.versions() | {"torch": "1.0"}, ModuleNotFoundError("No module named 'gradbounds'")):
+        with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* but tcp://there:1 "):
+            cluster._check_versions(Client(there))
