@@ -68,8 +68,9 @@ def whole(tmp_path_factory):
     return table_digest(out)
 
 
-def when_blocks_land(out):
+def when_blocks_land(out, process):
     while not list((out / "blocks").glob("*.parquet")):
+        assert process.poll() is None, process.communicate()
         time.sleep(0.005)
 
 
@@ -79,7 +80,7 @@ def test_the_cluster(dask, whole, tmp_path):
     first = dask.worker()
     dask.worker()
     process = start(tmp_path / "workers", dask=dask.address)
-    when_blocks_land(tmp_path / "workers")
+    when_blocks_land(tmp_path / "workers", process)
     first.kill()
     dask.worker()
     said = process.communicate(timeout=120)
@@ -88,7 +89,7 @@ def test_the_cluster(dask, whole, tmp_path):
     assert table_digest(tmp_path / "workers") == whole
 
     process = start(tmp_path / "scheduler", dask=dask.address)
-    when_blocks_land(tmp_path / "scheduler")
+    when_blocks_land(tmp_path / "scheduler", process)
     dask.scheduler.kill()
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2, error
