@@ -123,6 +123,7 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
         generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
         engine = _ENGINES[cell.engine](generator, cell.draws_per_block, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine))
+        # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}

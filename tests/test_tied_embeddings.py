@@ -1,11 +1,13 @@
 """Tied embeddings: words that repeat, both uses of the matrix, and the overlaps on the way back."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from agreement import off
 from relaxed_twin import deviation
 
+from gradbounds.cli import main
 from simulate import sample
 from simulate.text import read_windows
 from simulate.tied import Words
@@ -98,6 +100,26 @@ def test_what_has_no_rule_is_refused_and_sampled(fields):
     with pytest.raises(NoRuleError, match="^embeddings must be 'untied' for a prediction with "):
         predict(stack)
     assert (sample(stack, draws=2, seed=0)["grad_sq_Wemb"] > 0).all()
+
+
+def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
+    """`check` says nothing of it, and does not fail."""
+    out = str(tmp_path / "run")
+    line = "--embeddings tied --dropout 0.1 --width 16 --depth 1 2 3 --tokens 2 --vocab 4"
+    assert main(["sweep", "--out", out, *line.split()]) == 0
+    assert main(["check", out, "--csv", str(tmp_path / "all.csv")]) == 0
+    assert "0 agree within 3%, 0 are consistent" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "all.csv")
+    assert table["predicted"].isna().all()
+    assert (table[table["quantity"] == "grad_sq_W2"]["mean"] > 0).all()
+    capsys.readouterr()
+    assert main(["figures", out, "--out", str(tmp_path / "figures")]) == 2
+    assert "run must have networks that large-width theory has a rule for" in capsys.readouterr().err
+
+
+def test_too_many_tokens_are_refused():
+    with pytest.raises(NoRuleError, match="^tokens x sequences must be at most 64 for a prediction with tied"):
+        predict(Stack(width=512, depth=1, tokens=33, sequences=2, vocab=128, embeddings="tied"))
 
 
 @pytest.mark.parametrize("fields", [{"vocab": 7}, {"input_correlation": 0.5}, {"input_gram": np.eye(8).tolist()}])

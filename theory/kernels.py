@@ -144,7 +144,7 @@ class Labelled:
     sequences: int = 1
 
     def scales(self, kernel: NDArray[np.float64], epsilon: float = 0.0) -> NDArray[np.float64]:
-        root = np.sqrt(_diagonal(kernel) + epsilon)
+        root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)
         return root[..., :, None] * root[..., None, :]
 
     def correlation(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -154,7 +154,7 @@ class Labelled:
         return function(kernel)
 
     def gaussian(self, function: PairFunction, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-        variances = _diagonal(kernel)
+        variances = np.linalg.diagonal(kernel)
         common = float(variances.flat[0])
         if np.allclose(variances, common, rtol=1e-12, atol=0.0):
             return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
@@ -168,12 +168,12 @@ class Labelled:
     def attend(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.attention is None:
             return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
-        return self.attention @ kernel @ np.swapaxes(self.attention, -1, -2)
+        return self.attention @ kernel @ self.attention.T
 
     def attend_back(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.attention is None:
             return self.attend(kernel)
-        return np.swapaxes(self.attention, -1, -2) @ kernel @ self.attention
+        return self.attention.T @ kernel @ self.attention
 
     def total(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         return kernel.sum((-2, -1))
@@ -182,7 +182,7 @@ class Labelled:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count
 
     def diagonal_mean(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-        return function(_diagonal(kernel)).mean(-1)
+        return function(np.linalg.diagonal(kernel)).mean(-1)
 
     def off_diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
         length = self.count // self.sequences
@@ -197,7 +197,3 @@ def cholesky(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
     """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))
-
-
-def _diagonal(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.diagonal(kernel, axis1=-2, axis2=-1)

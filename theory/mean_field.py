@@ -66,9 +66,7 @@ def recursion(
         backward = _backward(stack, tokens, forward, inputs.same_label)
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
     positions = float(loss_positions(stack).sum())
-    normalized = stack.composition.normalized_output
-    _, scales = normed(stack, tokens, forward.total, normalized)
-    through = backward.output * positions / scales
+    through = backward.output * positions / forward.total_scales
     uncentred, jacobian = (
         tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
         for one in (forward.total.kernel, forward.total.centred().kernel)
@@ -79,7 +77,7 @@ def recursion(
         "grad_sq_Wemb": stack.width * backward.embedding,
         "loss_gradient_sq": tokens.count * positions * tokens.diagonal(backward.output),
         "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
-        "norm_jacobian": jacobian if normalized else 1.0 + 0.0 * jacobian,
+        "norm_jacobian": jacobian if stack.composition.normalized_output else 1.0 + 0.0 * jacobian,
         "norm_jacobian_uncentred": uncentred,
         "chain_positions_sq": units * tokens.diagonal(forward.hidden * backward.total * positions),
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
@@ -127,19 +125,20 @@ def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.
         hidden = passed.recorded["hidden"]
         layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
         layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
-    output, pullback = _read_out(stack, tokens, stream)
-    output_scales = 1.0 if composition.second_stream else normed(stack, tokens, stream, composition.final_norm)[1]
-    return Forward(layers, [*pullbacks, pullback], insides, total, hidden, stream, output, output_scales)
+    output, output_scales, pullback = _read_out(stack, tokens, stream)
+    _, total_scales = normed(stack, tokens, total, composition.normalized_output)
+    pullbacks.append(pullback)
+    return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales)
 
 
-def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pullback]:
+def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Number, Pullback]:
     """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
     final_norm = stack.composition.final_norm
     if stack.composition.second_stream:
         n = tokens.count
         after, both = part_normed(stack, stream, slice(n, None), final_norm)
         last = stream.centred().kernel[..., n:, n:] if stack.query_key_scale and final_norm else None
-        return joined(after.kernel, n), lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
+        return joined(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
     output, scales = normed(stack, tokens, stream, final_norm)
     tracked = final_norm and asks_for_overlaps(stack, tokens)
 
@@ -147,12 +146,11 @@ def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Pul
         gradient = gradient / scales
         return gradient, {}, removed(gradient, stream, scales) if tracked else None
 
-    return output.kernel, pullback
+    return output.kernel, scales, pullback
 
 
 def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:
     output = gradient = output_gradient(stack, tokens, forward.output, same_label)
-    _, scales = normed(stack, tokens, forward.total, stack.composition.normalized_output)
     overlaps: Overlaps = None
     collected: list[Energies] = []
     for pullback in reversed(forward.pullbacks):
@@ -162,7 +160,7 @@ def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel
         loss=_loss(stack, tokens, forward.output),
         output=output,
         # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
-        total=output / scales,
+        total=output / forward.total_scales,
         inputs=joined(gradient, tokens.count) if stack.composition.second_stream else gradient,
         embedding=tokens.total(forward.output * output) / stack.output_scale**2,
         energies=collected,

@@ -15,6 +15,7 @@ class Forward:
         pullbacks: of every sub-layer and of what is read out, from below.
         insides: kernels in every sub-layer, from below; none with two streams.
         total: the last residual sum.
+        total_scales: what the norms above it divide a kernel by; 1 if there is none.
         hidden: kernel of the last feed-forward units.
         stream: after the last sub-layer.
         output: kernel of the tokens that the output matrix is given.
@@ -25,6 +26,7 @@ class Forward:
     pullbacks: list[Pullback]
     insides: list[Inside]
     total: Stream
+    total_scales: Number
     hidden: Kernel
     stream: Stream
     output: Kernel

@@ -16,6 +16,10 @@ Arrays = dict[str, NDArray[np.float64]]
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
 _CHUNK_ENTRIES = 2_000_000
+# Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
+_TIED_ENTRIES = 2**11
+_TIED_CUBES = 2**24
+_TIED_ROWS = 64
 
 _MOST_PATTERNS = 2**18
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
@@ -32,7 +36,7 @@ class Prediction(Mapping[str, NDArray[np.float64]]):
     Attributes:
         stack: the network.
         arrays: the means.
-        errors: their standard errors where attention patterns are sampled, by name; empty where nothing is.
+        errors: their standard errors where attention patterns or logits are sampled, by name; empty where nothing is.
     """
 
     stack: Stack
@@ -67,13 +71,13 @@ def predict(
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
             order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
-        patterns: how many attention patterns are sampled at least, with a fixed seed; without random queries and keys
-            or dropped attention weights there are none.
-        target: largest relative standard error of a gradient or energy where attention patterns are sampled; more are
-            until it is met, or until there are 2^18.
+        patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, with a fixed seed;
+            without random queries and keys, dropped attention weights or tied embeddings there are none.
+        target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
+            met, or until there are 2^18.
         annealed: give random queries and keys the closed form of `theory.annealed` instead of sampling: fast at any n,
-            exact in one layer and for many heads but for what norms remove, and off by up to 4% at s = 1 and 25% at
-            s = 2 (docs/queries.md). For exchangeable tokens and logits over √d_k alone.
+            exact in one layer and for many heads but for what norms remove (how far off it is else: docs/queries.md).
+            For exchangeable tokens and logits over √d_k alone.
 
     Raises:
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
@@ -90,7 +94,7 @@ def predict(
         from theory.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
         factors = corrections(stack)
-        large = predict(stack, windows)
+        large = predict(stack, windows, patterns=patterns, target=target, annealed=annealed)
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     generator = np.random.default_rng(0)
     if annealed:
@@ -158,8 +162,8 @@ def _batch(stack: Stack, inputs: Inputs, generator: np.random.Generator) -> Arra
 def _tied_batch(stack: Stack, inputs: Inputs, samples: int, generator: np.random.Generator) -> Arrays:
     """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
-    entries = max(1, _CHUNK_ENTRIES // stack.rows**4)
-    size = max(1, _CHUNK_ENTRIES // (min(entries, len(inputs.kernel)) * stack.rows**2))
+    entries = min(len(inputs.kernel), max(1, _TIED_ENTRIES // stack.rows**2))
+    size = max(1, _TIED_CUBES // (entries * stack.rows**3))
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))
@@ -192,12 +196,17 @@ def _check_tied(stack: Stack) -> None:
     """Refuse what tied embeddings have no rule for.
 
     Raises:
-        NoRuleError: attention is random, something is dropped, or there are two streams.
+        NoRuleError: attention is random, something is dropped, there are two streams, or too many tokens.
     """
     without = [name for name in ("query_key_scale", "attention_dropout", "dropout") if getattr(stack, name)]
     if stack.embeddings == "tied" and (without or stack.composition.second_stream):
         what = " and ".join(without) or f"placement {stack.placement!r}"
         raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
+    if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
+        raise NoRuleError(
+            f"tokens x sequences must be at most {_TIED_ROWS} for a prediction with tied embeddings, whose moments "
+            f"take its fourth power in memory, got {stack.rows}."
+        )
 
 
 def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:

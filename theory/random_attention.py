@@ -46,11 +46,11 @@ def random_attention(stack: Stack, generator: np.random.Generator) -> Branch:
         pattern = _dropped(stack, softmaxed, generator)
         q = kernel[..., None, :, :]
         values = value_gain * q
-        out = (pattern @ values @ _t(pattern)).mean(-3)
+        out = (pattern @ values @ pattern.mT).mean(-3)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head = projection_gain * gradient[..., None, :, :] / stack.heads
-            to_values = (_t(pattern) @ head @ pattern).sum(-3)
+            to_values = (pattern.mT @ head @ pattern).sum(-3)
             energies, below = {"WV": tokens.total(kernel * to_values)}, value_gain * to_values
             if stack.output_projection == "random":
                 energies["WO"] = tokens.total(out * gradient)
@@ -87,10 +87,6 @@ def _query_path(
     return {role: shrink * tokens.total(kernel * part.sum(-3)) for role, part in parts.items()}, 0.0 * kernel
 
 
-def _t(matrix: Array) -> Array:
-    return np.swapaxes(matrix, -1, -2)
-
-
 def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.random.Generator) -> Array:
     """One pattern per entry of the batch and head, (batch, heads, N, N), of softmaxed logits.
 
@@ -106,8 +102,8 @@ def _patterns(stack: Stack, kernel: Array, allowed: Array | None, generator: np.
         root = cholesky(kernel)[..., None, :, :]
         normals = generator.standard_normal(shape)
         if stack.query_key == "tied":
-            normals = (normals + _t(normals)) / np.sqrt(2.0)
-        logits = s_sq * (root @ normals @ _t(root))
+            normals = (normals + normals.mT) / np.sqrt(2.0)
+        logits = s_sq * (root @ normals @ root.mT)
         if stack.query_key == "tied":
             logits = logits + s_sq * np.sqrt(stack.width / stack.heads) * kernel[..., None, :, :]
     if allowed is not None:
@@ -123,6 +119,13 @@ def _dropped(stack: Stack, pattern: Array, generator: np.random.Generator) -> Ar
     return pattern * kept / (1.0 - stack.attention_dropout)
 
 
+def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
+    """B V, B V Bᵀ, and what a logit changes of the overlap of the attended values with themselves: ∂(B V)_ii/∂a_ij."""
+    u = b @ values
+    w = u @ b.mT
+    return u, w, b * u - a * np.linalg.diagonal(w)[..., None]
+
+
 def _query_key(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> tuple[Array, Array]:
     """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
 
@@ -130,29 +133,27 @@ def _query_key(a: Array, b: Array, q: Array, values: Array, head: Array, overlap
     Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component along the stream, which holds
     Σ_m B_im v_m, r varies less: the overlaps.
     """
-    u, aq = b @ values, a @ q
-    w = u @ _t(b)
-    crossed = b @ _t(u * aq)
-    to_queries = head * (b @ (q * values) @ _t(b) - crossed - _t(crossed) + w * (aq @ _t(a)))
+    u, w, a1 = _held(a, b, values)
+    aq = a @ q
+    crossed = b @ (u * aq).mT
+    to_queries = head * (b @ (q * values) @ b.mT - crossed - crossed.mT + w * (aq @ a.mT))
     p = head * q
-    y = ((_t(b) @ p) * _t(u)) @ a
-    to_keys = values * (_t(b) @ p @ b) - y - _t(y) + _t(a) @ (p * w) @ a
+    y = ((b.mT @ p) * u.mT) @ a
+    to_keys = values * (b.mT @ p @ b) - y - y.mT + a.mT @ (p * w) @ a
     if overlaps is not None:
         first, second = overlaps
-        a1 = b * u - a * np.diagonal(w, axis1=-2, axis2=-1)[..., None]
         a1q = a1 @ q
-        t = first * ((u * a1q) @ _t(b) - w * (a1q @ _t(a)))
-        to_queries = to_queries + second * (a1q @ _t(a1)) - t - _t(t)
+        t = first * ((u * a1q) @ b.mT - w * (a1q @ a.mT))
+        to_queries = to_queries + second * (a1q @ a1.mT) - t - t.mT
         p1 = first * q
-        t = _t(a1) @ ((p1 @ b) * u - (p1 * w) @ a)
-        to_keys = to_keys + _t(a1) @ (second * q) @ a1 - t - _t(t)
+        t = a1.mT @ ((p1 @ b) * u - (p1 * w) @ a)
+        to_keys = to_keys + a1.mT @ (second * q) @ a1 - t - t.mT
     return to_queries, to_keys
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> Array:
     """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
-    u = b @ values
-    w = u @ _t(b)
+    u, w, a1 = _held(a, b, values)
     x = (
         np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, b, b, values, optimize=True)
         - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, head, b, a, u, optimize=True)
@@ -161,11 +162,10 @@ def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps:
     )
     if overlaps is not None:
         first, second = overlaps
-        a1 = b * u - a * np.diagonal(w, axis1=-2, axis2=-1)[..., None]
         a1q = a1 @ q
         x = x - (u * ((a1q * first) @ b) - (a1q * first * w) @ a)
-        x = x - _t(first * ((q * u) @ _t(b) - w * (q @ _t(a)))) @ a1 + (a1q * second) @ a1
-    return x + _t(x)
+        x = x - (first * ((q * u) @ b.mT - w * (q @ a.mT))).mT @ a1 + (a1q * second) @ a1
+    return x + x.mT
 
 
 def _statistics(pattern: Array) -> Energies:

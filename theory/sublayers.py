@@ -174,7 +174,7 @@ def asks_for_overlaps(stack: Stack, tokens: Tokens) -> bool:
 
 def removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
     """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
-    first = gradient / np.diagonal(scales, axis1=-2, axis2=-1)[..., :, None]
+    first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return first, gradient * stream.centred().kernel / scales**2
 
 

@@ -14,7 +14,7 @@ Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither
 logits are sampled, with independent fluctuations of variance σ_e² Q.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,9 +73,9 @@ class Gradient:
 
     def kernel(self, place: Place) -> Array:
         """g_i·g_j."""
-        across = self.stream @ (place.held[..., None] * place.words) @ _t(self.words)
-        own = self.stream @ place.kernel @ _t(self.stream) + self.words @ place.words @ _t(self.words)
-        return self.noise + own + across + _t(across) + self.mean[..., :, None] * self.mean[..., None, :]
+        across = self.stream @ (place.held[..., None] * place.words) @ self.words.mT
+        own = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
+        return self.noise + own + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def along(self, place: Place) -> Array:
         """g_i·x_j/√d, x without its mean."""
@@ -87,7 +87,7 @@ class Gradient:
             return self
         root = _root(scales)
         stream = self.stream / root[..., None, :]
-        removed = _diagonal(Gradient(self.noise, stream, self.words, self.mean).along(place)) / root
+        removed = np.linalg.diagonal(replace(self, stream=stream).along(place)) / root
         stream = stream - (removed / root)[..., :, None] * np.eye(root.shape[-1])
         rows = root[..., :, None]
         return Gradient(self.noise / scales, stream / rows, self.words / rows, 0.0 * self.mean)
@@ -115,7 +115,6 @@ def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.
     at_output = Stream(forward.output, None if composition.final_norm else forward.stream.means)
     place = _place(at_output, same, held[-1] * remains)
     gradient = top.below_norm(_place(forward.stream, same, held[-1]), scales)
-    totals = gradient
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
@@ -125,7 +124,8 @@ def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
-        totals = gradient if index == 2 * stack.depth - 1 else totals
+        if index == 2 * stack.depth - 1:
+            at_total = gradient.kernel(total)
         below = _place(inside.stream, same, held[index])
         gradient, left, energies = _below_sublayer(stack, index, gradient, total, below, inside, generator)
         across = composition.residual(stack.depth) * across + left @ inside.added * remains[..., None, :]
@@ -133,13 +133,12 @@ def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.
         collected.append(energies)
     across = across + gradient.along(below) * remains[..., None, :] + gradient.mean[..., None] * place.means
     bottom = gradient.kernel(below)
-    last = _place(insides[-1].total, same, held[-2] * composition.residual(stack.depth))
     return Backward(
         loss=output.loss,
         output=top.kernel(place),
-        total=totals.kernel(last),
+        total=at_total,
         inputs=bottom,
-        embedding=embedding_energy(stack, inputs, forward.output, output, bottom, _t(across)),
+        embedding=embedding_energy(stack, inputs, forward.output, output, bottom, across.mT),
         energies=collected,
     )
 
@@ -164,7 +163,7 @@ def _below_sublayer(
     kappa = composition.input_scale(index // 2 + 1)
     # All but what the branch made is noise to it, and what it made is noise below it.
     own = tau * gradient.stream
-    own_kernel = own @ inside.added @ _t(own)
+    own_kernel = own @ inside.added @ own.mT
     noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own
     empty = 0.0 * gradient.mean
     made = Gradient(noise, part, 0.0 * part, empty).below_norm(
@@ -195,10 +194,10 @@ def _below_attention(
     values = gain(stack, "WV") * mean
     energies = {}
     if stack.output_projection == "random":
-        whole = noise + part @ inside.made @ _t(part)
+        whole = noise + part @ inside.made @ part.mT
         energies["WO"] = (values * whole).sum((-2, -1))
         noise, part = gain(stack, "WO") * whole, gain(stack, "WO") * part
-    whole = noise + part @ values @ _t(part)
+    whole = noise + part @ values @ part.mT
     energies["WV"] = (mean * whole).sum((-2, -1))
     noise, part = (gain(stack, "WV") * pattern.T @ one @ pattern for one in (whole, part))
     return noise, part, energies
@@ -216,16 +215,16 @@ def _below_units(
 
     activation, ratio = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width
     first, second = gain(stack, "W1"), gain(stack, "W2")
-    whole = noise + part @ inside.made @ _t(part)
+    whole = noise + part @ inside.made @ part.mT
     energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}
     noise, part = second * whole, second / ratio * part
     before, root = first * inside.given, cholesky(first * inside.given)
     n = before.shape[-1]
     normals = qmc.MultivariateNormalQMC(np.zeros(2 * n), rng=generator).random(_POINTS)
-    gates = normals[:, :n] @ _t(root)
+    gates = normals[:, :n] @ root.mT
     active, slope = activation.value(gates), activation.slope(gates)
     if stack.ffn == "gated":
-        lines = normals[:, n:] @ _t(root)
+        lines = normals[:, n:] @ root.mT
         hidden = active * lines
         paths = {"W1": (lines, active), "WG": (gates, slope * lines)}
     else:
@@ -238,23 +237,15 @@ def _below_units(
         products = slopes[..., :, None] * hidden[..., None, :]
         with_units = np.einsum("...aip,...ak->...ipk", products, units, optimize=True) / _POINTS
         flat = products.reshape(*products.shape[:-2], n * n)
-        moments = (_t(flat) @ flat / _POINTS).reshape(*flat.shape[:-2], n, n, n, n)
+        moments = (flat.mT @ flat / _POINTS).reshape(*flat.shape[:-2], n, n, n, n)
         on = np.einsum("...ip,...ipk->...ik", part, with_units, optimize=True) @ inverse
         squares = np.einsum("...ip,...ipjq,...jq->...ij", part, moments, part, optimize=True)
-        whole = noise * (_t(slopes) @ slopes / _POINTS) + ratio * squares
+        whole = noise * (slopes.mT @ slopes / _POINTS) + ratio * squares
         energies[role] = (inside.given * whole).sum((-2, -1))
         below, along = below + first * whole, along + first * ratio * on
     return below, along, energies
 
 
-def _t(matrix: Array) -> Array:
-    return np.swapaxes(matrix, -1, -2)
-
-
-def _diagonal(matrix: Array) -> Array:
-    return np.diagonal(matrix, axis1=-2, axis2=-1)
-
-
 def _root(scales: Kernel) -> Array:
     """What a norm divides each token by; 1 if there is none."""
-    return np.ones(1) if isinstance(scales, float) else np.sqrt(_diagonal(scales))
+    return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))

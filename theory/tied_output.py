@@ -80,7 +80,7 @@ def _sampled(
     errors *= counted[:, None] / counted.sum()
     own = np.zeros_like(kernel)
     own[entry, :, place] = errors[entry, :, words[entry, place]]
-    others = errors @ _t(errors) - own @ _t(own)
+    others = errors @ errors.mT - own @ own.mT
     return ((normalizer - target) * counted).sum(-1) / counted.sum(), own, others
 
 
@@ -98,13 +98,9 @@ def embedding_energy(
         across: x_L,i·g_j/√d of the tokens that the output matrix is given and that gradient.
     """
     same = inputs.words[..., :, None] == inputs.words[..., None, :]
-    everywhere = output.others + output.own @ _t(output.own)
+    everywhere = output.others + output.own @ output.own.mT
     # A repeated word's column is that of its first occurrence.
     errors = output.own @ same
     energy = (kernel * everywhere).sum((-2, -1))
     energy += (same * gradient).sum((-2, -1)) / stack.output_scale**2
     return energy + 2.0 / stack.output_scale * (errors * across).sum((-2, -1))
-
-
-def _t(matrix: Array) -> Array:
-    return np.swapaxes(matrix, -1, -2)

@@ -43,7 +43,7 @@ def _removed_of_two(stack: Stack, gradient: Kernel, summed: Stream, last: Kernel
     n = kernel.shape[-1] // 2
     # Later branches are orthogonal to z, so that u there has the same products with it.
     kernel[..., n:, n:] = last
-    roots = np.diagonal(kernel, axis1=-2, axis2=-1) + stack.norm_epsilon
+    roots = np.linalg.diagonal(kernel) + stack.norm_epsilon
     first = (gradient / roots[..., :, None]).reshape(*gradient.shape[:-2], 2, n, 2, n)
     return first.sum((-4, -2)), joined(gradient * kernel / (roots[..., :, None] * roots[..., None, :]), n)
 
@@ -53,7 +53,7 @@ def part_normed(stack: Stack, stream: Stream, part: slice, norm: bool) -> tuple[
     after = stream.centred(part) if norm else stream
     root = np.ones(after.kernel.shape[:-1])
     if norm:
-        energies = np.diagonal(after.kernel, axis1=-2, axis2=-1)
+        energies = np.linalg.diagonal(after.kernel)
         root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon)
     scales = root[..., :, None] * root[..., None, :]
     return Stream(after.kernel / scales, after.means), scales
