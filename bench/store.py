@@ -12,6 +12,7 @@ import pandas as pd
 
 from simulate import Cell, Run, sweep
 from simulate.cost import plan
+from simulate.execution import Execution
 from simulate.sample import sample_block
 from theory import Stack
 
@@ -71,7 +72,7 @@ def workers(count: int) -> float:
     heavy = [Cell(Stack(placement=p, width=512, depth=6, vocab=512), "dense") for p in ("post", "pre")]
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(folder)
-        return seconds(lambda: sweep(heavy, draws=768, seed=0, run=run, workers=count))
+        return seconds(lambda: sweep(heavy, draws=768, seed=0, run=run, execution=Execution(workers=count)))
 
 
 def report() -> dict[str, object]:

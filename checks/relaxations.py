@@ -1,16 +1,17 @@
 """What each relaxation of the paper's setting does to the last layer's gradient, its exponents, and the layers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from checks.comparison import prediction_of
 from checks.exponents import exponent_agreement
-from checks.fits import LEAST_POINTS, PowerLaw
+from checks.fits import PowerLaw
 from checks.profiles import post_profile, pre_profile
+from checks.series import Against, exponent_series
 from checks.statistics import CHANCE, estimate
 from checks.theorem1 import Array, LastLayer, last_layers
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
@@ -66,7 +67,6 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
 UNRELAXED = "nothing"
 """The name of a base setting as it is."""
 
-Against = Literal["width", "depth"]
 _LETTER = {"width": "d", "depth": "L"}
 # A local exponent at great depth; arrays of tokens take longer than pairs.
 _DEEP = {True: 1000, False: 256}
@@ -82,17 +82,6 @@ def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
         if changed == fields:
             return name
     return ", ".join(f"{name} = {value}" for name, value in changed.items()) or UNRELAXED
-
-
-def exponent_series(cells: Sequence[Samples], against: Against) -> list[list[Samples]]:
-    """Cells that differ in `against` alone, of at least three values, in its order."""
-    series: dict[tuple[object, ...], dict[int, Samples]] = {}
-    for s in cells:
-        fields = asdict(s.stack)
-        value = fields.pop(against)
-        series.setdefault(tuple(fields.values()), {})[value] = s
-    long = [found for found in series.values() if len(found) >= LEAST_POINTS]
-    return [[found[value] for value in sorted(found)] for found in long]
 
 
 def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:

@@ -1,15 +1,49 @@
-"""Cells that differ in one field alone, as tables for the figures of scaling."""
+"""Cells that differ in one field alone: as they are, for exponents, and as tables for the figures of scaling."""
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import pandas as pd
 
-from checks.fits import local_exponents
+from checks.fits import LEAST_POINTS, local_exponents
 from theory import Stack
 from theory.stack import TITLES
 
+Against = Literal["width", "depth"]
+
+
+class HasStack(Protocol):
+    """A cell, or the samples of one."""
+
+    @property
+    def stack(self) -> Stack:
+        """The network."""
+
+
+T = TypeVar("T", bound=HasStack)
+
 _FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
+
+
+def exponent_series(cells: Sequence[T], against: Against, *, proportional: bool = False) -> list[list[T]]:
+    """Cells that differ in `against` alone, of at least three values, in its order.
+
+    Args:
+        cells: of any grid.
+        against: "width" or "depth".
+        proportional: whether the vocabulary is to be in proportion to the width, instead of fixed.
+    """
+    series: dict[tuple[object, ...], dict[int, T]] = {}
+    for one in cells:
+        fixed = asdict(one.stack)
+        value = fixed.pop(against)
+        if proportional:
+            fixed["vocab"] = one.stack.vocab / one.stack.width
+        series.setdefault(tuple(fixed.values()), {})[value] = one
+    long = [found for found in series.values() if len(found) >= LEAST_POINTS]
+    return [[found[value] for value in sorted(found)] for found in long]
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:

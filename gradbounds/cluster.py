@@ -1,10 +1,11 @@
-"""A Dask cluster as the place where a sweep's blocks are sampled."""
+"""A running Dask cluster as the place where a sweep's blocks are sampled."""
 
 import logging
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Executor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
 from importlib.metadata import version
+from platform import node
 from typing import Any
 
 import torch
@@ -16,52 +17,123 @@ _RETRIES = 5
 _SECONDS = 10
 
 
+class Errors(logging.Handler):
+    """Exceptions that were logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the exception of a record that has one."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.seen.append(record.exc_info[1])
+
+
 @contextmanager
-def dask_pool(address: str) -> Iterator[tuple[Executor, int]]:
+def quietly() -> Iterator[Errors]:
+    """Keep what Dask logs, with tracebacks, off the terminal: what matters of it is said in one line.
+
+    Raises:
+        ValueError: dask is not installed.
+    """
+    try:
+        import distributed  # noqa: F401 - it sets up the loggers that are silenced here
+    except ImportError as error:
+        raise ValueError("dask must be installed for that: pip install 'gradbounds[distributed]'.") from error
+    errors = Errors()
+    for name in ("asyncio", "distributed", "tornado", "tornado.application", *logging.root.manager.loggerDict):
+        if name.partition(".")[0] in ("asyncio", "distributed", "tornado"):
+            logger = logging.getLogger(name)
+            logger.handlers, logger.propagate = [errors], False
+            logger.setLevel(logging.ERROR)
+    yield errors
+
+
+@contextmanager
+def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
     """An executor over the workers of a running scheduler, and how many of them a sweep is to keep busy.
 
     Blocks of workers that die are sampled again elsewhere; workers may come and go.
+
+    Args:
+        address: of the scheduler.
+        gpu: whether every task takes one of the resource "GPU", of which a worker is started with as many as it has.
 
     Raises:
         ValueError: dask is not installed, no scheduler answers, it has no workers, their versions are others, or it
             went away.
     """
-    try:
+    with quietly():
         import dask
-        from distributed import Client, KilledWorker
+        from distributed import Client
         from distributed.comm.addressing import get_address_host_port
-        from distributed.comm.core import CommClosedError
-    except ImportError as error:
-        raise ValueError(
-            f"dask must be installed to reach {address!r}: pip install 'gradbounds[distributed]'."
-        ) from error
-    # What they log of a lost connection, with tracebacks, is said in one line below.
-    for name in ("asyncio", *logging.root.manager.loggerDict):
-        if name.partition(".")[0] in ("distributed", "asyncio", "tornado"):
-            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    dask.config.set({"distributed.comm.timeouts.connect": f"{_SECONDS}s"})
-    try:
-        # A client for what is no address would complain once more when it is collected.
-        get_address_host_port(address, strict=True)
-        client = Client(address, timeout=_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise ValueError(
-            f"dask must be the address of a running scheduler, such as tcp://host:8786, got {address!r}: "
-            f"{str(error) or 'no answer'}."
-        ) from error
+
+        dask.config.set({"distributed.comm.timeouts.connect": f"{_SECONDS}s"})
+        try:
+            # A client for what is no address would complain once more when it is collected.
+            get_address_host_port(address, strict=True)
+            client = Client(address, timeout=_SECONDS, set_as_default=False)
+        except (OSError, ValueError, TimeoutError) as error:
+            raise ValueError(
+                f"dask must be the address of a running scheduler, such as tcp://host:8786, got {address!r}: "
+                f"{str(error) or 'no answer'}."
+            ) from error
+        with client_pool(client, gpu=gpu) as found:
+            yield found
+
+
+@contextmanager
+def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
+    """As `dask_pool`, of a client, which is closed at the end.
+
+    Raises:
+        ValueError: it has no workers, their versions are others, or the scheduler went away.
+    """
+    from distributed import KilledWorker
+    from distributed.comm.core import CommClosedError
+
     with client:
+        address = client.scheduler_info(n_workers=0)["address"]
         threads = sum(client.nthreads().values())
         if not threads:
             raise ValueError(f"dask must name a scheduler with at least one worker, and {address!r} has none.")
         _check_versions(client)
-        print(f"Dask: {threads} threads of workers; dashboard {client.dashboard_link}")
+        _check_resources(client, gpu=gpu)
+        print(f"Dask: {threads} threads of workers; dashboard {client.dashboard_link}", flush=True)
+        more: dict[str, Any] = {"resources": {"GPU": 1}} if gpu else {}
         try:
-            yield client.get_executor(retries=_RETRIES, pure=False), max(_LEAST_WORKERS, threads)
+            pool = SameVersions(client.get_executor(retries=_RETRIES, pure=False, **more))
+            yield pool, max(_LEAST_WORKERS, threads)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"dask must have workers with the versions here, {versions()}: {error}.") from error
         except (CancelledError, KilledWorker, CommClosedError) as error:
             raise ValueError(
-                f"dask must stay reachable, but {address!r} lost the sweep ({type(error).__name__}). Draws that landed "
-                "stay, and the same command continues."
+                f"dask must stay reachable, but {address!r} lost the sweep ({type(error).__name__}). Draws that "
+                "landed stay, and the same command continues."
             ) from error
+
+
+class SameVersions(Executor):
+    """An executor whose workers, those that join later too, must have the versions here."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        """Run the call where versions are the same."""
+        return self._pool.submit(_with_versions, versions(), fn, *args, **kwargs)
+
+
+def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: Any) -> Any:
+    """What a call gives.
+
+    Raises:
+        ValueError: this worker would draw other numbers.
+    """
+    if (there := versions()) != here:
+        raise ValueError(f"dask must have workers with the versions here, {here}, but {node()} has {there}.")
+    return fn(*args, **kwargs)
 
 
 def versions() -> dict[str, str]:
@@ -79,3 +151,17 @@ def _check_versions(client: Any) -> None:
     for worker, there in client.run(versions, on_error="return").items():
         if there != here:
             raise ValueError(f"dask must have workers with the versions here, {here}, but {worker} has {there}.")
+
+
+def _check_resources(client: Any, *, gpu: bool) -> None:
+    """Refuse a cluster without the resource that every task would wait for.
+
+    Raises:
+        ValueError: no worker has it.
+    """
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    if gpu and not any(worker.get("resources", {}).get("GPU") for worker in workers):
+        raise ValueError(
+            "dask must have workers with the resource GPU for device 'cuda', and none has; start one for each GPU "
+            "with: dask worker ADDRESS --nthreads 1 --resources GPU=1"
+        )

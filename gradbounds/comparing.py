@@ -11,6 +11,7 @@ from gradbounds.drawing import save
 from gradbounds.recipe import Recipe
 from gradbounds.sampling import sweep_into
 from simulate import Run
+from simulate.execution import Execution
 from simulate.sample import check_count
 
 
@@ -24,7 +25,7 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     if len(depths) < LEAST_POINTS:
         raise ValueError(f"depth must have at least {LEAST_POINTS} values to give an exponent, got {depths}.")
     check_count("draws", recipe.draws, 2)  # one draw has no error
-    code = sweep_into(out, recipe, workers=workers, land_every=5.0, resume=True)
+    code = sweep_into(out, recipe, Execution(workers=workers))
     order = [stack.placement for stack in recipe.stacks()]
     cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)

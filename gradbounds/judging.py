@@ -15,6 +15,7 @@ from gradbounds.drawing import draw_figures
 from gradbounds.manifest import manifest
 from gradbounds.progress import progress
 from simulate import Run, sweep
+from simulate.execution import Execution
 from simulate.files import write_whole
 from simulate.sample import check_count
 from simulate.sweep import check_sweep
@@ -38,14 +39,14 @@ def verify(
             "accept must be given without draws, seed and text: what is committed is the default experiment."
         )
     draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
-    workers = _cores() if workers is None else workers
+    execution = Execution(workers=_cores() if workers is None else workers)
     check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
-    check_sweep(cells, draws=draws, seed=seed, workers=workers)
+    check_sweep(cells, draws=draws, seed=seed, execution=execution)
     run = Run.create(out, manifest("verify", cells, draws=draws, seed=seed, recipe={}), replace=True)
     (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
     with progress(out) as on_block:
-        sweep(cells, draws=draws, seed=seed, run=run, workers=workers, on_block=on_block)
+        sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     sampled = run.samples()
     found, table = verdicts(sampled), comparison(sampled)
     drawn = draw_figures(sampled, out / "figures")

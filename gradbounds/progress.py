@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,7 +36,6 @@ def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def _shown() -> Iterator[Callable[[Progress], None]]:
     console = Console(stderr=True)
-    start = time.monotonic()
     if not console.is_terminal:
         last = -1
 
@@ -45,19 +43,19 @@ def _shown() -> Iterator[Callable[[Progress], None]]:
             nonlocal last
             if (part := int(_LINES * now.share + 1e-9)) != last:
                 last = part
-                print(f"sampling: {100 * now.share:.0f}%, {words(now, start)}", file=sys.stderr, flush=True)
+                print(f"sampling: {100 * now.share:.0f}%, {words(now)}", file=sys.stderr, flush=True)
 
         yield line
         return
     with Bar(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("sampling", total=1.0)
-        yield lambda now: bar.update(task, completed=now.share, description=words(now, start))
+        yield lambda now: bar.update(task, completed=now.share, description=words(now))
 
 
-def words(now: Progress, start: float) -> str:
-    """Cells, draws per second and time left, since a monotonic start."""
-    elapsed = max(time.monotonic() - start, 1e-9)
-    left = elapsed * (1 - now.share) / now.share
+def words(now: Progress) -> str:
+    """Cells, draws per second and time left."""
+    elapsed = max(now.seconds, 1e-9)
+    left = max(elapsed * (1 - now.share) / now.share, 0.0)
     return (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "
         f"{now.draws / elapsed:.3g} draws/s, {duration(left)} left"

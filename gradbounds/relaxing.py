@@ -17,6 +17,7 @@ from gradbounds.grid import FIELDS, field_values
 from gradbounds.recipe import Recipe
 from gradbounds.sampling import sweep_into
 from simulate import Run
+from simulate.execution import Execution
 from simulate.files import write_whole
 from simulate.sample import check_count
 from theory import Stack, predict
@@ -54,7 +55,7 @@ def relax(
     for line in left_out:
         print(line)
     recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
-    code = sweep_into(out, recipe, workers=workers, land_every=5.0, resume=True)
+    code = sweep_into(out, recipe, Execution(workers=workers))
     cells = Run.open(out).samples()
     table = relaxation_table(cells, base)
     for line in table_lines(table):

@@ -1,14 +1,16 @@
 """The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
 
 import shlex
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gradbounds.manifest import manifest
 from gradbounds.progress import duration, progress
 from gradbounds.recipe import Recipe
 from simulate import Cell, Run, read_windows, sweep
 from simulate.cost import plan
+from simulate.execution import ONE_PROCESS, Execution
 from simulate.sweep import check_sweep
 
 
@@ -27,34 +29,33 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def sweep_into(
-    out: Path, recipe: Recipe, *, workers: int, land_every: float, resume: bool, pool: Executor | None = None
-) -> int:
-    """Sample a recipe into a run folder, or continue it; in the executor that is given, or in processes of its own."""
-    cells = cells_of(recipe)
-    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers, land_every=land_every)
+def begun(out: Path, recipe: Recipe, cells: Sequence[Cell], execution: Execution, *, resume: bool, **more: Any) -> Run:
+    """The folder of a sweep about to run, with its manifest, to which `more` is added.
+
+    Raises:
+        ValueError: the recipe makes no sense here, or the folder holds another run.
+    """
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
-    run = Run.create(out, about, resume=resume)
+    return Run.create(out, about | more, resume=resume)
+
+
+def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> int:
+    """Sample a recipe into a run folder, or continue it."""
+    cells = cells_of(recipe)
+    run = begun(out, recipe, cells, execution, resume=resume)
     with progress(out) as on_block:
-        sweep(
-            cells,
-            draws=recipe.draws,
-            seed=recipe.seed,
-            run=run,
-            workers=workers,
-            land_every=land_every,
-            on_block=on_block,
-            pool=pool,
-        )
+        sweep(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
     print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0
 
 
-def dry_run(out: Path | None, recipe: Recipe, *, workers: int) -> int:
+def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
     """Print what a sweep would take, by a calibration on this machine; nothing is written."""
     cells = cells_of(recipe)
-    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers)
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
+    workers = execution.workers
     estimate = plan(cells, draws=recipe.draws, workers=workers)
     print(f"cells   {estimate.cells}")
     print(f"draws   {estimate.draws} in {estimate.blocks} blocks")

@@ -1,15 +1,21 @@
 """The command `sweep` as the dataclass of its flags."""
 
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, make_dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradbounds.flags import Flag, optional
 from gradbounds.grid import FIELDS, TIED
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
+
+if TYPE_CHECKING:
+    from simulate.execution import Execution
+
+# Through a scheduler a task costs some milliseconds, whatever it does.
+_CLUSTER_TASK = 0.2
 
 Preset = Literal[PRESETS]  # type: ignore[valid-type]
 
@@ -58,46 +64,104 @@ class Sweep:
     ] = None
     max_draws: Annotated[int, Flag(help="of a cell, where there is a target")] = 2**16
     max_time: Annotated[str, Flag(help="no block is begun later, where there is a target", metavar="90s|10m|2h")] = ""
-    dask: Annotated[str, Flag(help="address of a Dask scheduler whose workers sample", metavar="tcp://HOST:PORT")] = ""
-    workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
+    workers: Annotated[
+        int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
+    ] = None
+    dask: Annotated[
+        str | None, optional("address of a Dask scheduler whose workers sample instead", "tcp://HOST:PORT")
+    ] = None
+    cluster: Annotated[Path | None, optional("TOML file of a cluster to start, whose jobs sample instead", "PATH")] = (
+        None
+    )
+    task_seconds: Annotated[
+        float | None, optional("blocks go to a worker together until they take so long", "FLOAT", "0, in a cluster 0.2")
+    ] = None
+    blocks_at_once: Annotated[
+        int, optional("blocks in one batch of tensors", "INT", "1, on cuda as many as fit its free memory")
+    ] = 0
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
-    dry_run: Annotated[bool, optional("print cells, draws, time, memory and disk, and write nothing", None)] = False
+    dry_run: Annotated[
+        bool, optional("print cells, draws, time, memory and disk, or a cluster's job script, and write nothing", None)
+    ] = False
 
     def run(self) -> int:
         """Exit code.
 
         Raises:
-            ValueError: no folder to write to, or a recipe that makes no sense.
+            ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
         """
         recipe = self.recipe()
+        self._check_flags()
         from gradbounds.sampling import dry_run, sweep_into
 
+        if self.dry_run and self.cluster is not None:
+            from gradbounds.cluster_file import job_script
+
+            print(job_script(self.cluster))
+            return 0
         if self.dry_run:
-            return dry_run(self.out, recipe, workers=self.workers)
+            with self._execution(recipe.device) as execution:
+                return dry_run(self.out, recipe, execution)
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
-        to_target = self.target_sem is not None or self.target_exponent is not None
-        if self.max_time and not to_target:
+        with self._execution(recipe.device) as execution:
+            if not self._to_target:
+                return sweep_into(self.out, recipe, execution, resume=self.resume)
+            from gradbounds.targets import Target, sweep_to_target
+
+            target = Target(
+                sem=self.target_sem, exponent=self.target_exponent, max_draws=self.max_draws, max_time=self.max_time
+            )
+            return sweep_to_target(self.out, recipe, target, execution, resume=self.resume)
+
+    @property
+    def _to_target(self) -> bool:
+        return self.target_sem is not None or self.target_exponent is not None
+
+    def _check_flags(self) -> None:
+        """Refuse flags that would be ignored.
+
+        Raises:
+            ValueError: there are some.
+        """
+        if self.max_time and not self._to_target:
             raise ValueError(f"max_time must stand with target_sem or target_exponent, got {self.max_time!r}.")
-        with self.pool() as (pool, workers):
-            how: dict[str, Any] = {"workers": workers, "land_every": self.land_every, "resume": self.resume}
-            how["pool"] = pool
-            if not to_target:
-                return sweep_into(self.out, recipe, **how)
-            from gradbounds.targets import sweep_to_target
+        if self.dry_run and (self._to_target or self.dask is not None):
+            what = (
+                "a target, whose draws are not known before" if self._to_target else "dask, whose machines are others"
+            )
+            raise ValueError(f"dry_run must stand without {what}.")
+        places = {"workers": self.workers, "dask": self.dask, "cluster": self.cluster}
+        given = {name: str(value) for name, value in places.items() if value is not None}
+        if len(given) > 1:
+            raise ValueError(f"workers, dask and cluster must not be given together, got {given}.")
 
-            targets: dict[str, Any] = {"sem": self.target_sem, "exponent": self.target_exponent}
-            limits: dict[str, Any] = {"max_draws": self.max_draws, "max_time": self.max_time}
-            return sweep_to_target(self.out, recipe, **targets, **limits, **how)
+    @contextmanager
+    def _execution(self, device: str) -> Iterator["Execution"]:
+        """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
+        from simulate.execution import Execution
 
-    def pool(self) -> AbstractContextManager[tuple[Executor | None, int]]:
-        """Where blocks are sampled, and by how many at a time: in processes of a sweep's own, or by a cluster."""
-        if not self.dask:
-            return nullcontext((None, self.workers))
-        from gradbounds.cluster import dask_pool
+        ours = Execution(
+            workers=1 if self.workers is None else self.workers, land_every=self.land_every, at_once=self.blocks_at_once
+        )
+        if self.task_seconds is not None:
+            ours = replace(ours, task_seconds=self.task_seconds)
+        gpu = device.startswith("cuda")
+        if self.dask is not None:
+            from gradbounds.cluster import dask_pool
 
-        return dask_pool(self.dask)
+            elsewhere = dask_pool(self.dask, gpu=gpu)
+        elif self.cluster is not None:
+            from gradbounds.cluster_file import cluster_pool
+
+            elsewhere = cluster_pool(self.cluster, gpu=gpu)
+        else:
+            yield ours
+            return
+        with elsewhere as (pool, workers):
+            seconds = _CLUSTER_TASK if self.task_seconds is None else self.task_seconds
+            yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)
 
     def recipe(self) -> Recipe:
         """The sweep that file, preset and flags describe together.

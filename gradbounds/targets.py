@@ -3,22 +3,37 @@
 import re
 import shlex
 from collections.abc import Sequence
-from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
-from typing import Any
 
 from checks.fits import LEAST_POINTS
-from gradbounds.manifest import manifest
+from checks.series import Against, exponent_series
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
-from gradbounds.sampling import cells_of
-from simulate import Cell, Run
+from gradbounds.sampling import begun, cells_of
+from simulate import Cell
+from simulate.execution import Execution
 from simulate.precision import LEAST_DRAWS, Goal, sweep_to
-from simulate.sweep import check_sweep
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a sweep is to know, and what ends it before.
+
+    Attributes:
+        sem: relative standard error of the last layer's gradient norm in every cell, or None.
+        exponent: standard error of that norm's exponents, or None.
+        max_draws: of a cell.
+        max_time: a duration such as 90s or 2h, or "".
+    """
+
+    sem: float | None = None
+    exponent: float | None = None
+    max_draws: int = 2**16
+    max_time: str = ""
 
 
 def seconds_of(text: str) -> float:
@@ -54,32 +69,22 @@ def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None
     goals = [] if sem is None else [Goal(_name(cell), (i,), (), sem) for i, cell in enumerate(cells)]
     if exponent is None:
         return goals
-    series: dict[tuple[Any, ...], dict[int, int]] = {}
-    for i, cell in enumerate(cells):
-        fields = asdict(cell.stack)
-        for axis, vocab in (("width", 0), ("width", 1), ("depth", 0)):
-            # A vocabulary in proportion to the width stands for itself in a series.
-            fixed = fields | {axis: None} | ({"vocab": cell.stack.vocab / cell.stack.width} if vocab else {})
-            key = (axis, vocab, *(tuple(sorted((k, str(v)) for k, v in fixed.items()))))
-            series.setdefault(key, {})[fields[axis]] = i
-    long = {key: found for key, found in series.items() if len(found) >= LEAST_POINTS}
-    if not long:
+    place = {id(cell): i for i, cell in enumerate(cells)}
+    kinds: list[tuple[Against, bool]] = [("width", False), ("width", True), ("depth", False)]
+    for against, proportional in kinds:
+        for series in exponent_series(cells, against, proportional=proportional):
+            values = [getattr(cell.stack, against) for cell in series]
+            name = f"exponent in {against}, {_name(series[0])} to {against} = {values[-1]}"
+            goals.append(Goal(name, tuple(place[id(cell)] for cell in series), tuple(map(log, values)), exponent))
+    if not any(goal.log_x for goal in goals):
         raise ValueError(
             f"target_exponent must have {LEAST_POINTS} cells that differ in width or depth alone, got none; give more "
             "widths or depths."
         )
-    for (against, *_), found in long.items():
-        values = sorted(found)
-        first = cells[found[values[0]]]
-        name = f"exponent in {against}, {_name(first)} to {against} = {values[-1]}"
-        goals.append(Goal(name, tuple(found[v] for v in values), tuple(log(v) for v in values), exponent))
     return goals
 
 
-def sweep_to_target(
-    out: Path, recipe: Recipe, *, sem: float | None, exponent: float | None, max_draws: int, max_time: str,
-    workers: int, land_every: float, resume: bool, pool: Executor | None = None,
-) -> int:  # fmt: skip
+def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execution, *, resume: bool) -> int:
     """Sample a recipe into a folder until its errors are as small as asked, and say which are not.
 
     Returns:
@@ -89,17 +94,16 @@ def sweep_to_target(
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
-    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, workers=workers, land_every=land_every)
-    if max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
-        raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {max_draws}.")
-    goals = goals_of(cells, sem=sem, exponent=exponent)
-    seconds = seconds_of(max_time) if max_time else float("inf")
-    about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
-    run = Run.create(out, about, resume=resume)
+    if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
+        raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
+    goals = goals_of(cells, sem=target.sem, exponent=target.exponent)
+    seconds = seconds_of(target.max_time) if target.max_time else float("inf")
+    given = {name: value for name, value in asdict(target).items() if value}
+    run = begun(out, recipe, cells, execution, resume=resume, target=given)
     with progress(out) as on_block:
         outcome = sweep_to(
-            cells, goals, draws=recipe.draws, most=max_draws, seconds=seconds, seed=recipe.seed, run=run,
-            workers=workers, land_every=land_every, on_block=on_block, pool=pool,
+            cells, goals, draws=recipe.draws, most=target.max_draws, seconds=seconds, seed=recipe.seed, run=run,
+            execution=execution, on_block=on_block,
         )  # fmt: skip
     print(f"{len(goals) - len(outcome.missed)} of {len(goals)} targets met with {outcome.counts.sum()} draws in {out}")
     for goal, error in outcome.missed:

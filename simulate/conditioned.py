@@ -11,13 +11,13 @@ unique and continuous, and is itself exact: it is the law of a network whose wei
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
 
 from simulate.engines import GradientNorms, inner
+from simulate.streams import Streams
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
 # rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
@@ -119,18 +119,16 @@ class ConditionedEngine:
     One backward pass per draw, and nothing that needs a matrix itself: those raise.
 
     Args:
-        generator: the only source of randomness; its device is the engine's.
-        draws: independent networks in one batch.
+        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
         dtype: of tokens.
     """
 
-    def __init__(self, generator: Generator, draws: int, dtype: torch.dtype) -> None:
-        self.generator = generator
-        self.draws = draws
-        self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
+    def __init__(self, streams: Streams, dtype: torch.dtype) -> None:
+        self.streams = streams
+        self.dtype = dtype
         self.gradients = GradientNorms()
         self._rooms: dict[torch.dtype, Tensor] = {}
-        self._piece = _PIECE if generator.device.type == "cpu" else sys.maxsize
+        self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
         """A fresh map.
@@ -144,11 +142,11 @@ class ConditionedEngine:
 
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
-        shape = (self.draws, rows, width)
-        numbers = torch.empty(shape, **self.like) if keep else self._room(self.like["dtype"], shape)
-        for piece in numbers.view(-1).split(self._piece):
-            piece.normal_(0.0, std, generator=self.generator)
-        return numbers
+        shape = (self.streams.draws, rows, width)
+        new = (
+            torch.empty(shape, dtype=self.dtype, device=self.streams.device) if keep else self._room(self.dtype, shape)
+        )
+        return self.streams.fill_normal(new, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
         """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
@@ -164,5 +162,5 @@ class ConditionedEngine:
         """Memory that is used again and again: fresh pages cost as much as what is written into them."""
         size = math.prod(shape)
         if dtype not in self._rooms or len(self._rooms[dtype]) < size:
-            self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.like["device"])
+            self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
         return self._rooms[dtype][:size].view(shape)

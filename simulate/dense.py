@@ -1,12 +1,11 @@
 """The dense engine: draws every weight matrix. The ground truth."""
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
 
 from simulate.engines import GradientNorms, inner
+from simulate.streams import Streams
 
 
 class DenseMap:
@@ -36,17 +35,15 @@ class DenseEngine:
     """Draws every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
 
     Args:
-        generator: the only source of randomness; its device is the engine's.
-        draws: independent networks in one batch.
+        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
         dtype: of weights and tokens.
         keep: whether `weights` and `full_gradients` keep every matrix and its (d_in, d_out) gradient by role, in
             the order of the layers; costs their memory.
     """
 
-    def __init__(self, generator: Generator, draws: int, dtype: torch.dtype, *, keep: bool = False) -> None:
-        self.generator = generator
-        self.draws = draws
-        self.like: dict[str, Any] = {"dtype": dtype, "device": generator.device}
+    def __init__(self, streams: Streams, dtype: torch.dtype, *, keep: bool = False) -> None:
+        self.streams = streams
+        self.dtype = dtype
         self.gradients = GradientNorms()
         self.weights: dict[str, list[Tensor]] = {}
         self.full_gradients: dict[str, list[Tensor]] = {}
@@ -54,11 +51,10 @@ class DenseEngine:
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> DenseMap:
         """A fresh map with its own matrix per draw, of normal or uniform entries."""
-        shape = (self.draws, d_in, d_out)
         if uniform:
-            weight = torch.rand(shape, generator=self.generator, **self.like).sub_(0.5).mul_(12**0.5 * std)
+            weight = self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std)
         else:
-            weight = torch.randn(shape, generator=self.generator, **self.like) * std
+            weight = self.streams.normal(d_in, d_out, dtype=self.dtype) * std
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
             self.weights.setdefault(name, []).append(weight)

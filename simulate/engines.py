@@ -8,7 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Tensor
+
+from simulate.streams import Streams
 
 
 @runtime_checkable
@@ -28,9 +30,8 @@ class RandomMap(Protocol):
 class Engine(Protocol):
     """A source of independent random maps for a batch of independent networks."""
 
-    generator: Generator
-    draws: int
-    like: dict[str, Any]
+    streams: Streams
+    dtype: torch.dtype
     gradients: "GradientNorms"
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:

@@ -97,7 +97,8 @@ def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
     """Inverted dropout, with the engine's random numbers; of rows that are views of one, each by itself."""
     if share == 0.0:
         return x
-    kept = torch.rand(x.shape, generator=engine.generator, **engine.like) >= share
+    # A draw may have several entries of the first axis, its sequences.
+    kept = engine.streams.uniform(x.numel() // engine.streams.draws, dtype=engine.dtype).view(x.shape) >= share
     return x * kept / (1.0 - share)
 
 
@@ -130,7 +131,7 @@ def _attention_weights(
     """Softmax of masked logits, which are 0 without queries and keys; `split` is (sequences, tokens, heads, d_k)."""
     sequences, tokens, heads, head_width = split
     if not stack.query_key_scale:
-        return _masked(stack, torch.zeros(sequences, heads, tokens, tokens, **engine.like)).softmax(-1)
+        return _masked(stack, x.new_zeros(sequences, heads, tokens, tokens)).softmax(-1)
     queries = apply_weight(stack, engine, "WQ", x)
     keys = queries if stack.query_key == "tied" else apply_weight(stack, engine, "WK", x)
     q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))

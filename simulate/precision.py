@@ -8,9 +8,7 @@ second order; with 128 draws to begin with, 95% intervals cover 93 to 97% (tests
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,9 @@ from numpy.typing import NDArray
 
 from simulate.cell import Cell
 from simulate.cost import block_work
+from simulate.execution import Execution
 from simulate.store import Run
-from simulate.sweep import Progress, executor, sweep
+from simulate.sweep import Progress, sweep
 
 Array = NDArray[np.float64]
 
@@ -70,7 +69,7 @@ class Outcome:
     """How a sweep to a precision ended.
 
     Attributes:
-        counts: draws of every cell that were asked for.
+        counts: draws of every cell that were asked for and have landed.
         missed: the goals that were not met, with the errors that are left.
     """
 
@@ -99,13 +98,13 @@ def next_counts(
             for cell in goal.cells:
                 more = _step(wanted[cell], blocks[cell], largest[cell])
                 if more > 0:
-                    tried = wanted.copy()
-                    tried[cell] += more
-                    found = (error**2 - goal.error(tried, variances) ** 2) / (more / blocks[cell] * costs[cell])
-                    best, gain = (tried, found) if found > gain else (best, gain)
+                    wanted[cell] += more
+                    found = (error**2 - goal.error(wanted, variances) ** 2) / (more / blocks[cell] * costs[cell])
+                    wanted[cell] -= more
+                    best, gain = ((cell, more), found) if found > gain else (best, gain)
             if best is None:
                 break
-            wanted = best
+            wanted[best[0]] += best[1]
     return wanted
 
 
@@ -123,10 +122,8 @@ def sweep_to(
     seconds: float,
     seed: int,
     run: Run,
-    workers: int,
-    land_every: float,
+    execution: Execution,
     on_block: Callable[[Progress], None] | None = None,
-    pool: Executor | None = None,
 ) -> Outcome:
     """Sample cells until the goals are met, or every cell of one that is not has its most draws, or time is over.
 
@@ -138,10 +135,8 @@ def sweep_to(
         seconds: no block is begun after so many.
         seed: root seed.
         run: where blocks land.
-        workers: processes.
-        land_every: seconds between files.
+        execution: by whom.
         on_block: called after each block.
-        pool: of so many workers, if there is one already.
 
     Raises:
         ValueError: as `sweep`.
@@ -150,13 +145,11 @@ def sweep_to(
     blocks = np.array([cell.draws_per_block for cell in cells])
     costs = np.array([block_work(cell).cost for cell in cells])
     counts = -(-max(draws, LEAST_DRAWS) // blocks) * blocks
-    with executor(workers) if pool is None else nullcontext(pool) as processes:
+    with execution.executor() as pool:
+        same = replace(execution, pool=pool)
         while True:
             asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
-            sweep(
-                cells, draws=asked, seed=seed, run=run, workers=workers, land_every=land_every, on_block=on_block,
-                end=end, pool=processes,
-            )  # fmt: skip
+            sweep(cells, draws=asked, seed=seed, run=run, execution=same, on_block=on_block, end=end)
             landed, variances = _moments(run, cells, seed, asked)
             if (landed < counts).any():  # out of time
                 break

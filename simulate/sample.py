@@ -1,6 +1,6 @@
 """Independent draws of random networks: named quantities of each."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from simulate.conditioned import ConditionedEngine
 from simulate.dense import DenseEngine
 from simulate.engines import Engine
 from simulate.network import run
+from simulate.streams import Streams
 from simulate.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
 from simulate.tied import Words
@@ -114,44 +115,50 @@ _ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
 
 
 def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
-    """The draws of one block: the unit of work, of seeding and of storage. One intra-op thread.
+    """The draws of one block: the unit of work, of seeding and of storage."""
+    return sample_blocks(cell, seed, [block])[0]
+
+
+def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
 
     Raises:
-        ValueError: the block does not fit into memory.
+        ValueError: the batch does not fit into memory.
     """
     with _one_thread(), _memory(cell):
-        generator = torch.Generator(cell.device).manual_seed(cell.block_seed(seed, block))
-        engine = _ENGINES[cell.engine](generator, cell.draws_per_block, getattr(torch, cell.dtype))
+        streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
+        engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
-        return {name: value.cpu().numpy().copy() for name, value in values.items()}
+        arrays = {name: value.cpu().numpy() for name, value in values.items()}
+    # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
+    each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
+    return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
 
 
 def network_inputs(
     cell: Cell, engine: Engine
 ) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
     """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
-    stack, generator = cell.stack, engine.generator
-    x = torch.randn(engine.draws, stack.rows, stack.width, generator=generator, **engine.like)
-    shape = (engine.draws, stack.rows)
+    stack, streams = cell.stack, engine.streams
+    x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    shape = (streams.draws, stack.rows)
     if cell.text is None:
         x = _correlated(stack, x)
         if stack.labels == "zipf":
-            ranks = torch.arange(1, stack.vocab + 1, device=generator.device, dtype=torch.float64)
-            labels = torch.multinomial(1 / ranks, engine.draws * stack.rows, replacement=True, generator=generator)
-            labels = labels.view(shape)
+            ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
+            labels = streams.chosen(1 / ranks, stack.rows)
         else:
-            labels = torch.randint(stack.vocab, shape, generator=generator, device=generator.device)
-        distinct = torch.arange(stack.rows, device=generator.device).expand(shape)
+            labels = streams.integers(stack.vocab, stack.rows)
+        distinct = torch.arange(stack.rows, device=streams.device).expand(shape)
         return _positioned(stack, engine, x), labels, _tied(stack, x, distinct, distinct)
     batches = len(cell.text.ids) // stack.sequences
-    chosen = torch.randint(batches, shape[:1], generator=generator, device=generator.device)
-    first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=generator.device)[chosen]
-    windows = torch.as_tensor(cell.text.batches(stack.sequences), device=generator.device)[chosen]
+    chosen = streams.integers(batches)
+    first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=streams.device)[chosen]
+    windows = torch.as_tensor(cell.text.batches(stack.sequences), device=streams.device)[chosen]
     words, labels = (part.reshape(shape) for part in (windows[:, :, :-1], windows[:, :, 1:]))
     # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
     x = x.gather(1, first[:, :, None].expand_as(x))
@@ -179,8 +186,7 @@ def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
     if stack.positions == "none":
         return x
     if stack.positions == "learned":
-        shape = (engine.draws, stack.tokens, stack.width)
-        positions = torch.randn(shape, generator=engine.generator, **engine.like)
+        positions = engine.streams.normal(stack.tokens, stack.width, dtype=engine.dtype)
     else:
         even = torch.arange(0, stack.width, 2, device=x.device, dtype=torch.float64)
         angles = torch.arange(stack.tokens, device=x.device)[:, None] * 10000 ** (-even / stack.width)

@@ -23,12 +23,20 @@ BLOCKS = 240
 
 def start(out: Path, workers: int = 1, dask: str = "") -> subprocess.Popen:
     """The sweep in a process of its own."""
-    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", str(workers), "--dask", dask]
+    where = ["--dask", dask] if dask else ["--workers", str(workers)]
+    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), *where]
     # A suite that a shell runs in the background has SIGINT ignored, and children inherit that.
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
+
+
+def wait_for_a_file(out: Path, process: subprocess.Popen) -> None:
+    """Until the first blocks of a sweep have landed."""
+    while not list((out / "blocks").glob("*.parquet")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
 
 
 def landed(out: Path) -> int:

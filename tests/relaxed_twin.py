@@ -6,6 +6,7 @@ from torch import nn
 from simulate import Cell, network
 from simulate.dense import DenseEngine
 from simulate.sample import network_inputs
+from simulate.streams import Streams
 
 PHI = {
     "relu": torch.relu,
@@ -108,7 +109,7 @@ def slow_quantities(stack, weights, x, labels, ids=None):
 
 def deviation(stack, text=None):
     """The largest relative deviation of a quantity of the network from the slow twin's, float64, two draws."""
-    engine = DenseEngine(torch.Generator().manual_seed(0), 2, torch.float64, keep=True)
+    engine = DenseEngine(Streams([0], 2), torch.float64, keep=True)
     x, labels, words = network_inputs(Cell(stack, "dense", dtype="float64", text=text), engine)
     record = network.run(stack, engine, x, labels, words)
     found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}

@@ -10,9 +10,15 @@ import pytest
 
 from gradbounds import cluster
 from gradbounds.cli import main
-from tests.interruption import BLOCKS, SWEEP, landed, start, table_digest
+from tests.interruption import BLOCKS, SWEEP, landed, start, table_digest, wait_for_a_file
 
 pytest.importorskip("distributed")
+IMPOSTOR = """
+from dask.__main__ import main
+from gradbounds import cluster
+cluster.versions = lambda: {"torch": "1.0"}
+main()
+"""
 DASK = str(Path(sys.executable).parent / "dask")
 
 
@@ -27,18 +33,28 @@ class Cluster:
         self.scheduler = self.run("scheduler", "--host", self.address, "--no-dashboard", "--no-jupyter")
         self.wait("scheduler", "Scheduler at")
 
-    def run(self, *arguments):
+    def run(self, *arguments, program=(DASK,)):
         with (self.folder / f"{arguments[0]}{len(self.processes)}.log").open("w") as log:
-            process = subprocess.Popen([DASK, *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+            process = subprocess.Popen([*program, *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
         self.processes.append(process)
         return process
 
     def worker(self):
         number = len(self.processes)
-        flags = ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder)]
-        process = self.run("worker", self.address, *flags)
+        process = self.run("worker", self.address, *self.flags)
         self.wait(f"worker{number}", "Registered to")
         return process
+
+    def impostor(self):
+        """A worker that believes to have another torch."""
+        number = len(self.processes)
+        process = self.run("worker", self.address, *self.flags, program=(sys.executable, "-c", IMPOSTOR))
+        self.wait(f"worker{number}", "Registered to")
+        return process
+
+    @property
+    def flags(self):
+        return ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder)]
 
     def wait(self, name, words):
         (log,) = self.folder.glob(f"{name}*.log")
@@ -68,28 +84,28 @@ def whole(tmp_path_factory):
     return table_digest(out)
 
 
-def when_blocks_land(out, process):
-    while not list((out / "blocks").glob("*.parquet")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
-
-
 def test_the_cluster(dask, whole, tmp_path):
     """One worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
     assert "has none" in refusal(tmp_path, dask.address), "no worker yet"
     first = dask.worker()
     dask.worker()
     process = start(tmp_path / "workers", dask=dask.address)
-    when_blocks_land(tmp_path / "workers", process)
+    wait_for_a_file(tmp_path / "workers", process)
     first.kill()
     dask.worker()
     said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert landed(tmp_path / "workers") == BLOCKS
     assert table_digest(tmp_path / "workers") == whole
+    with cluster.dask_pool(dask.address, gpu=False) as (pool, _):
+        impostor = dask.impostor()
+        with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* has {'torch': '1.0'}"):
+            list(pool.map(abs, range(50)))
+    impostor.terminate()
+    impostor.wait()
 
     process = start(tmp_path / "scheduler", dask=dask.address)
-    when_blocks_land(tmp_path / "scheduler", process)
+    wait_for_a_file(tmp_path / "scheduler", process)
     dask.scheduler.kill()
     _, error = process.communicate(timeout=120)
     assert process.returncode == 2, error

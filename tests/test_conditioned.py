@@ -7,6 +7,7 @@ import torch
 from simulate import Cell, conditioned, sample
 from simulate.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.engines import apply_map
+from simulate.streams import Streams
 from tests.same_law import differences, numbers
 from theory import Stack, predict
 
@@ -80,7 +81,7 @@ def test_roots_of_dependent_gradients_exist(n, d, rank, dtype):
 def test_rows_of_zeros_and_tiny_gradients():
     """Neither overflows where it is inverted: what comes back is finite, and zero where the gradient is."""
     for rows, size in ((torch.zeros(1, 3, 6), 100.0), (torch.ones(1, 3, 6), 1e-25), (torch.ones(1, 3, 6), 0.0)):
-        one = ConditionedEngine(torch.Generator().manual_seed(0), 1, torch.float32).map("W", 6, 6, 0.4)
+        one = ConditionedEngine(Streams([0], 1), torch.float32).map("W", 6, 6, 0.4)
         one.forward(rows)
         back, norm_sq = one.pullback(size * torch.ones(1, 3, 6))
         assert torch.isfinite(back).all()
@@ -95,10 +96,7 @@ def test_a_last_bit_changes_only_last_bits(dtype):
     rows[0, 1] = rows[0, 0]
     changed = rows.clone()
     changed[0, 3, 5] = torch.nextafter(changed[0, 3, 5], torch.tensor(9.0, dtype=dtype))
-    products = [
-        ConditionedEngine(torch.Generator().manual_seed(1), 1, dtype).map("W1", 40, 30, 1.0).forward(x)
-        for x in (rows, changed)
-    ]
+    products = [ConditionedEngine(Streams([1], 1), dtype).map("W1", 40, 30, 1.0).forward(x) for x in (rows, changed)]
     moved = (products[0] - products[1]).abs().max() / products[0].abs().max()
     assert 0 < moved < 8 * torch.finfo(dtype).eps
 
@@ -107,9 +105,7 @@ def test_a_last_bit_changes_only_last_bits(dtype):
 def test_equal_rows_stay_equal(n):
     """To √ε: what the extra coordinates of size 1e-4 add, in float32."""
     rows = torch.randn(1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, n, 64)
-    product = (
-        ConditionedEngine(torch.Generator().manual_seed(1), 1, torch.float32).map("W", 64, 256, 0.125).forward(rows)
-    )
+    product = ConditionedEngine(Streams([1], 1), torch.float32).map("W", 64, 256, 0.125).forward(rows)
     apart = (product - product[:, :1]).norm(dim=-1) / product.norm(dim=-1)
     assert 0 < apart.max() < 4e-4
 
@@ -167,7 +163,7 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
 
 
 def test_a_second_backward_raises():
-    engine = ConditionedEngine(torch.Generator().manual_seed(0), 2, torch.float64)
+    engine = ConditionedEngine(Streams([0], 2), torch.float64)
     x = torch.ones(2, 3, 4, **DOUBLE, requires_grad=True)
     y = apply_map(engine, "W1", x, 5, 1.0).sum()
     y.backward(retain_graph=True)
@@ -181,7 +177,7 @@ def test_a_second_backward_raises():
 def test_what_needs_the_matrix_is_not_there():
     found = sample(Stack(width=64, depth=1, tokens=2), draws=2, seed=0, engine="conditioned")
     assert "head_norm" not in found
-    assert not hasattr(ConditionedEngine(torch.Generator(), 1, torch.float32), "spectral_norm")
+    assert not hasattr(ConditionedEngine(Streams([0], 1), torch.float32), "spectral_norm")
 
 
 def test_auto_is_resolved_and_recorded():

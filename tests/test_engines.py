@@ -6,10 +6,11 @@ from scipy import stats
 
 from simulate.dense import DenseEngine
 from simulate.engines import apply_map, inner
+from simulate.streams import Streams
 
 
 def engine(draws: int = 2, seed: int = 0) -> DenseEngine:
-    return DenseEngine(torch.Generator().manual_seed(seed), draws, torch.float64, keep=True)
+    return DenseEngine(Streams([seed], draws), torch.float64, keep=True)
 
 
 @pytest.mark.parametrize(("rows", "d_in", "d_out"), [(1, 5, 3), (4, 3, 6), (7, 4, 4)])

@@ -13,7 +13,16 @@ import pytest
 
 from gradbounds.cli import main
 from simulate import files
-from tests.interruption import BLOCKS, SWEEP, landed, repeated_draws, start, stop_at_random, table_digest
+from tests.interruption import (
+    BLOCKS,
+    SWEEP,
+    landed,
+    repeated_draws,
+    start,
+    stop_at_random,
+    table_digest,
+    wait_for_a_file,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +48,7 @@ def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole, trial):
 def test_ctrl_c_keeps_what_had_landed_and_exits_with_130(tmp_path, whole):
     out = tmp_path / "run"
     process = start(out)
-    while not list((out / "blocks").glob("*.parquet")):
-        time.sleep(0.005)
+    wait_for_a_file(out, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -64,8 +72,7 @@ def children(pid):
 
 def test_no_worker_outlives_a_killed_parent(tmp_path):
     process = start(tmp_path / "run", workers=2)
-    while not list((tmp_path / "run" / "blocks").glob("*.parquet")):
-        time.sleep(0.01)
+    wait_for_a_file(tmp_path / "run", process)
     workers = children(process.pid)
     assert len(workers) >= 2
     process.kill()
@@ -120,8 +127,7 @@ def test_a_small_file_system(tmp_path):
 def test_two_sweeps_into_one_folder(tmp_path, whole, capsys):
     out = tmp_path / "run"
     process = start(out)
-    while not list((out / "blocks").glob("*.parquet")):
-        time.sleep(0.005)
+    wait_for_a_file(out, process)
     assert main([*SWEEP, "--out", str(out)]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
     assert line.startswith("gradbounds: out must not be in use, but another process writes into")

@@ -7,6 +7,7 @@ from twin import quantities
 
 from simulate import dense, network
 from simulate.dense import DenseEngine
+from simulate.streams import Streams
 from theory import QUANTITIES, Stack
 
 DRAWS = 3
@@ -14,10 +15,10 @@ DRAWS = 3
 
 def largest_deviation(stack: Stack, device: str = "cpu") -> float:
     """Over all quantities and draws, the relative deviation of the network from its twin, both in float64."""
-    generator = torch.Generator(device).manual_seed(11)
-    engine = DenseEngine(generator, DRAWS, torch.float64, keep=True)
-    inputs = torch.randn(DRAWS, stack.tokens, stack.width, generator=generator, **engine.like)
-    labels = torch.randint(stack.vocab, (DRAWS, stack.tokens), generator=generator, device=device)
+    streams = Streams([11], DRAWS, device)
+    engine = DenseEngine(streams, torch.float64, keep=True)
+    inputs = streams.normal(stack.tokens, stack.width, dtype=torch.float64)
+    labels = streams.integers(stack.vocab, stack.tokens)
     record = network.run(stack, engine, inputs, labels)
     record.network("head_norm", engine.spectral_norm("Wemb"))
     found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
@@ -88,10 +89,10 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
 
 
 def test_full_gradients_and_weights_when_asked():
-    generator = torch.Generator().manual_seed(5)
+    streams = Streams([5], 2)
     stack = Stack(width=6, depth=2, tokens=3, vocab=4)
-    engine = DenseEngine(generator, 2, torch.float64, keep=True)
-    network.run(stack, engine, torch.randn(2, 3, 6, generator=generator, dtype=torch.float64), torch.zeros(2, 3).long())
+    engine = DenseEngine(streams, torch.float64, keep=True)
+    network.run(stack, engine, streams.normal(3, 6, dtype=torch.float64), torch.zeros(2, 3).long())
     for role, maps in (("W1", 2), ("W2", 2), ("WV", 2), ("Wemb", 1)):
         gradients = torch.stack(engine.full_gradients[role], 1)
         assert gradients.shape == (2, maps, *engine.weights[role][0].shape[1:])

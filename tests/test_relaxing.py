@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from checks import relaxations, verdicts
-from checks.relaxations import RELAXATIONS, exponent_series, relaxation_name, relaxation_rows, relaxation_table
+from checks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
+from checks.series import exponent_series
 from figures import path as draw_path
 from figures import relaxations as draw
 from gradbounds.cli import main

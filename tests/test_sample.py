@@ -9,6 +9,7 @@ import torch
 from simulate import Cell, Samples, TextWindows, read_windows, sample
 from simulate.dense import DenseEngine
 from simulate.sample import network_inputs, sample_block
+from simulate.streams import Streams
 from theory import QUANTITIES, Stack
 
 SMALL = Stack(width=8, depth=2, tokens=3, vocab=5)
@@ -96,7 +97,7 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
     path.write_text("a b a c b a d")
     windows = read_windows(path, tokens=3, vocab=6)
     cell = Cell(Stack(width=8, depth=1, tokens=3, vocab=6), text=windows)
-    x, labels, _ = network_inputs(cell, DenseEngine(torch.Generator().manual_seed(0), 40, torch.float64))
+    x, labels, _ = network_inputs(cell, DenseEngine(Streams([0], 40), torch.float64))
     seen = set()
     for inputs, label in zip(x, labels.numpy(), strict=True):
         (row,) = [i for i, ids in enumerate(windows.ids) if (ids[1:] == label).all()]

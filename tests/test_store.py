@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulate import Cell, Run, cell, sample, store, sweep, tables
+from simulate.execution import Execution
 from simulate.tables import Block
 from theory import QUANTITIES, Stack
 from theory.fields import integer
@@ -125,7 +126,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
 
 def test_a_half_deleted_folder(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=128, seed=3, run=run, land_every=0.0)
+    sweep(cells, draws=128, seed=3, run=run, execution=Execution(land_every=0.0))
     before = {s.cell.name: s for s in run.samples()}
     for file in sorted((run.folder / "blocks").iterdir())[::2]:
         file.unlink()
@@ -176,7 +177,7 @@ def frame_of(run):
 
 def test_frames_hold_every_number_once(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=70, seed=3, run=run, land_every=0.0)
+    sweep(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
     frame = frame_of(run)
     assert len(frame) == sum(128 * (1 + c.stack.depth) for c in cells)
     for s in run.samples():

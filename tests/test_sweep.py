@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulate import Cell, Run, read_windows, sample, sweep
-from simulate.sweep import InProcess
+from simulate.execution import Execution, InProcess
 from theory import Stack
 
 REQUEST = {"request": {"draws": 70, "seed": 3}}
@@ -51,7 +51,7 @@ def test_one_text_under_several_stacks(tmp_path):
 def test_workers_and_order_change_nothing(tmp_path, cells):
     one, two = (Run.create(tmp_path / name, REQUEST) for name in ("one", "two"))
     sweep(cells, draws=70, seed=3, run=one)
-    sweep(cells[::-1], draws=70, seed=3, run=two, workers=2)
+    sweep(cells[::-1], draws=70, seed=3, run=two, execution=Execution(workers=2, task_seconds=0.01, at_once=2))
     for a, b in zip(one.samples(), two.samples(), strict=True):
         assert a.cell.key == b.cell.key
         for name in a:
@@ -90,16 +90,28 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
     [
         ({"draws": 0}, "^draws"),
         ({"seed": -1}, "^seed"),
-        ({"workers": 0}, "^workers"),
         ({"cells": []}, "^cells"),
-        ({"land_every": -1.0}, "^land_every must be a number of seconds of at least 0, got -1.0"),
-        ({"land_every": float("nan")}, "^land_every"),
     ],
 )
 def test_bad_arguments(tmp_path, cells, arguments, message):
     run = Run.create(tmp_path / "run", REQUEST)
     with pytest.raises(ValueError, match=message):
         sweep(**({"cells": cells, "draws": 1, "seed": 0, "run": run} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"workers": 0}, "^workers must be an integer of at least 1, got 0"),
+        ({"at_once": -1}, "^at_once must be an integer of at least 0, got -1"),
+        ({"land_every": -1.0}, "^land_every must be a number of seconds of at least 0, got -1.0"),
+        ({"land_every": float("nan")}, "^land_every"),
+        ({"task_seconds": float("inf")}, "^task_seconds must be a number of seconds of at least 0, got inf"),
+    ],
+)
+def test_bad_executions(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Execution(**arguments)
 
 
 def test_what_a_sweep_reports(tmp_path, cells):
@@ -122,8 +134,8 @@ def test_a_cell_given_twice_is_sampled_once(tmp_path, cells):
 
 def test_files_follow_the_clock(tmp_path, cells):
     every, late = (Run.create(tmp_path / name, REQUEST) for name in ("every", "late"))
-    sweep(cells, draws=200, seed=3, run=every, land_every=0.0)
-    sweep(cells, draws=200, seed=3, run=late, land_every=1e6)
+    sweep(cells, draws=200, seed=3, run=every, execution=Execution(land_every=0.0))
+    sweep(cells, draws=200, seed=3, run=late, execution=Execution(land_every=1e6))
     assert len(list((every.folder / "blocks").iterdir())) > 3
     assert len(list((late.folder / "blocks").iterdir())) == 1
     assert every.landed() == late.landed()
@@ -132,10 +144,10 @@ def test_files_follow_the_clock(tmp_path, cells):
 def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
     run, submit = Run.create(tmp_path / "run", REQUEST), InProcess.submit
 
-    def fails_at_the_fourth(self, fn, cell, seed, block):
-        if (cell.name, block) == (cells[1].name, 1):
+    def fails_at_the_fourth(self, fn, cell, seed, blocks, at_once):
+        if (cell.name, *blocks) == (cells[1].name, 1):
             return submit(self, lambda: 1 / 0)
-        return submit(self, fn, cell, seed, block)
+        return submit(self, fn, cell, seed, blocks, at_once)
 
     monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
     with pytest.raises(ZeroDivisionError):

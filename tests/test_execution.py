@@ -1,0 +1,117 @@
+"""How blocks are carried out: batches, tasks, memory and GPUs, none of which changes a number."""
+
+import signal
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+
+from simulate import Cell, Run, execution, sweep
+from simulate.execution import Execution, blocks_that_fit, sample_task
+from simulate.sample import sample_block, sample_blocks
+from simulate.streams import Streams
+from theory import Stack
+
+CELLS = [
+    (Stack(width=16, depth=2, tokens=4, vocab=8), "dense"),
+    (Stack(width=300, depth=1, tokens=4, vocab=8, labels="zipf"), "conditioned"),
+    (Stack(width=16, depth=2, tokens=2, vocab=8, sequences=2, dropout=0.1, positions="learned"), "dense"),
+    (Stack(width=96, depth=1, tokens=4, vocab=8, query_key_scale=1.0, attention_dropout=0.1), "conditioned"),
+    (Stack(width=16, depth=1, tokens=4, vocab=8, embeddings="tied", initialization="pytorch"), "dense"),
+]
+
+
+def differences(cell, blocks):
+    """How many quantities of blocks that share a batch differ from those of blocks by themselves."""
+    found = zip(blocks, sample_blocks(cell, 0, blocks), strict=True)
+    alone = [(sample_block(cell, 0, block), values) for block, values in found]
+    return sum(not np.array_equal(one[name], values[name], equal_nan=True) for one, values in alone for name in one)
+
+
+@pytest.mark.parametrize(("stack", "engine"), CELLS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_batch_changes_nothing(stack, engine, dtype):
+    assert differences(Cell(stack, engine, dtype=dtype), [3, 0, 7]) == 0
+
+
+def test_a_shared_stream_is_seen(monkeypatch):
+    monkeypatch.setattr(Streams, "_parts", lambda self, numbers: [(numbers, self._generators[0])])
+    assert differences(Cell(*CELLS[0]), [0, 1]) > 0
+
+
+def test_tasks(monkeypatch):
+    """Blocks of one cell, in order: by time, or by number; and none after the end."""
+    first, second = Cell(CELLS[0][0]), Cell(CELLS[1][0])
+    blocks = [(first, 0, k) for k in range(5)] + [(second, 0, k) for k in range(2)]
+
+    def made(end=np.inf, **how):
+        return [(cell, indices) for cell, _, indices in Execution(**how).tasks(blocks, end)]
+
+    one_by_one = [(cell, (k,)) for cell, _, k in blocks]
+    assert made() == one_by_one
+    assert made(at_once=3) == [(first, (0, 1, 2)), (first, (3, 4)), (second, (0, 1))]
+    assert made(task_seconds=1e-9) == one_by_one
+    assert made(task_seconds=1e9) == [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
+    assert made(end=-np.inf) == []
+
+
+def test_memory_that_is_short(monkeypatch):
+    """A batch that does not fit is halved, and one block that does not is an error."""
+    cell, sizes = Cell(CELLS[0][0]), []
+
+    def at_most(most):
+        def tried(cell, seed, blocks):
+            sizes.append(len(blocks))
+            if len(blocks) > most:
+                raise ValueError("width, depth and vocab must fit into the memory")
+            return sample_blocks(cell, seed, blocks)
+
+        return tried
+
+    monkeypatch.setattr(execution, "sample_blocks", at_most(2))
+    found = sample_task(cell, 0, range(7), 5)
+    assert sizes == [5, 2, 2, 2, 1]
+    for k, values in enumerate(found):
+        np.testing.assert_array_equal(values["loss"], sample_block(cell, 0, k)["loss"])
+    monkeypatch.setattr(execution, "sample_blocks", at_most(0))
+    with pytest.raises(ValueError, match="^width, depth and vocab must fit into the memory"):
+        sample_task(cell, 0, range(4), 4)
+
+
+def test_blocks_that_fit(monkeypatch):
+    cpu, gpu = (Cell(Stack(width=256, depth=4), "dense", device) for device in ("cpu", "cuda"))
+    assert blocks_that_fit(cpu) == 1
+    counts = []
+    for gibibytes in (0.1, 1, 8, 80, 800):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, g=gibibytes: (int(g * 2**30), 0))
+        counts.append(blocks_that_fit(gpu))
+    assert counts[0] >= 1
+    assert counts[1] < counts[2] < counts[3] == counts[4]
+
+
+def test_workers_take_the_gpus_in_turn(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    before, numbers = signal.getsignal(signal.SIGINT), SimpleQueue()
+    try:
+        for number in range(3):
+            numbers.put(number)
+            execution._start_worker(numbers)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert taken == [0, 1, 0]
+
+
+@pytest.mark.gpu
+def test_batches_and_processes_on_gpus(tmp_path):
+    """The numbers of one block at a time, to rounding."""
+    cells = [Cell(stack, engine, "cuda") for stack, engine in CELLS]
+    runs = [Run.create(tmp_path / name, {"request": {}}) for name in ("one", "many")]
+    sweep(cells, draws=256, seed=0, run=runs[0], execution=Execution(at_once=1))
+    sweep(cells, draws=256, seed=0, run=runs[1], execution=Execution(workers=2))
+    for one, many in zip(runs[0].samples(), runs[1].samples(), strict=True):
+        for name in one:
+            np.testing.assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)
