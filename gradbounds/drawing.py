@@ -14,13 +14,14 @@ from checks.series import local_exponent_table, longest_series
 from checks.slack import chain_table
 from checks.theorem1 import last_layer_table
 from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
+from gradbounds.runs import judged_samples
 from simulate import Run, Samples
 from simulate.files import write_whole
 
 
 def draw(folder: Path, out: Path) -> int:
     """Draw every figure that a run can give, and print their files."""
-    for path in draw_figures(Run.open(folder).samples(), out):
+    for path in draw_figures(judged_samples(Run.open(folder)), out):
         print(path)
     return 0
 

@@ -14,6 +14,7 @@ from checks.results import COMMITTED, changed, committed_results, common, load_r
 from gradbounds.drawing import draw_figures
 from gradbounds.manifest import manifest
 from gradbounds.progress import progress
+from gradbounds.runs import judged_samples
 from simulate import Run, sweep
 from simulate.execution import Execution
 from simulate.files import write_whole
@@ -86,7 +87,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
     if accept:
         _check_checkout()
     run = Run.open(folder)
-    sampled = run.samples()
+    sampled = judged_samples(run)
     found, table = verdicts(sampled), comparison(sampled)
     name = f"{folder.resolve().name}.json"
     # What is accepted is judged against theory and the other files, not against what it replaces.

@@ -59,6 +59,20 @@ class Runs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Show how far a sweep is, from its folder: cells, draws, errors, time left; on a terminal until it is finished."""
+
+    folder: Folder
+    every: Annotated[float, Flag(help="seconds between looks, on a terminal")] = 5.0
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.watching import watch
+
+        return watch(self.folder, every=self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Merge:
     """Put the draws of several runs into a new one; a block that several hold is taken once."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from checks import Verdict, comparison, verdicts
 from checks.results import committed_results, common
+from gradbounds.runs import judged_samples
 from simulate import Run
 
 
@@ -18,7 +19,7 @@ def judged(folder: str) -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: the folder is no run, or holds no draws.
     """
-    sampled = Run.open(folder).samples()
+    sampled = judged_samples(Run.open(folder))
     found = verdicts(sampled)
     committed = [v for one in committed_results() for v in one.verdicts]
     cells = {

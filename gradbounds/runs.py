@@ -12,11 +12,26 @@ import pyarrow as pa
 from gradbounds.grid import FIELDS
 from gradbounds.manifest import session
 from gradbounds.sampling import size
-from simulate import Run
+from simulate import Run, Samples
 from simulate.files import whole_file, write_whole
 from simulate.store import MANIFEST
 
 _SHOWN = 30
+
+
+def judged_samples(run: Run) -> list[Samples]:
+    """The cells of a run that have the two draws that an error takes; those of a run being written may not yet.
+
+    Raises:
+        ValueError: none has.
+    """
+    samples = run.samples()
+    enough = [s for s in samples if s.draws >= 2]
+    if not enough:
+        raise ValueError(f"run must have cells of at least 2 draws, to give errors, but {str(run.folder)!r} has none.")
+    if len(enough) < len(samples):
+        print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, which have one draw so far")
+    return enough
 
 
 def show(folder: Path) -> int:

@@ -150,7 +150,7 @@ def sweep_to(
         while True:
             asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
             sweep(cells, draws=asked, seed=seed, run=run, execution=same, on_block=on_block, end=end)
-            landed, variances = _moments(run, cells, seed, asked)
+            landed, _, variances = last_layer_moments(run, cells, seed, asked)
             if (landed < counts).any():  # out of time
                 break
             wanted = next_counts(goals, counts, variances, blocks, costs, most=most)
@@ -161,15 +161,39 @@ def sweep_to(
     return Outcome(landed.astype(np.int64), [(goal, error) for goal, error in errors if not error <= goal.target])
 
 
-def _moments(run: Run, cells: Sequence[Cell], seed: int, asked: Mapping[str, int]) -> tuple[Array, Array]:
-    """Draws asked for that have landed, and relative variances of the last layer's squared gradient norm among them."""
+def final_counts(
+    goals: Sequence[Goal], counts: NDArray[np.int64], variances: Array, blocks: NDArray[np.int64], costs: Array,
+    *, most: int,
+) -> NDArray[np.int64]:  # fmt: skip
+    """Draws of every cell at the end, if its variance is as it seems; arguments as `next_counts` has them."""
+    while ((wanted := next_counts(goals, counts, variances, blocks, costs, most=most)) != counts).any():
+        counts = wanted
+    return counts
+
+
+def last_layer_moments(
+    run: Run, cells: Sequence[Cell], seed: int, asked: Mapping[str, int] | None = None, *, since: float = -np.inf
+) -> tuple[Array, Array, Array]:
+    """Draws, means and relative variances of the last layer's squared gradient norm, of what has landed of each cell.
+
+    Args:
+        run: where.
+        cells: which.
+        seed: root seed of the draws.
+        asked: so many draws of each cell, by its name, in the order of their blocks; all if None.
+        since: when what counts landed, in seconds since the epoch.
+
+    Returns:
+        Counts; means, NaN without draws; variances over squared means, infinite with fewer than two draws.
+    """
     parts = [pd.DataFrame({"cell": [], "last": []})]
-    for rows in run.tables(["cell", "seed", "draw", "grad_sq_W2"]):
+    for rows in run.tables(["cell", "seed", "draw", "grad_sq_W2"], since=since):
         frame = pd.DataFrame({name: rows[name].to_numpy() for name in ("cell", "seed", "draw")})
         layers = rows["grad_sq_W2"].combine_chunks()
         frame["last"] = layers.flatten().to_numpy()[layers.offsets.to_numpy()[1:] - layers.offsets.to_numpy()[0] - 1]
-        parts.append(frame[(frame["seed"] == seed) & (frame["draw"] < frame["cell"].map(asked))])
+        kept = frame["seed"] == seed
+        parts.append(frame[kept & (frame["draw"] < frame["cell"].map(asked))] if asked else frame[kept])
     found = pd.concat(parts).astype({"last": float}).groupby("cell")["last"].agg(["count", "mean", "var"])
     found = found.reindex([cell.name for cell in cells])
     variances = (found["var"] / found["mean"] ** 2).fillna(np.inf).to_numpy()
-    return found["count"].fillna(0).to_numpy(dtype=float), variances
+    return found["count"].fillna(0).to_numpy(dtype=float), found["mean"].to_numpy(), variances

@@ -143,7 +143,7 @@ class Run:
 
     def append_rows(self, rows: pa.Table, label: str) -> None:
         """Land rows that `block_rows` made; equal labels stand for equal rows."""
-        number = max((int(file.name.partition("-")[0]) for file in self._files()), default=-1) + 1
+        number = max((int(file.name.partition("-")[0]) for file in self.files()), default=-1) + 1
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd")
         digest = hashlib.sha256(label.encode()).hexdigest()[:16]
@@ -197,16 +197,18 @@ class Run:
         for rows in self.tables():
             yield rows_frame(rows, sources)
 
-    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """The files of draws, in the order in which they landed.
+    def tables(self, columns: list[str] | None = None, *, since: float = -np.inf) -> Iterator[pa.Table]:
+        """The files of draws, in the order in which they landed; those that did `since` then, as time.time() has it.
 
         Raises:
             ValueError: a file is damaged.
         """
-        for file in self._files():
-            yield _readable(lambda f=file: _rows_of(f, columns), file)
+        for file in self.files():
+            if file.stat().st_mtime >= since:
+                yield _readable(lambda f=file: _rows_of(f, columns), file)
 
-    def _files(self) -> list[Path]:
+    def files(self) -> list[Path]:
+        """The paths of the files of draws, in the order in which they landed."""
         return sorted((self.folder / "blocks").glob("*.parquet"))
 
     def _windows_file(self, digest: str, stack: Stack) -> Path:

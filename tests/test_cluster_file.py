@@ -60,7 +60,7 @@ def test_a_cluster_of_threads(tmp_path, capsys):
     assert table_digest(tmp_path / "far") == table_digest(tmp_path / "one")
 
 
-@pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning")  # of a cluster that was not made
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a cluster that was not made
 @pytest.mark.parametrize(("content", "message"), [
     ("kind = 3", "kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got 3"),
     ("maximum = 3", "cluster must have the keys kind, minimum, maximum, options, the first always, but"),
