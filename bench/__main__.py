@@ -1,4 +1,4 @@
-"""`python -m bench engines`, `predictions` or `store`: one JSON object, the machine named; `figure` draws the first."""
+"""`python -m bench NAME` prints one JSON object with the machine named; `python -m bench figure` draws the engines'."""
 
 import json
 import platform
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from bench import drawing, engines, predictions, store
+from bench import drawing, engines, predictions, scale, store
 
-REPORTS = {"engines": engines.report, "predictions": predictions.report, "store": store.report}
+REPORTS = {"engines": engines.report, "predictions": predictions.report, "scale": scale.report, "store": store.report}
 
 
 def main() -> None:

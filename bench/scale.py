@@ -93,7 +93,7 @@ def in_a_process(call: str) -> dict[str, Any]:
 
 
 def dask_overhead() -> dict[str, float]:
-    """Milliseconds per tiny block that a Dask cluster of one process adds to sampling it here, block by block or not."""
+    """Milliseconds that a Dask cluster of one process adds to sampling a tiny block here, one by one or in tasks."""
     from distributed import Client, LocalCluster
 
     cell = Cell(Stack(width=8, depth=1, tokens=2, vocab=4))

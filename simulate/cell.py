@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
@@ -33,6 +33,8 @@ class Cell:
         device: "cpu", "cuda" or "cuda:N".
         dtype: of weights and tokens.
         text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
+        key: canonical JSON of what differs from the defaults, and of how it is sampled.
+        name: sixteen hexadecimal digits that stand for the key in files and tables.
 
     Raises:
         ValueError: an unknown engine, dtype or device, or windows of another length than the stack's.
@@ -43,6 +45,8 @@ class Cell:
     device: str = "cpu"
     dtype: DtypeName = "float32"
     text: TextWindows | None = None
+    key: str = field(init=False, repr=False)
+    name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
@@ -57,27 +61,18 @@ class Cell:
             _check_text(self.stack, self.text)
         if self.engine == "auto":
             object.__setattr__(self, "engine", cheaper_engine(self.stack))
+        sampling = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
+        if self.text is not None:
+            sampling["text"] = self.text.digest
+        # A field of Stack added later does not change it, as long as it keeps its default.
+        content = {"stack": self.stack.non_default()} | sampling
+        object.__setattr__(self, "key", json.dumps(content, sort_keys=True, separators=(",", ":")))
+        object.__setattr__(self, "name", hashlib.sha256(self.key.encode()).hexdigest()[:16])
 
     @property
     def device_kind(self) -> str:
         """The device without its index: numbers are the same on every GPU of a kind."""
         return self.device.partition(":")[0]
-
-    @property
-    def key(self) -> str:
-        """Canonical JSON of what differs from the defaults, and of how it is sampled.
-
-        A field of Stack added later does not change it, as long as it keeps its default.
-        """
-        sampling = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
-        if self.text is not None:
-            sampling["text"] = self.text.digest
-        return json.dumps({"stack": self.stack.non_default()} | sampling, sort_keys=True, separators=(",", ":"))
-
-    @property
-    def name(self) -> str:
-        """Sixteen hexadecimal digits that stand for the key in files and tables."""
-        return hashlib.sha256(self.key.encode()).hexdigest()[:16]
 
     @property
     def draws_per_block(self) -> int:

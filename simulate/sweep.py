@@ -16,6 +16,7 @@ from simulate.tables import Block
 # Between files a sweep waits at least this share of its age, so that days of sampling leave some hundred files.
 _SHARE_OF_AGE = 0.01
 _FILE_BYTES = 2**24
+_FILE_BLOCKS = 2**14
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,8 @@ class _Landing:
         self._pending.append(block)
         self._bytes += sum(value.nbytes for value in block.values.values())
         now = time.monotonic()
-        if self._bytes > _FILE_BYTES or now - self._last > max(self._land_every, _SHARE_OF_AGE * (now - self._start)):
+        full = self._bytes > _FILE_BYTES or len(self._pending) >= _FILE_BLOCKS
+        if full or now - self._last > max(self._land_every, _SHARE_OF_AGE * (now - self._start)):
             self.land()
 
     def land(self) -> None:

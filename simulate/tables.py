@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -34,12 +35,20 @@ class Block:
 
 def block_rows(blocks: Sequence[Block]) -> pa.Table:
     """One row per draw: the fields of its cell, seed, block, draw, and one column per quantity (a list per layer)."""
-    quantities = pa.concat_tables([_quantity_columns(block) for block in blocks], promote_options="permissive")
-    draws = [block.draws for block in blocks]
-    constants = [cell_columns(block.cell) | {"seed": block.seed, "block": block.index} for block in blocks]
-    columns = {name: pa.array(np.repeat([c[name] for c in constants], draws)) for name in constants[0]}
-    first = [block.index * block.cell.draws_per_block for block in blocks]
-    columns["draw"] = pa.array(np.concatenate([a + np.arange(k) for a, k in zip(first, draws, strict=True)]))
+    groups = [list(group) for _, group in groupby(blocks, _layout)]
+    quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
+    draws = np.array([block.draws for block in blocks])
+    cells = {block.cell.name: block.cell for block in blocks}
+    constants = [cell_columns(cell) for cell in cells.values()]
+    place = dict(zip(cells, range(len(cells)), strict=True))
+    of_cell = np.repeat([place[block.cell.name] for block in blocks], draws)
+    columns = {name: pa.array(np.array([c[name] for c in constants])[of_cell]) for name in constants[0]}
+    columns |= {"seed": pa.array(np.repeat([block.seed for block in blocks], draws))}
+    columns |= {"block": pa.array(np.repeat([block.index for block in blocks], draws))}
+    # Draws count on from block to block.
+    first = np.array([block.index * block.cell.draws_per_block for block in blocks])
+    within = np.arange(draws.sum()) - np.repeat(np.cumsum(draws) - draws, draws)
+    columns["draw"] = pa.array(np.repeat(first, draws) + within)
     return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
 
 
@@ -49,12 +58,20 @@ def cell_columns(cell: Cell) -> dict[str, Any]:
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
 
-def _quantity_columns(block: Block) -> pa.Table:
+def _layout(block: Block) -> list[tuple[str, np.dtype]]:
+    """What blocks share that become columns together."""
+    return [(name, value.dtype) for name, value in block.values.items()]
+
+
+def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
     columns: dict[str, Any] = {}
-    for name, value in block.values.items():
-        flat = pa.array(np.ascontiguousarray(value).ravel())
-        offsets = np.arange(block.draws + 1) * (value.shape[1] if value.ndim == 2 else 1)
-        columns[name] = flat if value.ndim == 1 else pa.ListArray.from_arrays(offsets, flat)
+    for name in blocks[0].values:
+        values = [block.values[name] for block in blocks]
+        flat = pa.array(np.concatenate([value.ravel() for value in values]))
+        if values[0].ndim == 2:
+            lengths = np.repeat([value.shape[1] for value in values], [len(value) for value in values])
+            flat = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), flat)
+        columns[name] = flat
     return pa.table(columns)
 
 

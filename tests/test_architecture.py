@@ -25,7 +25,7 @@ MAY_IMPORT = {
         "sympy", "pytest", "dask", "distributed",
     },
     "tests": None,
-    "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch"},
+    "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch", "distributed"},
 }  # fmt: skip
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 

@@ -1,5 +1,7 @@
 """Sweeps: what lands is what `sample` gives, whatever the workers, the order and the interruptions."""
 
+import sys
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -139,6 +141,14 @@ def test_files_follow_the_clock(tmp_path, cells):
     assert len(list((every.folder / "blocks").iterdir())) > 3
     assert len(list((late.folder / "blocks").iterdir())) == 1
     assert every.landed() == late.landed()
+
+
+def test_files_hold_so_many_blocks(tmp_path, cells, monkeypatch):
+    """What waits for the disk is bounded, whatever the clock says."""
+    monkeypatch.setattr(sys.modules["simulate.sweep"], "_FILE_BLOCKS", 4)
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=200, seed=3, run=run, execution=Execution(land_every=1e6))
+    assert [len(rows.group_by(["cell", "block"]).aggregate([])) for rows in run.tables()] == [4, 4, 4]
 
 
 def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
