@@ -7,9 +7,15 @@ from pathlib import Path
 
 import torch
 
-from bench import drawing, engines, predictions, scale, store
+from bench import drawing, engines, predictions, probing, scale, store
 
-REPORTS = {"engines": engines.report, "predictions": predictions.report, "scale": scale.report, "store": store.report}
+REPORTS = {
+    "engines": engines.report,
+    "predictions": predictions.report,
+    "probing": probing.report,
+    "scale": scale.report,
+    "store": store.report,
+}
 
 
 def main() -> None:

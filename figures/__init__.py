@@ -7,6 +7,7 @@ from figures.exponents import local_exponents
 from figures.hidden_energy import hidden_energy
 from figures.path import path
 from figures.placements import placements
+from figures.probe import probe
 from figures.profile import layer_profile
 from figures.relaxations import relaxations
 from figures.scaling import scaling
@@ -22,6 +23,7 @@ __all__ = [
     "local_exponents",
     "path",
     "placements",
+    "probe",
     "relaxations",
     "scaling",
     "slack",

@@ -8,7 +8,7 @@ import tyro
 
 from gradbounds.flags import Flag, Positional
 from gradbounds.recipe import Recipe
-from gradbounds.run_commands import Check, Export, Figures, Merge, Runs, Watch
+from gradbounds.run_commands import Check, Export, Figures, Merge, Probe, Runs, Watch
 from gradbounds.sweep_command import Sweep
 from theory import Stack
 from theory.placements import COMPOSITIONS
@@ -139,6 +139,7 @@ Command = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]
+    | Annotated[Probe, tyro.conf.subcommand("probe")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Merge, tyro.conf.subcommand("merge")]

@@ -2,6 +2,7 @@
 
 from simulate.cell import Cell
 from simulate.jacobian import JacobianNorms, jacobian_norms
+from simulate.probe import Probed, probe
 from simulate.sample import Samples, sample
 from simulate.store import Run
 from simulate.sweep import sweep
@@ -10,10 +11,12 @@ from simulate.text import TextWindows, read_windows
 __all__ = [
     "Cell",
     "JacobianNorms",
+    "Probed",
     "Run",
     "Samples",
     "TextWindows",
     "jacobian_norms",
+    "probe",
     "read_windows",
     "sample",
     "sweep",

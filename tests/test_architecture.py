@@ -15,7 +15,8 @@ STANDARD = set(sys.stdlib_module_names)
 MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy"},
     "simulate": {
-        "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "theory.stack",
+        "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
+        "theory.stack",
         "theory.quantities", "theory.placements", "theory.initializations", "theory.weights",
     },
     "checks": {"theory", "simulate", "numpy", "scipy", "pandas", "jinja2"},

@@ -1,0 +1,90 @@
+"""Which modules of a module are its layers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerList:
+    """Layers that follow one another.
+
+    Attributes:
+        name: of the list in the module, as "encoder.layers", or of the module's class where it is the list itself.
+        layers: in their order.
+        names: of the layers in the module.
+    """
+
+    name: str
+    layers: tuple[nn.Module, ...]
+    names: tuple[str, ...]
+
+
+def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[LayerList]:
+    """The layers that globs name, or the outermost lists of modules of one class.
+
+    Of several lists those with `depth` modules are taken, if there are some.
+
+    Raises:
+        ValueError: a glob names nothing, or there is no such list.
+    """
+    if globs:
+        return [_named(module, glob) for glob in globs]
+    found: dict[str, LayerList] = {}
+    for name, one in module.named_modules():
+        if any(not other or name.startswith(f"{other}.") for other in found):
+            continue
+        children = tuple(one.children())
+        alike = len({type(child) for child in children}) == 1
+        # A Sequential of two linear maps is no list of layers: a layer has parts.
+        if isinstance(one, nn.ModuleList | nn.Sequential) and alike and all(list(c.children()) for c in children):
+            paths = tuple(f"{name}.{own}".lstrip(".") for own, _ in one.named_children())
+            found[name] = LayerList(name or type(module).__name__, children, paths)
+    deep = [part for part in found.values() if len(part.layers) == depth]
+    if not found:
+        names = ", ".join(name for name, _ in module.named_children()) or "no modules"
+        raise ValueError(
+            f"layers must be given for {type(module).__name__!r}, which has no list of modules of one class: globs "
+            f"such as 'encoder.layers.*' name them; it holds {names}."
+        )
+    return deep or list(found.values())
+
+
+def _named(module: nn.Module, glob: str) -> LayerList:
+    """The modules whose names match, part by part.
+
+    Raises:
+        ValueError: none does.
+    """
+    parts = glob.split(".")
+    found: dict[str, nn.Module] = {}
+    for name, one in module.named_modules():
+        own = name.split(".")
+        if len(own) == len(parts) and all(fnmatchcase(a, b) for a, b in zip(own, parts, strict=True)):
+            found[name] = one
+    if not found:
+        names = [name for name, _ in module.named_modules() if name.count(".") == glob.count(".")]
+        raise ValueError(
+            f"layers must name modules of {type(module).__name__!r}, but {glob!r} matches none of {names[:8]}."
+        )
+    return LayerList(glob.removesuffix(".*"), tuple(found.values()), tuple(found))
+
+
+def token_axis(module: nn.Module) -> int:
+    """The axis of tokens: -2, unless attention of `torch.nn` stands in the module and wants them first."""
+    first = [one.batch_first for one in module.modules() if isinstance(one, nn.MultiheadAttention)]
+    return 0 if first and not first[0] else -2
+
+
+def tensor_of(values: Any) -> Tensor | None:
+    """The first tensor of floats in the arguments or the output of a layer."""
+    if isinstance(values, Tensor):
+        return values if values.is_floating_point() else None
+    if isinstance(values, dict):
+        values = list(values.values())
+    if isinstance(values, tuple | list):
+        return next((found for value in values if (found := tensor_of(value)) is not None), None)
+    return None

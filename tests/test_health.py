@@ -1,0 +1,91 @@
+"""Verdicts on probed modules: planted faults are named by layer, healthy modules raise no alarm; classes, exponents."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks.health import alarms
+from checks.probe import Class, against_theory, classes, probe_exponents
+from gradbounds.probing import probe as judged
+from simulate import probe
+from simulate.probe_builtins import BUILTINS
+from tests.probed_modules import FAULTS, planted
+
+KINDS = {
+    "ten times the initialization": "weight", "not a number": "non-finite", "no norm": "structure",
+    "detached branch": "no gradient", "no residual": "residual",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_named_by_layer(name, fault):
+    """Single modules, a fault in each of their layers in turn."""
+    for layer in range(1, 7):
+        found = alarms(probe(planted(name, fault, layer), widths=[32], depths=[6], seeds=1, seed=layer).frame)
+        assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "transformer-post", "transformer-pre"])
+def test_healthy_modules_raise_no_alarm(name):
+    """Each of ten seeds by itself."""
+    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=10).frame
+    for _, one in frame.groupby("seed"):
+        assert alarms(one) == []
+
+
+def test_a_module_that_is_not_healthy_fails_an_assertion():
+    report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
+    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: a token has cosine"):
+        report.assert_healthy()
+    judged("encoder-pre", widths=[32], depths=[6], seeds=2).assert_healthy()
+
+
+def synthetic(exponent, *, rising, spread=0.05, depths=(4, 8, 16), seeds=6, seed=0, first=1):
+    """Layers from the first, or the last alone, whose gradient norms go like a power of the depth."""
+    generator, rows = np.random.default_rng(seed), []
+    for depth in depths:
+        for number in range(seeds):
+            for layer in range(first or depth, depth + 1):
+                noise = np.exp(spread * generator.standard_normal())
+                rows.append((64, depth, number, "layers", layer, "w", "gradient", depth**exponent * noise))
+                rows.append((64, depth, number, "layers", layer, "", "hidden_energy", 1.0 + rising * layer))
+    return pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
+
+
+@pytest.mark.parametrize(("exponent", "rising", "kind"), [
+    (0.0, 0.0, "Post-like"), (-0.5, 0.5, "Pre-like"), (-0.2, 0.1, "Pre-like"), (1.0, 0.0, "neither"),
+    (0.5, 0.5, "neither"), (-0.5, 0.0, "neither"),
+])  # fmt: skip
+def test_classes(exponent, rising, kind):
+    frame = synthetic(exponent, rising=rising)
+    (found,) = classes(frame, probe_exponents(frame))
+    assert found.kind == kind, found
+
+
+def test_what_cannot_be_told_is_undecided():
+    for frame in (synthetic(0.0, rising=0.0, spread=2.0), synthetic(0.0, rising=0.0, depths=(4, 8))):
+        (found,) = classes(frame, probe_exponents(frame))
+        assert isinstance(found, Class)
+        assert found.kind == "undecided"
+
+
+def test_intervals_of_exponents_cover():
+    """400 synthetic experiments of four seeds: 95% intervals of the depth's exponent; outside with 1e-4."""
+    inside = []
+    for seed in range(400):
+        found = probe_exponents(synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed, first=0))
+        row = found[(found["against"] == "depth") & (found["parameter"] == "w")].iloc[0]
+        inside.append(row.low <= -0.3 <= row.high)
+    assert 0.91 <= np.mean(inside) <= 0.985
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+def test_encoders_of_torch_are_predicted(name):
+    """Random queries and keys, W^O, biases, epsilon and all: within 3% or 4.5 standard errors in every layer."""
+    table = against_theory(
+        probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=24).frame, BUILTINS[name].stack
+    )
+    assert len(table) == 3 * 5
+    off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
+    assert (off <= 1).all(), table[off > 1]
