@@ -214,3 +214,21 @@ def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> p
             )
     columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def relative_to_last(table: pd.DataFrame) -> pd.DataFrame:
+    """What of `against_theory` does not depend on inputs and loss: gradients over the last layer's own.
+
+    The errors of two layers are taken for independent; those of one network are not, so that noise is overstated.
+    """
+    rows = table[table["quantity"] != "hidden_energy"]
+    keys = ["width", "depth", "part", "quantity"]
+    last = rows[rows["layer"] == rows.groupby(keys)["layer"].transform("max")]
+    joined = rows[~rows.index.isin(last.index)].merge(last, on=keys, suffixes=("", "_last"))
+    error = np.hypot(joined["noise"] / joined["ratio"], joined["noise_last"] / joined["ratio_last"])
+    joined["predicted"] /= joined["predicted_last"]
+    joined["measured"] /= joined["measured_last"]
+    joined["ratio"] = joined["measured"] / joined["predicted"]
+    joined["noise"] = joined["ratio"] * error
+    joined["sem"] = joined["predicted"] * joined["noise"]
+    return joined[table.columns]

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from checks.health import Alarm, alarms
-from checks.probe import TOTAL, Class, against_theory, classes, probe_exponents, profile_table
+from checks.probe import TOTAL, Class, against_theory, classes, probe_exponents, profile_table, relative_to_last
 from figures import probe as drawn
 from gradbounds.drawing import save
 from simulate import Probed
@@ -35,7 +35,8 @@ class Report:
         exponents: of the last layers' gradients, in the depth and the width (`checks.probe.probe_exponents`).
         classes: which of the paper's placements each list of layers behaves like.
         alarms: what is wrong, layer by layer; none in a healthy module.
-        theory: large-width theory for the nearest Stack beside it (`checks.probe.against_theory`), or None.
+        theory: large-width theory for the nearest Stack beside it (`checks.probe.against_theory`; relative to the last
+            layer where the Stack was read from the module), or None.
     """
 
     name: str
@@ -109,7 +110,7 @@ def probe(
         layers: globs that name the layers.
         device: where.
         stack: the network of a width and a depth that theory is to predict beside it; built-ins of `torch.nn` and
-            factories with an attribute `stack` have one.
+            factories with an attribute `stack` have one, and of layers of `torch.nn.TransformerEncoder` it is read.
 
     Raises:
         ValueError: the factory cannot be found, or as `simulate.probe`.
@@ -121,13 +122,19 @@ def probe(
     stack = stack or getattr(factory, "stack", None)
     found = measured(factory, widths=widths, depths=depths, seeds=seeds, seed=seed, layers=layers, device=device)
     exponents = probe_exponents(found.frame)
+    theory = None
+    if stack is not None:
+        theory = against_theory(found.frame, stack)
+    elif found.stacks:
+        # Inputs and loss of the factory are its own: what does not depend on them is compared.
+        theory = relative_to_last(against_theory(found.frame, lambda width, depth: found.stacks[width, depth]))
     return Report(
         name=name,
         probed=found,
         exponents=exponents,
         classes=classes(found.frame, exponents),
         alarms=alarms(found.frame),
-        theory=None if stack is None else against_theory(found.frame, stack),
+        theory=theory,
     )
 
 
@@ -170,10 +177,10 @@ def report(found: Report, out: Path | None, *, strict: bool) -> int:
 
 
 def _theory_lines(table: pd.DataFrame) -> list[str]:
-    """The last layer at the largest width and depth, and how much of the whole table is within 4 standard errors."""
+    """The last layer of the table at the largest width and depth."""
     last = table[(table["width"] == table["width"].max()) & (table["depth"] == table["depth"].max())]
     last = last[last["layer"] == last["layer"].max()]
-    lines = ["large-width theory for the last layer:   predicted   measured    ratio +- s.e."]
+    lines = [f"large-width theory, layer {last['layer'].max():<3} " + "predicted   measured    ratio +- s.e.".rjust(44)]
     for row in last.itertuples():
         lines.append(
             f"  {row.quantity:36} {row.predicted:11.4g} {row.measured:10.4g} {row.ratio:8.3f} +- {row.noise:.3f}"

@@ -9,13 +9,14 @@ from simulate.layers import LayerList, tensor_of
 
 
 class Recorder:
-    """Hooks on layers while a module runs; the numbers stay on its device."""
+    """Hooks on layers while a module runs; the numbers stay on its device, and `tokens` is how many there are."""
 
     def __init__(self, lists: Sequence[LayerList], axis: int) -> None:
         self._lists, self._axis = lists, axis
         self._values: dict[tuple[str, int, str], Tensor] = {}
         self._calls: dict[tuple[str, int], int] = {}
         self._handles: list[Any] = []
+        self.tokens = 1
 
     def __enter__(self) -> "Recorder":
         for part in self._lists:
@@ -34,6 +35,7 @@ class Recorder:
             self._calls[part, number] = self._calls.get((part, number), 0) + 1
             if y is None:
                 return
+            self.tokens = y.shape[self._axis] if y.ndim >= 2 else 1
             for name, value in _statistics(x, y, self._axis).items():
                 self._values[part, number, name] = value
             if y.requires_grad:

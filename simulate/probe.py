@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 from simulate.hooks import Recorder
 from simulate.layers import LayerList, layer_lists, token_axis
+from simulate.nearest import nearest_stack
 from simulate.sample import check_count
+from theory.stack import Stack
 
 Loss = Callable[[Any], Tensor]
 Batch = Callable[[int], tuple[Any, Loss]]
@@ -36,10 +38,12 @@ class Probed:
             i ≠ j), stream_cosine (with its input, of a token), gradient_sq (squared norm of the loss's gradient). Of a
             parameter: gradient, weight (Frobenius norms) and ratio of the two. Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
+        stacks: the nearest Stack of every width and depth, where it can be read from the module.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...]
+    stacks: Mapping[tuple[int, int], Stack]
 
 
 def probe(
@@ -77,15 +81,18 @@ def probe(
     check_count("seed", seed, 0)
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
+    stacks: dict[tuple[int, int], Stack] = {}
     for width in widths:
         for depth in depths:
             for number in range(seeds):
                 own = int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
                 with _seeded(own), _named(f"at width {width}, depth {depth}"):
-                    found, said = _one(factory, width, depth, own, layers, device)
+                    found, said, stack = _one(factory, width, depth, own, layers, device)
                 rows += [(width, depth, number, *row) for row in found]
                 notes |= dict.fromkeys(said)
-    return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes))
+                if stack is not None:
+                    stacks.setdefault((width, depth), stack)
+    return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
 
 
 @contextmanager
@@ -126,7 +133,7 @@ def _stage(what: str) -> Iterator[None]:
 
 def _one(
     factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str
-) -> tuple[list[tuple[Any, ...]], list[str]]:
+) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
     name = getattr(factory, "__qualname__", repr(factory))
     with _stage(f"factory {name!r}"):
         made = factory(width, depth)
@@ -158,7 +165,7 @@ def _one(
     norms = {row[:3]: row[4] for row in found if row[3] == "weight"}
     # Biases that begin at 0 have no ratio.
     ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in found if r[3] == "gradient" and norms[r[:3]] > 0]
-    return found + ratios, [*notes, *recorder.notes()]
+    return found + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
 
 
 def _call(module: nn.Module, inputs: Any) -> Any:

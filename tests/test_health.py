@@ -1,8 +1,11 @@
 """Verdicts on probed modules: planted faults are named by layer, healthy modules raise no alarm; classes, exponents."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from checks.health import alarms
 from checks.probe import Class, against_theory, classes, probe_exponents
@@ -89,3 +92,42 @@ def test_encoders_of_torch_are_predicted(name):
     assert len(table) == 3 * 5
     off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
     assert (off <= 1).all(), table[off > 1]
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+def test_the_nearest_stack_is_read_from_the_module(name):
+    """The built-in's own; and under another loss its gradients over the last layer's are predicted still."""
+
+    def squares(width, depth):
+        module, batch = BUILTINS[name].factory(width, depth)
+        return module.body, lambda seed: (batch(seed)[0], lambda y: (y * torch.randn_like(y)).mean())
+
+    expected = BUILTINS[name].stack(256, 3)
+    read = probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=1).stacks[256, 3]
+    assert replace(read, query_key_scale=0.5) == replace(expected, query_key_scale=0.5)
+    assert read.query_key_scale == pytest.approx(expected.query_key_scale, abs=0.01)
+    table = judged(squares, widths=[256], depths=[3], seeds=24).theory
+    assert len(table) == 2 * 4
+    off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
+    assert (off <= 1).all(), table[off > 1]
+
+
+def test_a_stack_that_cannot_be_read():
+    def factory(change):
+        def made(width, depth):
+            module, batch = BUILTINS["encoder-pre"].factory(width, depth)
+            change(module.body.layers[0])
+            return module, batch
+
+        return made
+
+    def larger(layer):
+        with torch.no_grad():
+            layer.linear1.weight.mul_(1.5)
+
+    def dropping(layer):
+        layer.dropout.p = 0.1
+
+    for change in (larger, dropping):
+        assert not probe(factory(change), widths=[64], depths=[2], seeds=1).stacks
+    assert not probe(BUILTINS["transformer-pre"].factory, widths=[64], depths=[2], seeds=1).stacks
