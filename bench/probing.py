@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import torch
@@ -67,7 +68,7 @@ def peak(call: str) -> float:
 
 
 def report() -> dict[str, object]:
-    """Seconds of the fastest repetitions, taken in turn, and peak memory."""
+    """Medians of repetitions, taken in turn, and peak memory."""
     torch.set_num_threads(1)
     found: dict[str, object] = {"width, depth, seeds": [WIDTH, DEPTH, SEEDS]}
     for name in NAMES:
@@ -75,13 +76,15 @@ def report() -> dict[str, object]:
             times = [
                 (*plain(name, sequences), seconds(lambda n=name, s=sequences: probed(n, s))) for _ in range(REPETITIONS)
             ]
-            whole, running, with_hooks = (min(column) for column in zip(*times, strict=True))
+            whole, running, with_hooks = (median(column) for column in zip(*times, strict=True))
+            # Of neighbours in time: what else the machine does drifts.
+            ratio = median(1 + (probed - made) / alone for made, alone, probed in times)
             memory = [peak(f"{call}({name!r}, {sequences})") for call in ("plain", "probed")]
             found[f"{name}, {sequences * _TOKENS} tokens"] = {
                 "made, forward and backward, seconds": round(whole, 3),
                 "forward and backward alone, seconds": round(running, 3),
                 "probed, seconds": round(with_hooks, 3),
-                "forward and backward with probing over without": round(1 + (with_hooks - whole) / running, 3),
+                "forward and backward with probing over without": round(ratio, 3),
                 "peak MiB, plain and probed": [round(value) for value in memory],
             }
     return found

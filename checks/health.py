@@ -21,8 +21,8 @@ _NORMED, _EVEN = 1.1, 1.05
 _ENERGY = 3.0
 # The cosine of a token with itself a layer before: without a residual connection it is about 0.
 _COSINE = 0.35
-# The gradient of a layer over the largest of its list.
-_VANISHED = 1e-3
+# The gradient of a layer over the largest of its list, and the energy of one over the smallest.
+_VANISHED, _EXPLODED = 1e-3, 1e6
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +32,7 @@ class Alarm:
     Attributes:
         part: the list that it stands in.
         layer: its number, from 1.
-        kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual" or "vanishing".
+        kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding" or "vanishing".
         what: in words, with the numbers of the first configuration.
         where: the widths and depths at which it was seen.
     """
@@ -82,6 +82,13 @@ def _of_list(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
             for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
                 yield layer, "weight", f"norm of {name} is {_times(factor)} its neighbours'"
     energies = np.log(_profile(middle, "hidden_energy", layers))
+    for layer, energy in zip(layers, energies, strict=True):
+        if energy - np.nanmin(energies) > np.log(_EXPLODED):
+            yield (
+                int(layer),
+                "exploding",
+                f"its energy is {np.exp(energy - np.nanmin(energies)):.1g} times the least layer's",
+            )
     yield from _without_norm(energies, layers)
     steps = np.concatenate([[np.nan], np.diff(energies)])
     for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):

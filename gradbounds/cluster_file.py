@@ -1,7 +1,6 @@
 """A cluster as a TOML file describes it: any class of Dask clusters, for Slurm, PBS, LSF, SGE, Kubernetes, ..."""
 
 import time
-import tomllib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.cluster import Errors, client_pool, quietly
+from gradbounds.recipe import read_toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +77,7 @@ def read_cluster(path: Path) -> ClusterFile:
     Raises:
         ValueError: the file is missing, no TOML, or has other keys.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cluster must be a readable TOML file, got {str(path)!r}: {error.strerror}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"cluster must be TOML, but {str(path)!r} is not: {error}.") from error
+    content = read_toml(path, "cluster")
     known = [f.name for f in fields(ClusterFile)]
     if (unknown := set(content) - set(known)) or "kind" not in content:
         has = f"has {', '.join(sorted(unknown))}" if unknown else "has no kind"

@@ -72,16 +72,25 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         ValueError: the file is missing, no TOML, or has keys that a recipe has not.
     """
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"file must be a readable TOML file, got {str(path)!r}: {error.strerror}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"file must be TOML, but {str(path)!r} is not: {error}.") from error
+    content = read_toml(path, "file")
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_of(content["recipe"] if is_manifest else content)
     beside = path.parent / recipe.text
     return replace(recipe, text=str(beside)) if recipe.text and not is_manifest else recipe
+
+
+def read_toml(path: Path, flag: str) -> dict[str, Any]:
+    """The content of the TOML file that a flag names.
+
+    Raises:
+        ValueError: the file is missing, or no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{flag} must be a readable TOML file, got {str(path)!r}: {error.strerror}.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{flag} must be TOML, but {str(path)!r} is not: {error}.") from error
 
 
 def preset(name: str) -> Recipe:

@@ -1,5 +1,6 @@
 """How blocks are carried out: batches, tasks, memory and GPUs, none of which changes a number."""
 
+import pickle
 import signal
 from queue import SimpleQueue
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate import Cell, Run, execution, sweep
+from simulate import Cell, Run, execution, read_windows, sweep
 from simulate.execution import Execution, blocks_that_fit, sample_task
 from simulate.sample import sample_block, sample_blocks
 from simulate.streams import Streams
@@ -103,6 +104,18 @@ def test_workers_take_the_gpus_in_turn(monkeypatch):
     finally:
         signal.signal(signal.SIGINT, before)
     assert taken == [0, 1, 0]
+
+
+def test_a_worker_needs_no_text(tmp_path):
+    """Its windows travel with the cell: what is sampled is the same where the file is not."""
+    path = tmp_path / "words.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
+    cell = Cell(Stack(width=8, depth=1, tokens=4, vocab=6), text=read_windows(path, tokens=4, vocab=6))
+    here = sample_block(cell, 0, 0)
+    path.unlink()
+    (there,) = sample_task(pickle.loads(pickle.dumps(cell)), 0, [0], 0)
+    for name in here:
+        np.testing.assert_array_equal(there[name], here[name])
 
 
 @pytest.mark.gpu

@@ -73,6 +73,20 @@ def test_what_cannot_be_told_is_undecided():
         assert found.kind == "undecided"
 
 
+def test_exploding_and_vanishing_layers_are_named():
+    """Every layer is like its neighbours, and all together are not healthy."""
+    frame = synthetic(0.0, rising=0.0, depths=(12,))
+    for quantity, factor, kind, layers in (
+        ("hidden_energy", 10.0, "exploding", range(8, 13)), ("gradient", 4.0, "vanishing", range(1, 8)),
+    ):  # fmt: skip
+        chosen = frame["quantity"] == quantity
+        grown = frame.assign(value=np.where(chosen, factor ** frame["layer"], frame["value"]))
+        found = alarms(grown)
+        assert {alarm.kind for alarm in found} == {kind}
+        assert [alarm.layer for alarm in found] == list(layers)
+    assert alarms(frame) == []
+
+
 def test_intervals_of_exponents_cover():
     """400 synthetic experiments of four seeds: 95% intervals of the depth's exponent; outside with 1e-4."""
     inside = []
