@@ -78,7 +78,7 @@ def report() -> dict[str, object]:
             ]
             whole, running, with_hooks = (median(column) for column in zip(*times, strict=True))
             # Of neighbours in time: what else the machine does drifts.
-            ratio = median(1 + (probed - made) / alone for made, alone, probed in times)
+            ratio = median(1 + (after - before) / alone for before, alone, after in times)
             memory = [peak(f"{call}({name!r}, {sequences})") for call in ("plain", "probed")]
             found[f"{name}, {sequences * _TOKENS} tokens"] = {
                 "made, forward and backward, seconds": round(whole, 3),
