@@ -17,7 +17,7 @@ def distribution(table: pd.DataFrame) -> Figure:
     """Histograms of ‖∂L/∂W^{2,l}‖_F² over draws, one panel per placement, each layer in units of its prediction.
 
     The vertical line is the predicted mean, the points the sample means with 2 standard errors. A mean to the right of
-    the bulk is a tail at work.
+    the bulk is a tail at work. Draws of gradient 0 count in means and shares, and have no place on the axis.
 
     Args:
         table: columns placement, width, depth, tokens, layer, value, predicted; one row per draw and layer.
@@ -27,7 +27,8 @@ def distribution(table: pd.DataFrame) -> Figure:
         figure, axes = panels(len(chosen), share_x=True)
         for axis, (placement, rows) in zip(axes, chosen, strict=True):
             ratios = rows["value"] / rows["predicted"]
-            edges = np.exp(np.histogram_bin_edges(np.log(ratios), bins="fd"))
+            # In a narrow network all units of a draw may be off: its gradient is 0, which no logarithmic axis shows.
+            edges = np.exp(np.histogram_bin_edges(np.log(ratios[ratios > 0]), bins="fd"))
             counts = []
             for look, (layer, here) in zip(_LOOK, rows.groupby("layer"), strict=False):
                 share = np.histogram(ratios[here.index], bins=edges)[0] / len(here)

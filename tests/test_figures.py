@@ -94,6 +94,14 @@ def test_local_exponents(small_grid, against, values):
     assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
 
 
+def test_draws_without_a_gradient_have_no_place_on_a_logarithmic_axis():
+    rows = [("post", 8, 1, 2, 1, value, 1.0) for value in (0.0, 0.5, 1.0, 2.0)]
+    names = ["placement", "width", "depth", "tokens", "layer", "value", "predicted"]
+    (axes,) = distribution(pd.DataFrame(rows, columns=names)).axes
+    (stairs,) = (patch for patch in axes.patches if hasattr(patch, "get_data"))
+    assert stairs.get_data().values.sum() == pytest.approx(0.75)
+
+
 def test_distribution(small_grid):
     cells = profile_cells(small_grid)
     figure = distribution(layer_draws(cells))
