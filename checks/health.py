@@ -68,7 +68,7 @@ def alarms(frame: pd.DataFrame) -> list[Alarm]:
 
 def _of_list(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
     layers = sorted(rows["layer"].unique())
-    broken = list(_non_finite(rows, layers))
+    broken = list(_non_finite(rows))
     if broken:
         # What is not a number makes everything after it, and every gradient, none.
         yield from broken
@@ -81,14 +81,13 @@ def _of_list(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
         if (weights > 0).all():
             for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
                 yield layer, "weight", f"norm of {name} is {_times(factor)} its neighbours'"
-    energies = np.log(_profile(middle, "hidden_energy", layers))
-    for layer, energy in zip(layers, energies, strict=True):
-        if energy - np.nanmin(energies) > np.log(_EXPLODED):
-            yield (
-                int(layer),
-                "exploding",
-                f"its energy is {np.exp(energy - np.nanmin(energies)):.1g} times the least layer's",
-            )
+    # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
+    energies = _profile(middle, "hidden_energy", layers)
+    energies = np.log(energies, where=energies > 0, out=np.full(len(layers), np.nan))
+    above = energies - min(energies[np.isfinite(energies)], default=0.0)
+    for layer, height in zip(layers, above, strict=True):
+        if height > np.log(_EXPLODED):
+            yield int(layer), "exploding", f"its energy is {np.exp(height):.1g} times the least layer's"
     yield from _without_norm(energies, layers)
     steps = np.concatenate([[np.nan], np.diff(energies)])
     for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
@@ -96,21 +95,18 @@ def _of_list(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
     cosines = _profile(middle, "stream_cosine", layers)
     for layer, less in _outliers(cosines, layers, _COSINE):
         if less < 0:
-            own = cosines[layers.index(layer)]
-            yield (
-                layer,
-                "residual",
-                f"a token has cosine {own:.2f} with itself before: is its residual connection there?",
-            )
+            what = f"a token has cosine {cosines[layers.index(layer)]:.2f} with itself before"
+            yield layer, "residual", f"{what}: is its residual connection there?"
     gradients = rows[rows["quantity"] == "gradient"]
     squares = np.square(gradients["value"]).groupby([gradients["seed"], gradients["layer"]]).sum()
     norms = np.sqrt(squares).groupby("layer").median().reindex(layers).to_numpy()
-    for layer, norm in zip(layers, norms, strict=True):
-        if norm < _VANISHED * np.nanmax(norms):
-            yield int(layer), "vanishing", f"its gradient is {norm / np.nanmax(norms):.1g} of the largest layer's"
+    shares = norms / max(norms[np.isfinite(norms)], default=1.0)
+    for layer, share in zip(layers, shares, strict=True):
+        if share < _VANISHED:
+            yield int(layer), "vanishing", f"its gradient is {share:.1g} of the largest layer's"
 
 
-def _non_finite(rows: pd.DataFrame, layers: list[int]) -> Iterator[tuple[int, str, str]]:
+def _non_finite(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
     """The first layer whose output is not finite; or else the last whose gradient is not."""
     bad = rows[~np.isfinite(rows["value"])]
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
@@ -141,8 +137,8 @@ def _lacking(
     rows: pd.DataFrame, layers: list[int], kind: str, words: str, among: pd.DataFrame | None
 ) -> Iterator[tuple[int, str, str]]:
     has = {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
+    usual = {name for name in set().union(*has.values()) if sum(name in h for h in has.values()) > len(layers) / 2}
     for layer in layers:
-        usual = {name for name in set().union(*has.values()) if sum(name in h for h in has.values()) > len(layers) / 2}
         missing = usual - has[layer]
         if among is not None:
             missing &= set(among.loc[among["layer"] == layer, "parameter"])

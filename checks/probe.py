@@ -179,9 +179,8 @@ def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> p
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"]):
         network = stack(int(width), int(depth))
         prediction = predict(network, patterns=_PATTERNS)
-        for (part, layer, quantity, parameter), values in here.groupby(["part", "layer", "quantity", "parameter"])[
-            "value"
-        ]:
+        for key, values in here.groupby(["part", "layer", "quantity", "parameter"])["value"]:
+            part, layer, quantity, parameter = key
             place = int(layer) - 1
             if quantity == "hidden_energy":
                 # A normalized stream has energy 1 but for its epsilon; theory's energy is that of the residual sum.
@@ -198,20 +197,8 @@ def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> p
             mean, sem = float(measured.mean()), float(measured.sem())
             theirs = [float(prediction.errors[name][place]) for name in errors if name in prediction.errors]
             noise = float(np.hypot(sem, sum(theirs))) / predicted
-            rows.append(
-                (
-                    width,
-                    depth,
-                    part,
-                    layer,
-                    parameter or quantity,
-                    predicted,
-                    mean,
-                    sem,
-                    mean / predicted,
-                    noise,
-                )
-            )
+            name = parameter or quantity
+            rows.append((width, depth, part, layer, name, predicted, mean, sem, mean / predicted, noise))
     columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise"]
     return pd.DataFrame(rows, columns=columns)
 

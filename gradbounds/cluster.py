@@ -30,9 +30,10 @@ class Errors(logging.Handler):
             self.seen.append(record.exc_info[1])
 
 
-@contextmanager
-def quietly() -> Iterator[Errors]:
+def silence_dask() -> Errors:
     """Keep what Dask logs, with tracebacks, off the terminal: what matters of it is said in one line.
+
+    For the rest of the process: connections are complained of after they were closed.
 
     Raises:
         ValueError: dask is not installed.
@@ -47,7 +48,7 @@ def quietly() -> Iterator[Errors]:
             logger = logging.getLogger(name)
             logger.handlers, logger.propagate = [errors], False
             logger.setLevel(logging.ERROR)
-    yield errors
+    return errors
 
 
 @contextmanager
@@ -64,23 +65,23 @@ def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
         ValueError: dask is not installed, no scheduler answers, it has no workers, their versions are others, or it
             went away.
     """
-    with quietly():
-        import dask
-        from distributed import Client
-        from distributed.comm.addressing import get_address_host_port
+    silence_dask()
+    import dask
+    from distributed import Client
+    from distributed.comm.addressing import get_address_host_port
 
-        dask.config.set({"distributed.comm.timeouts.connect": f"{_SECONDS}s"})
-        try:
-            # A client for what is no address would complain once more when it is collected.
-            get_address_host_port(address, strict=True)
-            client = Client(address, timeout=_SECONDS, set_as_default=False)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise ValueError(
-                f"dask must be the address of a running scheduler, such as tcp://host:8786, got {address!r}: "
-                f"{str(error) or 'no answer'}."
-            ) from error
-        with client_pool(client, gpu=gpu) as found:
-            yield found
+    dask.config.set({"distributed.comm.timeouts.connect": f"{_SECONDS}s"})
+    try:
+        # A client for what is no address would complain once more when it is collected.
+        get_address_host_port(address, strict=True)
+        client = Client(address, timeout=_SECONDS, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise ValueError(
+            f"dask must be the address of a running scheduler, such as tcp://host:8786, got {address!r}: "
+            f"{str(error) or 'no answer'}."
+        ) from error
+    with client_pool(client, gpu=gpu) as found:
+        yield found
 
 
 @contextmanager
@@ -89,6 +90,8 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
 
     Raises:
         ValueError: it has no workers, their versions are others, or the scheduler went away.
+        ImportError: a task raised it.
+        AttributeError: a task raised it.
     """
     from distributed import KilledWorker
     from distributed.comm.core import CommClosedError
@@ -106,6 +109,9 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
             pool = SameVersions(client.get_executor(retries=_RETRIES, pure=False, **more))
             yield pool, max(_LEAST_WORKERS, threads)
         except (ImportError, AttributeError) as error:
+            # So it ends where a worker that joined has no gradbounds, or one without these functions.
+            if "gradbounds" not in str(error):
+                raise
             raise ValueError(f"dask must have workers with the versions here, {versions()}: {error}.") from error
         except (CancelledError, KilledWorker, CommClosedError) as error:
             raise ValueError(

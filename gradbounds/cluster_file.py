@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gradbounds.cluster import Errors, client_pool, quietly
+from gradbounds.cluster import Errors, client_pool, silence_dask
 from gradbounds.recipe import read_toml
 
 
@@ -92,7 +92,8 @@ def job_script(path: Path) -> str:
         ValueError: the file is wrong, or its kind of cluster submits no scripts.
     """
     described = read_cluster(path)
-    with quietly(), described.cluster() as cluster:
+    silence_dask()
+    with described.cluster() as cluster:
         if not hasattr(cluster, "job_script"):
             raise ValueError(f"dry_run must be left out with {described.kind}, which submits no scripts.")
         return str(cluster.job_script())
@@ -106,7 +107,8 @@ def cluster_pool(path: Path, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
         ValueError: the file is wrong, the cluster does not start, or as `dask_pool`.
     """
     described = read_cluster(path)
-    with quietly() as errors, described.cluster() as cluster:
+    errors = silence_dask()
+    with described.cluster() as cluster:
         cluster.adapt(minimum=max(1, described.minimum), maximum=described.maximum)
         print(
             f"Dask: waiting for the first of {described.maximum} jobs; dashboard {cluster.dashboard_link}", flush=True

@@ -106,7 +106,8 @@ def state(run: Run, cells: Sequence[Cell]) -> State:
         ).astype(float)  # fmt: skip
     started = datetime.fromisoformat(about["sessions"][-1]["started"]).timestamp()
     times = [file.stat().st_mtime for file in run.files()]
-    fresh = last_layer_moments(run, cells, seed, since=started)[0]
+    # Of most runs that is all; of one that was continued, what landed since.
+    fresh = draws if min(times, default=started) >= started else last_layer_moments(run, cells, seed, since=started)[0]
     spent, left = float(fresh @ (costs / blocks)), float(np.maximum(wanted - draws, 0.0) @ (costs / blocks))
     now = datetime.now(UTC).timestamp()
     newest = max(times, default=None)

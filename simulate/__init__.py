@@ -1,6 +1,7 @@
 """What random networks do: independent draws of a Stack, their quantities, and the folder they land in."""
 
 from simulate.cell import Cell
+from simulate.execution import Execution
 from simulate.jacobian import JacobianNorms, jacobian_norms
 from simulate.probe import Probed, probe
 from simulate.sample import Samples, sample
@@ -10,6 +11,7 @@ from simulate.text import TextWindows, read_windows
 
 __all__ = [
     "Cell",
+    "Execution",
     "JacobianNorms",
     "Probed",
     "Run",

@@ -52,9 +52,7 @@ class Cell:
         for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")
-        kind, colon, index = self.device.partition(":")
-        if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
-            raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {self.device!r}.")
+        check_device_name(self.device)
         if self.engine == "conditioned" and INITIALIZATIONS[self.stack.initialization].uniform:
             raise ValueError(NORMAL_ONLY)
         if self.text is not None:
@@ -127,12 +125,24 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
         raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")
 
 
+def check_device_name(device: str) -> None:
+    """Refuse what names no device.
+
+    Raises:
+        ValueError: it does not.
+    """
+    kind, colon, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}.")
+
+
 def check_device(device: str) -> None:
     """Refuse a device that this machine does not have; a cell may name one, since its draws can be read anywhere.
 
     Raises:
-        ValueError: there is no such CUDA device here.
+        ValueError: it names no device, or there is no such CUDA device here.
     """
+    check_device_name(device)
     kind, _, index = device.partition(":")
     if kind == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

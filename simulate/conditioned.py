@@ -11,6 +11,7 @@ unique and continuous, and is itself exact: it is the law of a network whose wei
 import math
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -143,10 +144,9 @@ class ConditionedEngine:
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
         shape = (self.streams.draws, rows, width)
-        new = (
-            torch.empty(shape, dtype=self.dtype, device=self.streams.device) if keep else self._room(self.dtype, shape)
-        )
-        return self.streams.fill_normal(new, std, piece=self._piece)
+        like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
+        numbers = torch.empty(shape, **like) if keep else self._room(self.dtype, shape)
+        return self.streams.fill_normal(numbers, std, piece=self._piece)
 
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
         """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""

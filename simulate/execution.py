@@ -93,8 +93,8 @@ class Execution:
 
     def _most(self, cell: Cell) -> int:
         """Blocks of a task."""
-        together = self.at_once or (1 if cell.device_kind == "cpu" else int(_GPU_BATCH // block_bytes(cell)))
-        return max(1, min(together, _MOST_AT_ONCE), int(self.task_seconds / block_work(cell).cost))
+        fits = 1 if cell.device_kind == "cpu" else min(int(_GPU_BATCH // block_bytes(cell)), _MOST_AT_ONCE)
+        return max(1, self.at_once or fits, int(self.task_seconds / block_work(cell).cost))
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
         """Tasks and what they gave, as they finish."""
@@ -107,7 +107,7 @@ class Execution:
         failed: Future | None = None
         exhausted = False
         while futures or not exhausted:
-            while failed is None and not exhausted and len(futures) < in_flight:
+            while not exhausted and len(futures) < in_flight:
                 task = next(queue, None)
                 if task is None:
                     exhausted = True

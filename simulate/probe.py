@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from simulate.cell import check_device
 from simulate.hooks import Recorder
 from simulate.layers import LayerList, layer_lists, token_axis
 from simulate.nearest import nearest_stack
@@ -79,6 +80,7 @@ def probe(
             check_count(name, value, 1)
     check_count("seeds", seeds, 1)
     check_count("seed", seed, 0)
+    check_device(device)
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
     stacks: dict[tuple[int, int], Stack] = {}
@@ -124,8 +126,6 @@ def _stage(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except ProbeError:
-        raise
     except Exception as error:
         first = (str(error).strip() or "no message").splitlines()[0]
         raise ProbeError(f"{what} must not fail, but raised {type(error).__name__}: {first}") from error

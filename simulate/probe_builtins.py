@@ -7,6 +7,7 @@ entries, and cross-entropy with independent uniform labels.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,12 +24,10 @@ class Builtin:
     """A module that can be probed by name.
 
     Attributes:
-        about: what it is.
         factory: of it.
         stack: the network of the same width and depth that large-width theory predicts, or None.
     """
 
-    about: str
     factory: Factory
     stack: Callable[[int, int], Stack] | None = None
 
@@ -65,16 +64,14 @@ def _labels() -> Tensor:
 
 
 def _encoder(width: int, depth: int, *, pre: bool) -> tuple[nn.Module, Batch]:
-    layer = nn.TransformerEncoderLayer(
-        width, _heads(width), 4 * width, dropout=0.0, batch_first=True, norm_first=pre
-    )  # fmt: skip
-    body = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width) if pre else None, enable_nested_tensor=False)
-    # The encoder's layers are copies of one: each is drawn anew.
-    for one in body.layers:
-        fresh = nn.TransformerEncoderLayer(
+    def layer() -> nn.TransformerEncoderLayer:
+        return nn.TransformerEncoderLayer(
             width, _heads(width), 4 * width, dropout=0.0, batch_first=True, norm_first=pre
-        )
-        one.load_state_dict(fresh.state_dict())
+        )  # fmt: skip
+
+    body = nn.TransformerEncoder(layer(), depth, norm=nn.LayerNorm(width) if pre else None, enable_nested_tensor=False)
+    # The encoder's layers are copies of one: each is drawn anew.
+    body.layers = nn.ModuleList(layer() for _ in range(depth))
 
     def batch(_: int) -> tuple[Tensor, Callable[[Any], Tensor]]:
         return torch.randn(1, _TOKENS, width), _cross_entropy(_labels())
@@ -143,17 +140,11 @@ def _stack(placement: str) -> Callable[[int, int], Stack]:
 
 
 BUILTINS: dict[str, Builtin] = {
-    "encoder-post": Builtin(
-        "torch.nn.TransformerEncoder", lambda width, depth: _encoder(width, depth, pre=False), _stack("post")
-    ),
-    "encoder-pre": Builtin(
-        "torch.nn.TransformerEncoder, norm_first", lambda width, depth: _encoder(width, depth, pre=True), _stack("pre")
-    ),
-    "transformer-post": Builtin("torch.nn.Transformer", lambda width, depth: _encoder_decoder(width, depth, pre=False)),
-    "transformer-pre": Builtin(
-        "torch.nn.Transformer, norm_first", lambda width, depth: _encoder_decoder(width, depth, pre=True)
-    ),
-    "gpt2": Builtin("GPT-2's shape, of transformers", _gpt2),
-    "bert": Builtin("BERT's shape, of transformers", _bert),
+    "encoder-post": Builtin(partial(_encoder, pre=False), _stack("post")),
+    "encoder-pre": Builtin(partial(_encoder, pre=True), _stack("pre")),
+    "transformer-post": Builtin(partial(_encoder_decoder, pre=False)),
+    "transformer-pre": Builtin(partial(_encoder_decoder, pre=True)),
+    "gpt2": Builtin(_gpt2),
+    "bert": Builtin(_bert),
 }
 """By the name that `gradbounds probe` takes."""

@@ -55,6 +55,8 @@ def test_tasks(monkeypatch):
     assert made(task_seconds=1e-9) == one_by_one
     assert made(task_seconds=1e9) == [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
     assert made(end=-np.inf) == []
+    blocks = [(first, 0, k) for k in range(300)]
+    assert [len(task) for _, task in made(at_once=300)] == [300], "what was asked for is done"
 
 
 def test_memory_that_is_short(monkeypatch):

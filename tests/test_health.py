@@ -1,11 +1,13 @@
 """Verdicts on probed modules: planted faults are named by layer, healthy modules raise no alarm; classes, exponents."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from checks.health import alarms
 from checks.probe import Class, against_theory, classes, probe_exponents
@@ -35,6 +37,46 @@ def test_healthy_modules_raise_no_alarm(name):
     frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=10).frame
     for _, one in frame.groupby("seed"):
         assert alarms(one) == []
+
+
+class _Passes(nn.Module):
+    """Linear, and its output in an object that no one has heard of, or frozen."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.linear, self.kind = nn.Linear(8, 8), kind
+        if kind == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, x):
+        x = x.y if isinstance(x, SimpleNamespace) else x
+        y = torch.zeros_like(x) if self.kind == "zeros" else self.linear(x)
+        return SimpleNamespace(y=y) if self.kind == "no tensor" else y
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["no tensor", "frozen", "zeros"])
+def test_layers_with_nothing_to_judge_raise_no_alarm_of_numbers(kind):
+    """No output tensor, no parameter that learns, an energy of zero: logarithms and largest values of nothing."""
+
+    def factory(width, depth):
+        layers = nn.ModuleList(_Passes(kind) for _ in range(depth))
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers, self.first, self.last = layers, nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                x = self.first(x)
+                for layer in self.layers:
+                    x = layer(x)
+                return self.last(x.y if isinstance(x, SimpleNamespace) else x)
+
+        return Whole(), lambda seed: (torch.randn(2, 3, 8), lambda y: y.square().mean())
+
+    found = {alarm.kind for alarm in alarms(probe(factory, widths=[8], depths=[4], seeds=2).frame)}
+    assert found <= {"no gradient"}
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():

@@ -45,6 +45,8 @@ def test_the_user_s_object_is_named(changes, message):
     ({"widths": []}, "^widths must have at least one value"),
     ({"depths": [0]}, "^depths must be an integer of at least 1, got 0"),
     ({"seeds": 0}, "^seeds must be an integer of at least 1, got 0"),
+    ({"device": "tpu"}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
+    ({"device": "cuda:99"}, "^device must be "),
 ])  # fmt: skip
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
