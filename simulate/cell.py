@@ -76,12 +76,14 @@ class Cell:
     def draws_per_block(self) -> int:
         """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
         s = self.stack
-        shapes, met = weight_shapes(s), rows_met(s)
+        parts = [s] if s.encoder is None else [s, s.encoder]
         if self.engine == "dense":
-            normals = s.depth * sum(a * b for a, b in shapes.values()) + s.vocab * s.width + s.rows * s.width
+            each = sum(a * b for part in parts for a, b in weight_shapes(part).values())
+            normals = s.depth * each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
-            each = sum(met[role] * (a + b) for role, (a, b) in shapes.items())
+            met = [(rows_met(part)[role], a, b) for part in parts for role, (a, b) in weight_shapes(part).items()]
+            each = sum(rows * (a + b) for rows, a, b in met)
             normals = s.depth * each + s.rows * (2 * s.width + s.vocab)
         return max(1, min(_BLOCK_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
@@ -107,11 +109,12 @@ def cheaper_engine(stack: Stack) -> EngineName:
     """
     if INITIALIZATIONS[stack.initialization].uniform:
         return "dense"
-    return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows else "dense"
+    rows = max(stack.rows, stack.sequences * stack.source_tokens)
+    return "conditioned" if stack.width >= _CONDITIONED_FROM * rows else "dense"
 
 
 def _check_text(stack: Stack, text: TextWindows) -> None:
-    """Refuse windows of another length, what a text gives itself, and a text too short for a batch of sequences.
+    """Refuse windows of another length, what a text gives itself, a source, and a text too short for a batch.
 
     Raises:
         ValueError: it is one of these.
@@ -121,6 +124,11 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
     for name in ("input_correlation", "input_gram", "labels"):
         if name in stack.relaxed:
             raise ValueError(f"{name} must not be given together with a text, got {getattr(stack, name)!r}.")
+    if stack.source_tokens:
+        raise ValueError(
+            f"source_tokens must be 0 with a text, which has no source, got {stack.source_tokens}; `gradbounds "
+            "reproduce fig3` takes two texts."
+        )
     if len(text.ids) < stack.sequences:
         raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")
 

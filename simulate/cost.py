@@ -56,26 +56,40 @@ def block_work(cell: Cell) -> Work:
     s, draws = cell.stack, cell.draws_per_block
     normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
     return Work(
-        steps=s.depth + 1,
-        normals=draws * (normals + s.rows * s.width),
+        steps=sum(part.depth for part in _parts(s)) + 1,
+        normals=draws * (normals + sum(part.rows for part in _parts(s)) * s.width),
         flops=draws * flops,
-        elements=draws * s.rows * (s.depth * (10 * s.width + 2 * s.ffn_width) + s.vocab),
+        elements=draws * (_kept(s, 10) + s.rows * s.vocab),
     )
+
+
+def _parts(s: Stack) -> list[Stack]:
+    """The stack, and its encoder if it has one."""
+    return [s] if s.encoder is None else [s, s.encoder]
+
+
+def _kept(s: Stack, streams: int) -> int:
+    """Entries of so many streams and twice the units in every layer."""
+    return sum(part.rows * part.depth * (streams * part.width + 2 * part.ffn_width) for part in _parts(s))
+
+
+def _maps(s: Stack) -> list[tuple[int, int, int]]:
+    """Rows, d_in and d_out of every matrix of the layers."""
+    each = [(rows_met(part)[role], a, b) for part in _parts(s) for role, (a, b) in weight_shapes(part).items()]
+    return each * s.depth
 
 
 def _dense(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
-    shapes, met, (smaller, larger) = weight_shapes(s), rows_met(s), sorted((s.vocab, s.width))
-    products = sum(4 * met[role] * a * b for role, (a, b) in shapes.items()) + 8 * s.rows**2 * s.width
+    maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
+    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * s.width * s.depth for p in _parts(s))
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
-    return s.depth * sum(a * b for a, b in shapes.values()) + s.vocab * s.width, s.depth * products + head
+    return sum(a * b for _, a, b in maps) + s.vocab * s.width, products + head
 
 
 def _conditioned(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: n rows of either width per map, and seven products of n x n with n x d."""
-    met = rows_met(s)
-    maps = [(met[role], a, b) for role, (a, b) in weight_shapes(s).items()] * s.depth
-    maps.append((s.rows, s.width, s.vocab))
+    maps = [*_maps(s), (s.rows, s.width, s.vocab)]
     normals = sum(rows * (a + b + rows) for rows, a, b in maps)
     return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
 
@@ -84,10 +98,10 @@ def block_bytes(cell: Cell) -> float:
     """Peak memory of sampling one block: the weights once more while they are scaled, and what autograd keeps."""
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     dense = cell.engine == "dense"
-    entries = [a * b for a, b in weight_shapes(s).values()]
-    weights = s.depth * sum(entries) + s.vocab * s.width if dense else 0
+    entries = [a * b for _, a, b in _maps(s)]
+    weights = sum(entries) + s.vocab * s.width if dense else 0
     largest = max(*entries, s.vocab * s.width) if dense else 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
-    kept = s.rows * (s.depth * (12 * s.width + 2 * s.ffn_width) + 4 * s.vocab)
+    kept = _kept(s, 12) + 4 * s.rows * s.vocab
     return float(cell.draws_per_block * size * (weights + largest + kept))
 
 

@@ -81,6 +81,26 @@ class GradientNorms:
         return torch.stack(filled, dim=1)
 
 
+class EncoderEngine:
+    """The engine of an encoder's layers: another's random numbers, and gradients of its own.
+
+    Args:
+        engine: of the layers that attend to it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self.streams, self.dtype = engine, engine.streams, engine.dtype
+        self.gradients = GradientNorms()
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """A fresh map, whose role has a name of its own.
+
+        Raises:
+            ValueError: as the engine's.
+        """
+        return self._engine.map(f"encoder_{name}", d_in, d_out, std, uniform=uniform)
+
+
 def apply_map(
     engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
 ) -> Tensor:

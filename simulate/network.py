@@ -5,44 +5,21 @@ Source: Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from simulate.engines import Engine, apply_map
+from simulate.engines import EncoderEngine, Engine, apply_map
+from simulate.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.tied import Words
 from theory.initializations import INITIALIZATIONS
 from theory.stack import Stack
 from theory.weights import gain, rows_met, weight_shapes
 
-Stream = Float[Tensor, "draws tokens width"]
+Source = Float[Tensor, "draws source width"]
 Branch = Callable[[Stream], Stream]
-
-
-@dataclass(slots=True)
-class Record:
-    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
-
-    Attributes:
-        per_network: by name.
-        per_layer: by name, in the order of the layers.
-        hidden_sq: ‖h_i‖² of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
-    """
-
-    per_network: dict[str, Tensor] = field(default_factory=dict)
-    per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
-    hidden_sq: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def layer(self, name: str, value: Tensor) -> None:
-        """Append the next layer's value."""
-        self.per_layer.setdefault(name, []).append(value)
-
-    def network(self, name: str, value: Tensor) -> None:
-        """Set the network's value."""
-        self.per_network[name] = value
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -111,38 +88,61 @@ def apply_weight(
     return apply_map(engine, role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
 
 
-def attention(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """Softmax attention; with W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O."""
+def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:
+    """Softmax attention, to a memory or to themselves.
+
+    With W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O.
+    """
     draws, _, width = x.shape
-    sequences = draws, stack.sequences, stack.tokens, width
-    if rows_met(stack)["WV"] == stack.sequences:
+    kind, asked, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
+    roles = {role: kind + role for role in "QKVO"}
+    if rows_met(stack)[roles["V"]] == stack.sequences and roles["Q"] not in weight_shapes(stack):
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
-        values = _projected(stack, engine, apply_weight(stack, engine, "WV", x.reshape(sequences).mean(2)))
-        return values[:, :, None].expand(sequences).reshape(x.shape)
-    split = draws * stack.sequences, stack.tokens, stack.heads, width // stack.heads
-    weights = _dropped(engine, _attention_weights(stack, engine, record, x, split), stack.attention_dropout)
-    values = apply_weight(stack, engine, "WV", x).reshape(split).transpose(1, 2)
-    return _projected(stack, engine, (weights @ values).transpose(1, 2).reshape(x.shape))
+        means = asked.reshape(draws, stack.sequences, length, width).mean(2)
+        values = _projected(stack, engine, roles, apply_weight(stack, engine, roles["V"], means))
+        return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
+    split = draws * stack.sequences, -1, stack.heads, width // stack.heads
+    weights = _attention_weights(stack, engine, record, roles, x, memory)
+    weights = _dropped(engine, weights, stack.attention_dropout)
+    values = apply_weight(stack, engine, roles["V"], asked).reshape(split).transpose(1, 2)
+    return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(x.shape))
 
 
 def _attention_weights(
-    stack: Stack, engine: Engine, record: Record, x: Stream, split: tuple[int, int, int, int]
+    stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> Float[Tensor, "batch heads queries keys"]:
-    """Softmax of masked logits, which are 0 without queries and keys; `split` is (sequences, tokens, heads, d_k)."""
-    sequences, tokens, heads, head_width = split
+    """Softmax of masked logits, which are 0 without queries and keys."""
+    batch, heads, head_width = len(x) * stack.sequences, stack.heads, x.shape[2] // stack.heads
     if not stack.query_key_scale:
-        return _masked(stack, x.new_zeros(sequences, heads, tokens, tokens)).softmax(-1)
-    queries = apply_weight(stack, engine, "WQ", x)
-    keys = queries if stack.query_key == "tied" else apply_weight(stack, engine, "WK", x)
-    q, k = (one.reshape(split).transpose(1, 2) for one in (queries, keys))
-    weights = _masked(stack, q @ k.mT / head_width ** (0.5 if stack.attention_scale == "sqrt" else 1.0)).softmax(-1)
-    for name, value in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
-        record.layer(name, value(weights.detach()).sum(-1).view(len(x), -1).mean(1))
+        length = stack.tokens if memory is None else stack.source_tokens
+        logits = x.new_zeros(batch, heads, stack.tokens, length)
+    else:
+        queries, keys = _queries_and_keys(stack, engine, roles, x, memory)
+        q, k = (one.reshape(batch, -1, heads, head_width).transpose(1, 2) for one in (queries, keys))
+        logits = q @ k.mT / head_width ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+    weights = (_masked(stack, logits) if memory is None else logits).softmax(-1)
+    if stack.query_key_scale and memory is None:
+        for name, value in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
+            record.layer(name, value(weights.detach()).sum(-1).view(len(x), -1).mean(1))
     return weights
 
 
-def _projected(stack: Stack, engine: Engine, values: Stream) -> Stream:
-    return values if stack.output_projection == "identity" else apply_weight(stack, engine, "WO", values)
+def _queries_and_keys(
+    stack: Stack, engine: Engine, roles: dict[str, str], x: Stream, memory: Source | None
+) -> tuple[Stream, Stream | Source]:
+    if stack.query_key == "untied":
+        asked = x if memory is None else memory
+        return apply_weight(stack, engine, roles["Q"], x), apply_weight(stack, engine, roles["K"], asked)
+    if memory is None:
+        queries = apply_weight(stack, engine, roles["Q"], x)
+        return queries, queries
+    # One matrix for both is one map of all rows.
+    both = apply_weight(stack, engine, roles["Q"], torch.cat([x, memory], dim=1))
+    return both[:, : x.shape[1]], both[:, x.shape[1] :]
+
+
+def _projected(stack: Stack, engine: Engine, roles: dict[str, str], values: Stream) -> Stream:
+    return values if stack.output_projection == "identity" else apply_weight(stack, engine, roles["O"], values)
 
 
 def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
@@ -174,8 +174,40 @@ def sequence_loss(
     return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
 
 
+def layers(
+    stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
+) -> tuple[Stream, Stream]:
+    """All layers of a stack.
+
+    Returns:
+        What the output matrix, or the layers that attend to this stack, are given; and the last residual sum.
+    """
+    composition = stack.composition
+    branches: list[tuple[str, Branch]] = [
+        ("attention_energy", lambda rows: attention(stack, engine, record, rows)),
+        ("hidden_energy", lambda rows: feed_forward(stack, engine, record, rows)),
+    ]
+    if memory is not None:
+        branches.insert(1, ("cross_energy", lambda rows: attention(stack, engine, record, rows, memory)))
+    total = second = x
+    for layer in range(1, stack.depth + 1):
+        for name, branch in branches:
+            x, total, added = sublayer(stack, layer, engine, x, branch)
+            second = second + added if composition.second_stream else second
+            record.layer(name, energy(total))
+        record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
+    if composition.second_stream:
+        return x + (normalize(stack, second) if composition.final_norm else second), total
+    return (normalize(stack, x) if composition.final_norm else x), total
+
+
 def run(
-    stack: Stack, engine: Engine, inputs: Stream, labels: Int[Tensor, "draws tokens"], words: Words | None = None
+    stack: Stack,
+    engine: Engine,
+    inputs: Stream,
+    labels: Int[Tensor, "draws tokens"],
+    words: Words | None = None,
+    source: Source | None = None,
 ) -> Record:
     """One forward and one backward pass of a batch of networks; every recorded quantity.
 
@@ -185,74 +217,35 @@ def run(
         inputs: x_0 of every draw.
         labels: class ids of every position.
         words: the inputs as rows of the output matrix, if embeddings are tied.
+        source: x_0 of the encoder, if the stack has one.
     """
-    record = Record()
+    record, of_encoder, encoder_engine = Record(), Record(), EncoderEngine(engine)
     inputs = inputs.detach().requires_grad_()
-    composition = stack.composition
-    x = total = second = inputs
-    for layer in range(1, stack.depth + 1):
-        x, total, added = sublayer(stack, layer, engine, x, lambda rows: attention(stack, engine, record, rows))
-        second = second + added if composition.second_stream else second
-        record.layer("attention_energy", _energy(total))
-        x, total, added = sublayer(stack, layer, engine, x, lambda rows: feed_forward(stack, engine, record, rows))
-        second = second + added if composition.second_stream else second
-        energy = _energy(total)
-        record.layer("hidden_energy", energy)
-        record.layer("token_correlation", _correlation(total, energy, stack.sequences))
-    if composition.second_stream:
-        output = x + (normalize(stack, second) if composition.final_norm else second)
-    else:
-        output = normalize(stack, x) if composition.final_norm else x
+    leaves, memory = [inputs], None
+    if stack.encoder is not None and source is not None:
+        source = source.detach().requires_grad_()
+        memory, _ = layers(stack.encoder, encoder_engine, of_encoder, source)
+        leaves += [source, memory]
+    output, total = layers(stack, engine, record, inputs, memory)
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
     logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, output[:, counted])
     loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing)
-    leaves = inputs, output, total, *(() if words is None else (words.rows,))
-    input_gradient, output_gradient, last_gradient, *of_rows = torch.autograd.grad(loss.sum(), leaves)
+    leaves = [output, total, *([] if words is None else [words.rows]), *leaves]
+    output_gradient, last_gradient, *gradients = torch.autograd.grad(loss.sum(), leaves)
+    of_rows = [] if words is None else [gradients.pop(0)]
 
     record.network("loss", loss.detach())
-    record.network("input_gradient_sq", input_gradient.square().sum((1, 2)))
-    _last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=labels[0, counted].numel())
-    for role in weight_shapes(stack):
-        for value in engine.gradients.of(role).unbind(1):
-            record.layer(f"grad_sq_{role}", value)
-    of_words = 0.0 if words is None else words.gradient_sq(stack, input_gradient, *of_rows)
+    names = ["input_gradient_sq", "encoder_input_gradient_sq", "memory_gradient_sq"][: len(gradients)]
+    for name, gradient in zip(names, gradients, strict=True):
+        record.network(name, gradient.square().sum((1, 2)))
+    record_last_norm(
+        stack, record, total.detach(), output_gradient, last_gradient, positions=labels[0, counted].numel()
+    )
+    record.gradients(stack, engine.gradients)
+    of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)
+    if stack.encoder is not None:
+        of_encoder.gradients(stack.encoder, encoder_engine.gradients)
+        record.per_layer |= {f"encoder_{name}": values for name, values in of_encoder.per_layer.items()}
     return record
-
-
-def _last_norm(
-    stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
-) -> None:
-    """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
-    width = total.shape[2]
-    scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
-    centred = scale if stack.normalization == "rms" else centred
-    smoothed = [(norm.square() + stack.norm_epsilon * width).sqrt() for norm in (centred, scale)]
-    centred, scale = smoothed if stack.norm_epsilon else (centred, scale)
-    jacobian = width**0.5 / centred if stack.composition.normalized_output else torch.ones_like(scale)
-    record.network("norm_jacobian", jacobian.mean(1))
-    record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
-    # The loss averages over its positions, so a position's own gradient is so many times its share.
-    loss_sq, pulled_sq = (positions**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
-    jacobian_sq, hidden_sq = jacobian.square(), record.hidden_sq
-    record.network("loss_gradient_sq", loss_sq.sum(1) / positions)
-    record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
-    record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
-    record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)
-
-
-def _energy(x: Stream) -> Float[Tensor, " draws"]:
-    """‖x‖²/d averaged over tokens, in one pass over memory."""
-    return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
-
-
-def _correlation(x: Stream, energy: Float[Tensor, " draws"], sequences: int) -> Float[Tensor, " draws"]:
-    x = x.detach()
-    rows, width = x.shape[-2:]
-    tokens = rows // sequences
-    if tokens == 1:
-        return torch.full_like(x[:, 0, 0], torch.nan)
-    sums = x.view(len(x), sequences, tokens, width).sum(2)
-    whole = torch.linalg.vector_norm(sums, dim=(1, 2)).square() / (rows * width)
-    return (whole - energy) / (tokens - 1)

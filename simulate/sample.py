@@ -128,7 +128,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     with _one_thread(), _memory(cell):
         streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
-        record = run(cell.stack, engine, *network_inputs(cell, engine))
+        record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
@@ -163,6 +163,15 @@ def network_inputs(
     # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
     x = x.gather(1, first[:, :, None].expand_as(x))
     return _positioned(stack, engine, x), labels, _tied(stack, x, words, first)
+
+
+def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
+    """x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    x = engine.streams.normal(encoder.rows, encoder.width, dtype=engine.dtype)
+    return _positioned(encoder, engine, _correlated(encoder, x))
 
 
 def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:

@@ -30,6 +30,7 @@ ALONE: list[dict[str, Any]] = [
     {"label_smoothing": 0.3},
     {"loss_on": "last"},
     {"sequences": 3},
+    {"source_tokens": 5},
 ]
 TOGETHER: list[dict[str, Any]] = [
     {"mask": "causal", "ffn_ratio": 4.0, "activation": "gelu", "output_projection": "random"},
@@ -44,4 +45,10 @@ TOGETHER: list[dict[str, Any]] = [
     {"placement": "pre", "embeddings": "tied", "ffn": "gated", "activation": "silu", "positions": "sinusoidal"},
     {"placement": "output", "embeddings": "tied", "positions": "sinusoidal", "ffn_ratio": 2.0, "initialization": "he"},
     {"dropout": 0.1, "attention_dropout": 0.1, "mask": "causal", "ffn_ratio": 4.0},
-]
+    {
+        "source_tokens": 7, "mask": "causal", "sequences": 2, "ffn_ratio": 2.0, "output_projection": "random",
+        "positions": "sinusoidal",
+    },
+    {"placement": "pre", "source_tokens": 3, "mask": "causal", "dropout": 0.1, "attention_dropout": 0.1},
+    {"placement": "residual", "source_tokens": 5, "norm_epsilon": 0.1},
+]  # fmt: skip

@@ -32,11 +32,11 @@ def numbers(stack: Stack, engine: str, draws: int, seed: int, *, repeat: bool = 
     layers = sorted({0, stack.depth // 2, stack.depth - 1})
     columns = []
     for name in blocks[0]:
-        if name == "head_norm" or (name == "token_correlation" and stack.tokens == 1):
+        if name == "head_norm" or (name.endswith("token_correlation") and np.isnan(blocks[0][name]).all()):
             continue
         values = np.concatenate([b[name] for b in blocks])[:draws].astype(float)
         values = values[:, layers] if values.ndim == 2 else values[:, None]
-        columns.append(values if name == "token_correlation" else values**0.25)
+        columns.append(values if name.endswith("token_correlation") else values**0.25)
     return np.concatenate(columns, axis=1)
 
 

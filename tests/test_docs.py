@@ -234,7 +234,7 @@ def test_the_tables_of_the_setting_are_complete():
     for f in fields(Stack):
         assert f"| `{f.name}` | {f'`{f.default}`' if isinstance(f.default, str) else f.default} |" in page, f.name
     for name in QUANTITIES:
-        assert f"`{name}`" in page
+        assert f"`{name}`" in page or f"`{name.removeprefix('encoder_')}`" in page
 
 
 def test_what_stopping_does_is_the_committed_evidence():

@@ -51,6 +51,12 @@ PLANTED = {
     ),
     "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
     "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),
+    "a memory that is not what the encoder gives": (
+        {"source_tokens": 5}, "attention",
+        lambda stack, engine, record, x, memory=None, right=network.attention: right(
+            stack, engine, record, x, None if memory is None else memory * 1.1
+        ),
+    ),
     "smoothing forgotten": (
         {"label_smoothing": 0.3}, "sequence_loss",
         lambda logits, labels, _: torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(1),
@@ -107,6 +113,7 @@ ONE_LAW = [
     {"ffn": "gated", "activation": "silu", "mask": "causal", "output_projection": "random", "ffn_ratio": 2.0},
     {"placement": "residual", "sequences": 2, "tokens": 2, "dropout": 0.3, "positions": "learned"},
     {"embeddings": "tied", "sequences": 2, "tokens": 2, "output_scale": 2.0},
+    {"source_tokens": 4, "query_key_scale": 1.0, "query_key": "tied", "mask": "causal", "output_projection": "random"},
 ]
 
 

@@ -110,3 +110,61 @@ def _exponent(rate: sp.Expr) -> sp.Expr:
     u = sp.Function("u")
     solution = sp.dsolve(sp.Eq(u(depth).diff(depth), rate * u(depth) / depth), u(depth)).rhs
     return sp.simplify(depth * sp.diff(sp.log(solution), depth))
+
+
+memory_gap = sp.Symbol("mu", nonnegative=True)
+"""1 − c of the tokens of an encoder's output."""
+
+
+def cross_post_growth(at: sp.Expr = memory_gap) -> sp.Expr:
+    """Factor on ‖∂L/∂W‖ per Post-LN layer towards the output, of layers that attend to an encoder, tokens aligned.
+
+    The memory's mean adds m = 1 − μ + μ/n to the energy of a token, by which the norm divides its gradient. What it
+    added has a gradient too, which goes to the encoder: nothing is returned to the tokens. Attention among the tokens
+    and the feed-forward branch are neutral, as in `post_gradient_factor`.
+
+    >>> cross_post_growth(0)
+    sqrt(2)
+    """
+    seen = 1 - at + at / n
+    return sp.sqrt(sp.simplify((1 + seen) / post_gradient_factor()))
+
+
+def cross_post_returned(at: sp.Expr = memory_gap) -> sp.Expr:
+    """Of the summed gradient energy above a layer, what tokens and encoder receive together; all of it at μ = 0.
+
+    >>> cross_post_returned(0)
+    1
+    """
+    seen = 1 - at + at / n
+    return sp.simplify(2 / (1 + seen))
+
+
+def cross_post_alignment_rate() -> sp.Expr:
+    """The limit of (1 − c')/(1 − c) in Post-LN layers that attend to an aligned memory.
+
+    >>> cross_post_alignment_rate()
+    1/4
+    """
+    return post_alignment_rate() / 2
+
+
+def cross_pre_energy_slope() -> sp.Expr:
+    """Energy per coordinate that a Pre-LN layer adds: 1 of attention, 1 of the memory, 1/2 of ReLU.
+
+    >>> cross_pre_energy_slope()
+    5/2
+    """
+    return pre_energy_slope() + 1
+
+
+def cross_pre_gradient_exponent() -> sp.Expr:
+    """The exponent of E‖∂L/∂W^{2,l}‖² in l in Pre-LN layers that attend to an aligned memory: −3/5 for −1.
+
+    A layer returns (1 + κ₁(1))/q of the summed gradient as without a memory, and q ≈ 5 l/2 grows faster.
+
+    >>> cross_pre_gradient_exponent()
+    -3/5
+    """
+    returned = 1 + relu_slope_kernel(sp.Integer(1))
+    return _exponent(-returned / cross_pre_energy_slope())

@@ -23,6 +23,7 @@ class Inputs:
         words: word ids, integers (batch, N); only tied embeddings ask for them.
         labels: of a text, integers (batch, N), or None where they are independent of the words.
         samples: how many samples of its logits every entry has, with tied embeddings.
+        source: kernel of the source's tokens, if there is one.
     """
 
     kernel: Kernel
@@ -30,6 +31,7 @@ class Inputs:
     words: Any = None
     labels: Any = None
     samples: int = 1
+    source: Kernel = None
 
     def repeated(self, times: int) -> "Inputs":
         """Every entry so many times, one after another."""
@@ -44,9 +46,9 @@ class Inputs:
         return self._each(lambda one: one[:, None], samples)
 
     def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs":
-        arrays = self.kernel, self.same_label, self.words, self.labels
-        kernel, same_label, words, labels = (one if one is None else change(one) for one in arrays)
-        return Inputs(kernel, same_label, words, labels, samples)
+        arrays = self.kernel, self.same_label, self.words, self.labels, self.source
+        kernel, same_label, words, labels, source = (one if one is None else change(one) for one in arrays)
+        return Inputs(kernel, same_label, words, labels, samples, source)
 
 
 def is_exchangeable(stack: Stack) -> bool:
@@ -58,16 +60,21 @@ def is_exchangeable(stack: Stack) -> bool:
 
 def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
     """Layout and kernels of exchangeable tokens."""
-    inputs = Inputs(Pair(1.0, stack.input_correlation), Pair(1.0, label_coincidence(stack)))
-    return Exchangeable(stack.tokens), inputs
+    own = Pair(1.0, stack.input_correlation)
+    source = own if stack.source_tokens else None
+    return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
 
 
 def gaussian_inputs(stack: Stack) -> Inputs:
     """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     np.fill_diagonal(same, 1.0)
-    own = np.kron(np.eye(stack.sequences), stack.input_covariance)
-    return Inputs((own + position_kernel(stack))[None], same[None], np.arange(stack.rows)[None])
+    source = None if stack.encoder is None else _gaussian_kernel(stack.encoder)[None]
+    return Inputs(_gaussian_kernel(stack)[None], same[None], np.arange(stack.rows)[None], source=source)
+
+
+def _gaussian_kernel(stack: Stack) -> Array:
+    return np.asarray(np.kron(np.eye(stack.sequences), stack.input_covariance) + position_kernel(stack))
 
 
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
@@ -79,7 +86,11 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
     """
     words, labels = (part.reshape(-1, stack.rows) for part in (ids[:, :-1], ids[:, 1:]))
     equal_words, equal_labels = ((part[:, :, None] == part[:, None, :]) * 1.0 for part in (words, labels))
-    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels)
+    source = None
+    if stack.encoder is not None:
+        own = _gaussian_kernel(stack.encoder)
+        source = np.broadcast_to(own, (len(words), *own.shape))
+    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels, source=source)
 
 
 def position_kernel(stack: Stack) -> Any:
@@ -153,3 +164,9 @@ def attention_pattern(stack: Stack) -> Array | None:
     if stack.mask == "causal":
         allowed = np.tril(allowed)
     return np.kron(np.eye(stack.sequences), allowed / allowed.sum(-1, keepdims=True))
+
+
+def source_pattern(stack: Stack) -> Array:
+    """Weights of every token on all tokens of its sequence's source, (N, M)."""
+    weights = np.full((stack.tokens, stack.source_tokens), 1.0 / stack.source_tokens)
+    return np.kron(np.eye(stack.sequences), weights)

@@ -8,21 +8,24 @@ Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections
 O(L/d) in the first (Post-LN).
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.annealed import annealed_attention
+from theory.cross_attention import Memory, uniform_cross_attention
 from theory.gaussian import SoftmaxOverlap, cross_entropy
-from theory.inputs import Inputs, loss_positions, position_means
+from theory.inputs import Inputs, attention_pattern, loss_positions, position_means, source_pattern
 from theory.interpolation import values_at
-from theory.kernels import Exchangeable, Kernel, Number, Tokens
+from theory.kernels import Exchangeable, Kernel, Labelled, Number, Tokens
 from theory.passes import Backward, Forward
 from theory.quantities import QUANTITIES
-from theory.random_attention import random_attention
+from theory.random_attention import random_attention, random_cross_attention
 from theory.stack import Stack
 from theory.sublayers import (
+    Branch,
     Energies,
     Inside,
     Overlaps,
@@ -59,7 +62,7 @@ def recursion(
     stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
-    forward = _forward(stack, tokens, inputs.kernel, generator)
+    forward = _forward(stack, tokens, inputs, generator)
     if stack.embeddings == "tied":
         backward = tied_backward(stack, inputs, forward, generator)
     else:
@@ -83,18 +86,68 @@ def recursion(
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
         "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
     }
-    layers = dict(forward.layers)
-    for role in weight_shapes(stack):
-        found = [energies[role] for energies in reversed(backward.energies) if role in energies]
-        layers[f"grad_sq_{role}"] = [stack.width * energy for energy in found]
-    layers = {name: collected for name, collected in layers.items() if collected}
-    return {name: np.array(value) for name, value in (values | layers).items()}
+    values |= forward.layers | _weight_gradients(stack, backward.energies)
+    if stack.encoder is not None and forward.encoded is not None:
+        values |= _of_encoder(stack.encoder, *forward.encoded)
+    return {name: np.array(value) for name, value in values.items()}
 
 
-def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.Generator) -> Forward:
-    layers: dict[str, list[Number]] = {
-        q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and not q.name.startswith("grad_sq_")
+def _weight_gradients(stack: Stack, energies: list[Energies]) -> dict[str, list[Number]]:
+    """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
+    roles = {role: [one[role] for one in reversed(energies) if role in one] for role in weight_shapes(stack)}
+    return {f"grad_sq_{role}": [stack.width * energy for energy in found] for role, found in roles.items() if found}
+
+
+def _of_encoder(encoder: Stack, forward: Forward, memory: Memory) -> dict[str, Number]:
+    """The encoder's quantities, once all layers that attend to it are passed back."""
+    tokens = memory.tokens
+    inputs, energies = _pulled_back(encoder, tokens, forward, memory.gradient)
+    layers = forward.layers | _weight_gradients(encoder, energies)
+    return {f"encoder_{name}": value for name, value in layers.items()} | {
+        "memory_gradient_sq": tokens.count * tokens.diagonal(memory.gradient),
+        "encoder_input_gradient_sq": tokens.count * tokens.diagonal(inputs),
     }
+
+
+def _encoded(
+    stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
+) -> tuple[Forward, Memory] | None:
+    """The encoder's way up and what it leaves; None if there is none."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    source: Tokens = Exchangeable(encoder.tokens)
+    attention = None
+    if isinstance(tokens, Labelled):
+        source = Labelled(encoder.rows, attention_pattern(encoder), encoder.sequences)
+        attention = source_pattern(stack)
+    forward = _forward(encoder, source, replace(inputs, kernel=inputs.source), generator)
+    return forward, Memory(source, forward.output, attention)
+
+
+def _attentions(
+    stack: Stack, tokens: Tokens, encoded: tuple[Forward, Memory] | None, generator: np.random.Generator
+) -> list[tuple[Branch, str]]:
+    """Attention, and that to a source if there is one, with the names of the energies after them."""
+    allowed = tokens.attention if isinstance(tokens, Labelled) else None
+    memory = None if encoded is None else encoded[1]
+    across: Branch | None = None
+    if isinstance(tokens, Exchangeable) and stack.query_key_scale:
+        attention = annealed_attention(stack)
+    elif stack.query_key_scale or stack.attention_dropout:
+        attention = random_attention(stack, allowed, generator)
+        across = None if memory is None else random_cross_attention(stack, memory, generator)
+    else:
+        attention = uniform_attention(stack)
+        across = None if memory is None else uniform_cross_attention(stack, memory)
+    return [(attention, "attention_energy")] + ([(across, "cross_energy")] if across else [])
+
+
+def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
+    layers: dict[str, list[Number]] = {
+        q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
+    }
+    kernel, encoded = inputs.kernel, _encoded(stack, tokens, inputs, generator)
     pullbacks: list[Pullback] = []
     insides: list[Inside] = []
     composition, means = stack.composition, position_means(stack)
@@ -102,13 +155,7 @@ def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
     total, hidden = stream, kernel
-    if isinstance(tokens, Exchangeable) and stack.query_key_scale:
-        attention = annealed_attention(stack)
-    elif stack.query_key_scale or stack.attention_dropout:
-        attention = random_attention(stack, generator)
-    else:
-        attention = uniform_attention(stack)
-    branches = (attention, "attention_energy"), (feed_forward(stack), "hidden_energy")
+    branches = [*_attentions(stack, tokens, encoded, generator), (feed_forward(stack), "hidden_energy")]
     for layer in range(1, stack.depth + 1):
         for branch, name in branches:
             if composition.second_stream:
@@ -128,7 +175,8 @@ def _forward(stack: Stack, tokens: Tokens, kernel: Kernel, generator: np.random.
     output, output_scales, pullback = _read_out(stack, tokens, stream)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
     pullbacks.append(pullback)
-    return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales)
+    layers = {name: found for name, found in layers.items() if found}
+    return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
 
 
 def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Number, Pullback]:
@@ -150,21 +198,27 @@ def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Num
 
 
 def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:
-    output = gradient = output_gradient(stack, tokens, forward.output, same_label)
-    overlaps: Overlaps = None
-    collected: list[Energies] = []
-    for pullback in reversed(forward.pullbacks):
-        gradient, energies, overlaps = pullback(gradient, overlaps)
-        collected.append(energies)
+    output = output_gradient(stack, tokens, forward.output, same_label)
+    inputs, energies = _pulled_back(stack, tokens, forward, output)
     return Backward(
         loss=_loss(stack, tokens, forward.output),
         output=output,
         # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
         total=output / forward.total_scales,
-        inputs=joined(gradient, tokens.count) if stack.composition.second_stream else gradient,
+        inputs=inputs,
         embedding=tokens.total(forward.output * output) / stack.output_scale**2,
-        energies=collected,
+        energies=energies,
     )
+
+
+def _pulled_back(stack: Stack, tokens: Tokens, forward: Forward, gradient: Kernel) -> tuple[Kernel, list[Energies]]:
+    """From the gradient kernel at what the stack hands on: that at its inputs, and every sub-layer's energies."""
+    overlaps: Overlaps = None
+    collected: list[Energies] = []
+    for pullback in reversed(forward.pullbacks):
+        gradient, energies, overlaps = pullback(gradient, overlaps)
+        collected.append(energies)
+    return (joined(gradient, tokens.count) if stack.composition.second_stream else gradient), collected
 
 
 def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:

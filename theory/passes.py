@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from theory.cross_attention import Memory
 from theory.kernels import Kernel, Number
 from theory.sublayers import Energies, Inside, Pullback, Stream
 
@@ -20,6 +21,7 @@ class Forward:
         stream: after the last sub-layer.
         output: kernel of the tokens that the output matrix is given.
         output_scales: what the norm before the output matrix divides a kernel by; 1 if there is none.
+        encoded: the encoder's way up, and the memory it leaves; None without an encoder.
     """
 
     layers: dict[str, list[Number]]
@@ -31,6 +33,7 @@ class Forward:
     stream: Stream
     output: Kernel
     output_scales: Number
+    encoded: tuple["Forward", Memory] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

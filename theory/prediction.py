@@ -135,10 +135,11 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     """
     without = replace(stack, query_key_scale=0.0)
     usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
+    usual = usual and not stack.source_tokens
     if windows is not None or not usual or not is_exchangeable(without):
         raise ValueError(
             "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
-            f"exchangeable tokens (no mask, positions, text, ...), got {stack.relaxed}."
+            f"exchangeable tokens (no mask, source, positions, text, ...), got {stack.relaxed}."
         )
     found = recursion(stack, *exchangeable_inputs(stack), generator)
     return Prediction(stack, {name: np.array(value) for name, value in found.items()})
@@ -193,15 +194,21 @@ def _check_sampling(patterns: int, target: float | None) -> None:
 
 
 def _check_tied(stack: Stack) -> None:
-    """Refuse what tied embeddings have no rule for.
+    """Refuse what tied embeddings, and tied queries and keys, have no rule for.
 
     Raises:
-        NoRuleError: attention is random, something is dropped, there are two streams, or too many tokens.
+        NoRuleError: attention is random, something is dropped, there are two streams, a source, or too many tokens.
     """
-    without = [name for name in ("query_key_scale", "attention_dropout", "dropout") if getattr(stack, name)]
+    unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
+    without = [name for name in unknown if getattr(stack, name)]
     if stack.embeddings == "tied" and (without or stack.composition.second_stream):
         what = " and ".join(without) or f"placement {stack.placement!r}"
         raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
+    if stack.source_tokens and stack.query_key == "tied" and stack.attention_scale == "sqrt" and stack.query_key_scale:
+        raise NoRuleError(
+            "query_key must be 'untied', or attention_scale 'linear', for a prediction with source_tokens: over "
+            "sqrt(d_k) a shared matrix sees overlaps of tokens and source of order one, which have no rule."
+        )
     if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
         raise NoRuleError(
             f"tokens x sequences must be at most {_TIED_ROWS} for a prediction with tied embeddings, whose moments "

@@ -1,6 +1,6 @@
 """The measured quantities: one name each, used by predictor, sampler, table, check and figure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,18 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
     )
 
 
-QUANTITIES: dict[str, Quantity] = {
+def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
+    """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
+    own = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy"}
+    more = [
+        replace(q, name=f"encoder_{name}", meaning=f"{q.meaning}, in the encoder", in_paper=False)
+        for name, q in quantities.items()
+        if q.per_layer and name not in own
+    ]
+    return quantities | {q.name: q for q in more}
+
+
+_OF_STACK: dict[str, Quantity] = {
     q.name: q
     for q in (
         Quantity(name="loss", meaning="cross-entropy in nats, averaged over the positions"),
@@ -50,12 +61,22 @@ QUANTITIES: dict[str, Quantity] = {
             meaning="x_i.x_j/d averaged over pairs i != j, at the point of hidden_energy; NaN for one token",
             per_layer=True,
         ),
+        Quantity(
+            name="cross_energy",
+            meaning="||x||^2/d averaged over tokens, after the residual sum of the attention to a source",
+            per_layer=True,
+            in_paper=False,
+        ),
         _weight_gradient("W1", "the first feed-forward matrix"),
         _weight_gradient("W2", "the second feed-forward matrix"),
         _weight_gradient("WV", "the value matrix"),
         _weight_gradient("WQ", "the query matrix, or the one of queries and keys"),
         _weight_gradient("WK", "the key matrix"),
         _weight_gradient("WO", "the matrix after attention, where there is one"),
+        _weight_gradient("XQ", "the query matrix of the attention to a source"),
+        _weight_gradient("XK", "the key matrix of the attention to a source"),
+        _weight_gradient("XV", "the value matrix of the attention to a source"),
+        _weight_gradient("XO", "the matrix after the attention to a source"),
         _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
         _weight_gradient("Wemb", "the output matrix"),
         Quantity(
@@ -65,6 +86,16 @@ QUANTITIES: dict[str, Quantity] = {
         Quantity(
             name="input_gradient_sq",
             meaning="squared Frobenius norm of the loss gradient with respect to the n x d input",
+        ),
+        Quantity(
+            name="memory_gradient_sq",
+            meaning="squared Frobenius norm of the loss gradient with respect to the encoder's output",
+            in_paper=False,
+        ),
+        Quantity(
+            name="encoder_input_gradient_sq",
+            meaning="squared Frobenius norm of the loss gradient with respect to the encoder's input",
+            in_paper=False,
         ),
         Quantity(
             name="ffn_hidden_energy",
@@ -117,3 +148,6 @@ QUANTITIES: dict[str, Quantity] = {
         ),
     )
 }
+
+QUANTITIES: dict[str, Quantity] = _with_encoder(_OF_STACK)
+"""Every quantity by name."""

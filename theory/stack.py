@@ -117,6 +117,9 @@ class Stack:
                                   low=0, high=1)  # fmt: skip
     loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
     sequences: int = integer(1, 1, "independent sequences whose losses are averaged, at the same weights")
+    source_tokens: int = integer(
+        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none"
+    )
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -136,6 +139,11 @@ class Stack:
             raise ValueError(
                 f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
                 f"{given} rows and input_correlation = {self.input_correlation!r}."
+            )
+        if self.source_tokens > 1 and self.input_correlation < -1 / (self.source_tokens - 1):
+            raise ValueError(
+                f"input_correlation must be at least -1/(source_tokens - 1) = {-1 / (self.source_tokens - 1):g}, got "
+                f"{self.input_correlation!r}."
             )
         if self.width % self.heads:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
@@ -166,6 +174,14 @@ class Stack:
     def ffn_width(self) -> int:
         """The number of feed-forward units, r d."""
         return round(self.ffn_ratio * self.width)
+
+    @property
+    def encoder(self) -> "Stack | None":
+        """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
+        if not self.source_tokens:
+            return None
+        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "loss_on": "all"}
+        return replace(self, tokens=self.source_tokens, source_tokens=0, **own)  # type: ignore[arg-type]
 
     @property
     def rows(self) -> int:
