@@ -4,6 +4,7 @@ from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
+from figures.fig3 import fig3
 from figures.hidden_energy import hidden_energy
 from figures.path import path
 from figures.placements import placements
@@ -18,6 +19,7 @@ __all__ = [
     "concentration",
     "distribution",
     "engine_cost",
+    "fig3",
     "hidden_energy",
     "layer_profile",
     "local_exponents",

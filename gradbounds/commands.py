@@ -10,6 +10,7 @@ from gradbounds.flags import Flag, Positional
 from gradbounds.recipe import Recipe
 from gradbounds.run_commands import Check, Export, Figures, Merge, Probe, Runs, Watch
 from gradbounds.sweep_command import Sweep
+from gradbounds.translation_commands import Reproduce
 from theory import Stack
 from theory.placements import COMPOSITIONS
 
@@ -140,6 +141,7 @@ Command = (
     | Annotated[Check, tyro.conf.subcommand("check")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]
     | Annotated[Probe, tyro.conf.subcommand("probe")]
+    | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Merge, tyro.conf.subcommand("merge")]

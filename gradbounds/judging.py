@@ -34,7 +34,7 @@ def verify(
         ValueError: an argument is outside its range, or `accept` outside a checkout.
     """
     if accept:
-        _check_checkout()
+        check_checkout()
     if accept and (draws, seed, text) != (None, None, None):
         raise ValueError(
             "accept must be given without draws, seed and text: what is committed is the default experiment."
@@ -71,7 +71,7 @@ def verify(
     if accept and wrong:
         print("Not accepted: theory and samples differ.")
     elif accept:
-        _accept(COMMITTED.name, results(found, sampled, _COMMAND))
+        accept_verdicts(COMMITTED.name, results(found, sampled, _COMMAND))
     return 1 if wrong else 0
 
 
@@ -85,7 +85,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
         ValueError: there is no run, or `accept` outside a checkout.
     """
     if accept:
-        _check_checkout()
+        check_checkout()
     run = Run.open(folder)
     sampled = judged_samples(run)
     found, table = verdicts(sampled), comparison(sampled)
@@ -105,16 +105,21 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
         # A run of relaxations has the paper's setting beside them, whose verdicts other files have.
         about = [v for v in found if v.relaxed] or found
         own = [v for v in about if v.cells]
-        _accept(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
+        accept_verdicts(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
     return 1 if wrong and (strict or accept) else 0
 
 
-def _check_checkout() -> None:
+def check_checkout() -> None:
+    """Refuse to accept outside a checkout.
+
+    Raises:
+        ValueError: there is no checks/data here.
+    """
     if not _CHECKS.is_dir():
         raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
 
 
-def _accept(name: str, content: str) -> None:
+def accept_verdicts(name: str, content: str) -> None:
     """Commit a results file, and write the page of all of them again."""
     write_whole(_CHECKS / name, content.encode())
     write_whole(Path("paper_checks.md"), markdown(committed_results(folder=_CHECKS)).encode())

@@ -52,7 +52,7 @@ def worst(stack, annealed, sampled):
 def test_one_attention_layer_is_exact():
     """Forward, and backward for a given gradient, against the mean over 40000 patterns, to 4.5 errors of it."""
     stack = Stack(placement="pre", tokens=5, query_key_scale=1.2, heads=2, output_projection="random")
-    of_pairs, of_arrays = annealed_attention(stack), random_attention(stack, np.random.default_rng(0))
+    of_pairs, of_arrays = annealed_attention(stack), random_attention(stack, None, np.random.default_rng(0))
     same = np.eye(5, dtype=bool)
     pairs = Pair(1.3, 0.4), Pair(0.7, -0.1)
     kernel, gradient = (np.where(same, pair.diagonal, pair.off) for pair in pairs)

@@ -173,7 +173,7 @@ BAD_FILES = [
     ("grid = []", "grid must be a table [grid] or several [[grid]]"),
     (
         "[grid]\nheight = 8",
-        "sequences and zip, got height.",
+        "sequences, source_tokens and zip, got height.",
     ),
     ("[grid]\nwidth = []", "width must have at least one value, got none."),
     ("[grid]\nwidth = true", "width must be integers, ranges"),

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from simulate import sample
-from theory import Stack, mean_field, predict
+from theory import Stack, inputs, predict
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -45,7 +45,7 @@ def test_the_means_of_sinusoidal_positions(monkeypatch):
     assert "off by up to 26% (Pre-LN's input gradient at $d = 1024$, $L = 4$, $n = 4$)" in page_text("relaxations.md")
     stack = Stack(placement="pre", positions="sinusoidal", width=1024, depth=4, tokens=4, vocab=16)
     right = predict(stack)
-    monkeypatch.setattr(mean_field, "position_means", lambda _: None)
+    monkeypatch.setattr(inputs, "position_means", lambda _: None)
     wrong = predict(stack)
     deviations = {name: float(np.abs(wrong[name] / value - 1).max()) for name, value in right.items()}
     assert max(deviations, key=deviations.get) == "input_gradient_sq"

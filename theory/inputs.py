@@ -1,16 +1,34 @@
 """Second moments of what enters a stack: inputs, positions, labels, and which tokens attend to which."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.kernels import Exchangeable, Kernel, Pair, Tokens
+from theory.kernels import Exchangeable, Kernel, Labelled, Pair, Tokens
 from theory.stack import Stack
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What enters an encoder, and how the layers that attend to it see its tokens.
+
+    Attributes:
+        tokens: their layout.
+        kernel: x_i·x_j/d.
+        means: of each token's coordinates, as in `Inputs`.
+        attention: weights of every token of the stack on them with zero queries and keys, (N, M); None for exchangeable
+            tokens.
+    """
+
+    tokens: Tokens
+    kernel: Kernel
+    means: Array | None = None
+    attention: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +41,8 @@ class Inputs:
         words: word ids, integers (batch, N); only tied embeddings ask for them.
         labels: of a text, integers (batch, N), or None where they are independent of the words.
         samples: how many samples of its logits every entry has, with tied embeddings.
-        source: kernel of the source's tokens, if there is one.
+        means: the mean of each token's coordinates, (N,), where a LayerNorm removes one that does not vanish.
+        source: what enters the encoder, if there is one.
     """
 
     kernel: Kernel
@@ -31,7 +50,8 @@ class Inputs:
     words: Any = None
     labels: Any = None
     samples: int = 1
-    source: Kernel = None
+    means: Array | None = None
+    source: Source | None = None
 
     def repeated(self, times: int) -> "Inputs":
         """Every entry so many times, one after another."""
@@ -46,9 +66,10 @@ class Inputs:
         return self._each(lambda one: one[:, None], samples)
 
     def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs":
-        arrays = self.kernel, self.same_label, self.words, self.labels, self.source
-        kernel, same_label, words, labels, source = (one if one is None else change(one) for one in arrays)
-        return Inputs(kernel, same_label, words, labels, samples, source)
+        arrays = self.kernel, self.same_label, self.words, self.labels
+        kernel, same_label, words, labels = (one if one is None else change(one) for one in arrays)
+        source = self.source and replace(self.source, kernel=change(self.source.kernel))
+        return Inputs(kernel, same_label, words, labels, samples, self.means, source)
 
 
 def is_exchangeable(stack: Stack) -> bool:
@@ -61,7 +82,7 @@ def is_exchangeable(stack: Stack) -> bool:
 def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
     """Layout and kernels of exchangeable tokens."""
     own = Pair(1.0, stack.input_correlation)
-    source = own if stack.source_tokens else None
+    source = Source(Exchangeable(stack.source_tokens), own) if stack.source_tokens else None
     return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
 
 
@@ -69,8 +90,25 @@ def gaussian_inputs(stack: Stack) -> Inputs:
     """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     np.fill_diagonal(same, 1.0)
-    source = None if stack.encoder is None else _gaussian_kernel(stack.encoder)[None]
-    return Inputs(_gaussian_kernel(stack)[None], same[None], np.arange(stack.rows)[None], source=source)
+    words = np.arange(stack.rows)[None]
+    return Inputs(
+        _gaussian_kernel(stack)[None], same[None], words, means=position_means(stack), source=_source(stack, 1)
+    )
+
+
+def _source(stack: Stack, batch: int) -> Source | None:
+    """Gaussian tokens of the encoder, the same for every entry of a batch; None without one."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    kernel = _gaussian_kernel(encoder)
+    weights = np.full((stack.tokens, stack.source_tokens), 1.0 / stack.source_tokens)
+    return Source(
+        tokens=Labelled(encoder.rows, attention_pattern(encoder), encoder.sequences),
+        kernel=np.broadcast_to(kernel, (batch, *kernel.shape)),
+        means=position_means(encoder),
+        attention=np.kron(np.eye(stack.sequences), weights),
+    )
 
 
 def _gaussian_kernel(stack: Stack) -> Array:
@@ -86,11 +124,8 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
     """
     words, labels = (part.reshape(-1, stack.rows) for part in (ids[:, :-1], ids[:, 1:]))
     equal_words, equal_labels = ((part[:, :, None] == part[:, None, :]) * 1.0 for part in (words, labels))
-    source = None
-    if stack.encoder is not None:
-        own = _gaussian_kernel(stack.encoder)
-        source = np.broadcast_to(own, (len(words), *own.shape))
-    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels, source=source)
+    means, source = position_means(stack), _source(stack, len(words))
+    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels, means=means, source=source)
 
 
 def position_kernel(stack: Stack) -> Any:
@@ -164,9 +199,3 @@ def attention_pattern(stack: Stack) -> Array | None:
     if stack.mask == "causal":
         allowed = np.tril(allowed)
     return np.kron(np.eye(stack.sequences), allowed / allowed.sum(-1, keepdims=True))
-
-
-def source_pattern(stack: Stack) -> Array:
-    """Weights of every token on all tokens of its sequence's source, (N, M)."""
-    weights = np.full((stack.tokens, stack.source_tokens), 1.0 / stack.source_tokens)
-    return np.kron(np.eye(stack.sequences), weights)

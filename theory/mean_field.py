@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from theory.annealed import annealed_attention
 from theory.cross_attention import Memory, uniform_cross_attention
 from theory.gaussian import SoftmaxOverlap, cross_entropy
-from theory.inputs import Inputs, attention_pattern, loss_positions, position_means, source_pattern
+from theory.inputs import Inputs, loss_positions
 from theory.interpolation import values_at
 from theory.kernels import Exchangeable, Kernel, Labelled, Number, Tokens
 from theory.passes import Backward, Forward
@@ -109,22 +109,6 @@ def _of_encoder(encoder: Stack, forward: Forward, memory: Memory) -> dict[str, N
     }
 
 
-def _encoded(
-    stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
-) -> tuple[Forward, Memory] | None:
-    """The encoder's way up and what it leaves; None if there is none."""
-    encoder = stack.encoder
-    if encoder is None:
-        return None
-    source: Tokens = Exchangeable(encoder.tokens)
-    attention = None
-    if isinstance(tokens, Labelled):
-        source = Labelled(encoder.rows, attention_pattern(encoder), encoder.sequences)
-        attention = source_pattern(stack)
-    forward = _forward(encoder, source, replace(inputs, kernel=inputs.source), generator)
-    return forward, Memory(source, forward.output, attention)
-
-
 def _attentions(
     stack: Stack, tokens: Tokens, encoded: tuple[Forward, Memory] | None, generator: np.random.Generator
 ) -> list[tuple[Branch, str]]:
@@ -147,10 +131,15 @@ def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
     }
-    kernel, encoded = inputs.kernel, _encoded(stack, tokens, inputs, generator)
+    kernel, means, encoded = inputs.kernel, inputs.means, None
+    if stack.encoder is not None and (source := inputs.source) is not None:
+        read = _forward(
+            stack.encoder, source.tokens, replace(inputs, kernel=source.kernel, means=source.means), generator
+        )
+        encoded = read, Memory(source.tokens, read.output, source.attention)
     pullbacks: list[Pullback] = []
     insides: list[Inside] = []
-    composition, means = stack.composition, position_means(stack)
+    composition = stack.composition
     stream = Stream(kernel, means)
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))

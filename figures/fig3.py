@@ -1,0 +1,128 @@
+"""Section 3.4 on real models: gradients over the layers, the last layer against depth, ingredients, hidden norms."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from figures.style import looks, style
+from theory.stack import TITLES
+
+_WHOLE = "nothing"
+
+
+def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame, excess: pd.DataFrame) -> Figure:
+    """Six panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth, hidden norms.
+
+    All of one initialization; error bars are ± 2 standard errors over seeds.
+
+    Args:
+        profiles: `checks.translation.profiles`.
+        last: `checks.translation.last_norms`.
+        shares: `checks.translation.shares`; its panel is empty where no ingredient was switched off.
+        excess: `checks.translation.excess_shares`.
+    """
+    with style():
+        figure = Figure(figsize=(10.5, 6.6), layout="constrained", dpi=160)
+        axes = figure.subplots(2, 3)
+        for place, placement in enumerate(("post", "pre")):
+            _profile(axes[0, place], profiles[profiles["placement"] == placement], placement)
+        _matrices(axes[0, 2], profiles[profiles["placement"] == "post"])
+        _depths(axes[1, 0], last)
+        _ingredients(axes[1, 1], shares)
+        _hidden(axes[1, 2], excess)
+    return figure
+
+
+def _log(axis: Axes) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _profile(axis: Axes, table: pd.DataFrame, placement: str) -> None:
+    whole = table[(table["without"] == _WHOLE) & (table["matrix"] == "W2") & (table["depth"] == table["depth"].min())]
+    look = looks()
+    for part, rows in whole.groupby("part"):
+        rows, own = rows.sort_values("layer"), next(look)
+        if "predicted" in rows:
+            axis.plot(
+                rows["layer"], rows["predicted"], color=own["color"], linewidth=3, alpha=0.35, label=f"{part}, theory"
+            )
+        axis.errorbar(
+            rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2,
+            **({"markersize": 4} | own | {"linestyle": "none"}), label=f"{part}, E‖∇‖",
+        )  # fmt: skip
+        axis.plot(
+            rows["layer"], rows["norm of mean"], color=own["color"], marker="x", linestyle="none", label=f"{part}, ‖E∇‖"
+        )
+    axis.set(xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$", title=TITLES[placement])
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _log(axis)
+    axis.legend(fontsize=7)
+
+
+def _matrices(axis: Axes, table: pd.DataFrame) -> None:
+    whole = table[
+        (table["without"] == _WHOLE) & (table["part"] == "decoder") & (table["depth"] == table["depth"].min())
+    ]
+    for (matrix, rows), look in zip(whole.groupby("matrix"), looks(), strict=False):
+        rows = rows.sort_values("layer")
+        axis.errorbar(
+            rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2, linewidth=1,
+            **({"markersize": 4} | look), label=matrix,
+        )  # fmt: skip
+    axis.set(xlabel="layer $l$", ylabel="E‖∇‖ of each matrix", title="Post-LN, decoder")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _log(axis)
+    axis.legend(fontsize=7, ncols=2)
+
+
+def _depths(axis: Axes, last: pd.DataFrame) -> None:
+    for (placement, rows), look in zip(last.groupby("placement"), looks(), strict=False):
+        grouped = rows.groupby("depth")["value"]
+        axis.errorbar(
+            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2,
+            **({"markersize": 4} | look), label=TITLES[str(placement)],
+        )  # fmt: skip
+    axis.set(xlabel="layers $L$ of encoder and decoder", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$",
+             title="last decoder layer", xticks=sorted(last["depth"].unique()))  # fmt: skip
+    axis.set_ylim(bottom=0)
+    axis.legend()
+
+
+def _ingredients(axis: Axes, shares: pd.DataFrame) -> None:
+    rows = shares[shares["placement"] == "post"]
+    axis.set(title="Post-LN, decoder: growth a layer", xlabel=r"slope of $\ln\|\partial\mathcal{L}/\partial W^{2,l}\|$")
+    if rows.empty:
+        axis.text(0.5, 0.5, "no ingredient\nwas switched off", ha="center", va="center", transform=axis.transAxes)
+        return
+    first = rows.iloc[0]
+    names = ["all", *("no " + rows["without"])]
+    values = [first["growth with"], *rows["growth"]]
+    errors = [first["sem with"], *rows["sem"]]
+    theory = [first["predicted with"], *rows["predicted"]]
+    places = np.arange(len(names))[::-1]
+    axis.errorbar(
+        values, places, xerr=2 * np.array(errors), fmt="o", color="#d55e00", markersize=4, capsize=2.5, label="models"
+    )
+    axis.plot(theory, places, "d", color="#0072b2", fillstyle="none", markersize=7, label="theory")
+    axis.set_yticks(places, names)
+    axis.axvline(0, color="#777777", linewidth=0.8)
+    axis.legend()
+
+
+def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
+    excess = excess[excess["depth"] == excess["depth"].min()]
+    for (placement, rows), look in zip(excess.groupby("placement"), looks(), strict=False):
+        grouped = rows.groupby("epsilon")["share"]
+        axis.errorbar(
+            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), linewidth=1,
+            **({"markersize": 3} | look), label=TITLES[str(placement)],
+        )  # fmt: skip
+    axis.plot([0.1], [0.125], "*", color="black", markersize=9, label="paper: (0.1, 0.125)")
+    axis.set(xlabel=r"$\epsilon$", ylabel=r"$\delta$: share of tokens beyond $(1+\epsilon)\,$E$\|x\|^2$",
+             title="last hidden state")  # fmt: skip
+    axis.legend()
