@@ -1,6 +1,7 @@
 """Pictures of claims, predictions and samples: data frames in, matplotlib Figures out."""
 
 from figures.concentration import concentration
+from figures.curvature import curvature
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.exponents import local_exponents
@@ -17,6 +18,7 @@ from figures.style import style
 
 __all__ = [
     "concentration",
+    "curvature",
     "distribution",
     "engine_cost",
     "fig3",

@@ -10,7 +10,7 @@ from gradbounds.flags import Flag, Positional
 from gradbounds.recipe import Recipe
 from gradbounds.run_commands import Check, Export, Figures, Merge, Probe, Runs, Watch
 from gradbounds.sweep_command import Sweep
-from gradbounds.translation_commands import Reproduce
+from gradbounds.translation_commands import Hessian, Reproduce
 from theory import Stack
 from theory.placements import COMPOSITIONS
 
@@ -142,6 +142,7 @@ Command = (
     | Annotated[Figures, tyro.conf.subcommand("figures")]
     | Annotated[Probe, tyro.conf.subcommand("probe")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
+    | Annotated[Hessian, tyro.conf.subcommand("hessian")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Merge, tyro.conf.subcommand("merge")]

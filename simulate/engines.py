@@ -89,7 +89,7 @@ class EncoderEngine:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self.streams, self.dtype = engine, engine.streams, engine.dtype
+        self.engine, self.streams, self.dtype = engine, engine.streams, engine.dtype
         self.gradients = GradientNorms()
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
@@ -98,13 +98,47 @@ class EncoderEngine:
         Raises:
             ValueError: as the engine's.
         """
-        return self._engine.map(f"encoder_{name}", d_in, d_out, std, uniform=uniform)
+        return self.engine.map(f"encoder_{name}", d_in, d_out, std, uniform=uniform)
+
+
+class GivenMatrices:
+    """An engine whose maps are matrices that are given, by role and in the order of the layers.
+
+    Args:
+        streams: of what else is random.
+        matrices: (d_in, d_out) each; those of an encoder have roles after `encoder_`.
+    """
+
+    def __init__(self, streams: Streams, matrices: dict[str, list[Tensor]]) -> None:
+        self.streams = streams
+        self.gradients = GradientNorms()
+        self._left = {name: iter(group) for name, group in matrices.items()}
+        self.dtype = next(iter(matrices.values()))[0].dtype
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """There are none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("given matrices are applied, not drawn.")
+
+    def product(self, name: str, rows: Tensor) -> Tensor:
+        """The product with the next matrix of a role."""
+        return rows @ next(self._left[name])
 
 
 def apply_map(
     engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
 ) -> Tensor:
-    """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm."""
+    """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm.
+
+    An engine of given matrices, `GivenMatrices`, has the product itself, differentiable without end.
+    """
+    if isinstance(engine, EncoderEngine) and isinstance(engine.engine, GivenMatrices):
+        return engine.engine.product(f"encoder_{name}", rows)
+    if isinstance(engine, GivenMatrices):
+        return engine.product(name, rows)
     random_map = engine.map(name, rows.shape[-1], d_out, std, uniform=uniform)
     product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
     return product

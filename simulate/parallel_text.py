@@ -68,7 +68,7 @@ def read_pairs(
         target: the file to translate to, line by line.
         vocab: number of ids, the four of `PADDING` .. `END` included.
         units: "words", the most frequent ones, or "bpe", byte-pair encoding learned from both files (sentencepiece).
-        pairs: only the first so many; the vocabulary is theirs too.
+        pairs: only the first so many; the vocabulary is of all.
 
     Raises:
         ValueError: a file is missing, empty or not UTF-8, their lines are not equally many, or the vocabulary is larger
@@ -85,12 +85,12 @@ def read_pairs(
             f"source and target must have equally many lines, got {len(lines[0])} in {str(source)!r} and "
             f"{len(lines[1])} in {str(target)!r}."
         )
-    kept = [(first, second) for first, second in zip(*lines, strict=True) if first.split() and second.split()][:pairs]
+    kept = [(first, second) for first, second in zip(*lines, strict=True) if first.split() and second.split()]
     if not kept:
         raise ValueError(f"source and target must have a line of words in both, got none in {str(source)!r}.")
     encode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
-    sources = tuple(np.array([*encode(first), END]) for first, _ in kept)
-    targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept)
+    sources = tuple(np.array([*encode(first), END]) for first, _ in kept[:pairs])
+    targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
     return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
 

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy"},
     "simulate": {
         "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
-        "sentencepiece",
+        "sentencepiece", "curvlinops",
         "theory.stack",
         "theory.quantities", "theory.placements", "theory.initializations", "theory.weights",
     },

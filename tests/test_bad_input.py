@@ -91,7 +91,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, compare, relax, claims, explain, sweep, check, figures, probe, reproduce, watch, runs, ",
+        "Expected one of {verify, bound, compare, relax, claims, explain, sweep, check, figures, probe, reproduce, ",
     ),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),

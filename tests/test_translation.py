@@ -214,7 +214,7 @@ def test_theory_is_what_models_do(text, fields):
 
 
 def test_ingredients(text):
-    """Each is a field of the model, and named; theory has all but the tied output matrix."""
+    """Each is a field of the model, and named."""
     assert [without(model) for model in ablated(Translation())] == list(INGREDIENTS)
     assert without(Translation()) == "nothing"
     assert stack_of(replace(SMALL, cross=False), 5, 6).source_tokens == 0

@@ -1,0 +1,155 @@
+"""Spectra of Hessians and Gauss-Newton matrices: moments with errors, exponents, and which placement has more."""
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from checks.verdict import Verdict, Word
+from theory.stack import TITLES
+
+MODEL = ["placement", "width", "depth", "seed", "matrix", "block"]
+"""What names one matrix in a table of nodes."""
+
+LEAST_POINTS = 3
+_LEAST_SEEDS = 3
+
+
+def summaries(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per matrix: trace, Frobenius norm and negative mass over probes, and extreme eigenvalues.
+
+    Args:
+        table: columns of `MODEL`, probe, node, weight and dimension: the quadrature of every probe; probe -1 has the
+            two extreme eigenvalues instead, with no weight.
+
+    Returns:
+        Columns of `MODEL`; dimension; trace, frobenius (by Hutchinson's estimate from the same probes), negative (share
+        of the spectrum below −1e-3 of the largest absolute node), each with _sem over probes (NaN for one); smallest
+        and largest, NaN where they were not asked for.
+    """
+    rows = []
+    for key, one in table.groupby(MODEL, sort=False):
+        probes = one[one["probe"] >= 0]
+        extreme = one.loc[one["probe"] < 0, "node"]
+        row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(one["dimension"].iloc[0])}
+        row |= {"smallest": extreme.min(), "largest": extreme.max()}
+        if len(probes):
+            edge = -1e-3 * probes["node"].abs().max()
+            parts = [_moments(probe, edge) for _, probe in probes.groupby("probe")]
+            for name, values in zip(("trace", "square", "negative"), zip(*parts, strict=True), strict=True):
+                row |= {name: float(np.mean(values)), f"{name}_sem": _sem(values)}
+            # The norm is the root of a mean over probes; its error by the delta method.
+            row["frobenius"] = row["square"] ** 0.5
+            row["frobenius_sem"] = 0.5 * row["square_sem"] / row["frobenius"]
+        rows.append(row)
+    return pd.DataFrame(rows).drop(columns=["square", "square_sem"], errors="ignore")
+
+
+def _moments(probe: pd.DataFrame, edge: float) -> tuple[float, float, float]:
+    weight, node, size = probe["weight"], probe["node"], probe["dimension"].iloc[0]
+    return float(size * weight @ node), float(size * weight @ node**2), float(weight[node < edge].sum())
+
+
+def _sem(values: tuple[float, ...]) -> float:
+    return float(stats.sem(values)) if len(values) > 1 else float("nan")
+
+
+def residual_shares(found: pd.DataFrame) -> pd.DataFrame:
+    """Of every Hessian beside its Gauss-Newton matrix: largest eigenvalues and Frobenius norms, as ratios.
+
+    The Hessian is the Gauss-Newton matrix and a residual term, which vanishes as the loss does. Columns of `MODEL` but
+    matrix; eigenvalue and frobenius: Gauss-Newton over Hessian.
+    """
+    keys = [name for name in MODEL if name != "matrix"]
+    whole, part = (found[found["matrix"] == name].set_index(keys) for name in ("hessian", "gauss-newton"))
+    joined = whole.join(part[["largest", "frobenius"]].add_suffix(" of part"), how="inner")
+    return joined.assign(
+        eigenvalue=joined["largest of part"] / joined["largest"], norm=joined["frobenius of part"] / joined["frobenius"]
+    ).reset_index()[[*keys, "eigenvalue", "norm"]]  # fmt: skip
+
+
+def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
+    """Exponents of largest eigenvalue, trace and Frobenius norm in the depth or the width, over seeds.
+
+    Args:
+        found: of `summaries`.
+        against: "depth" or "width".
+
+    Returns:
+        One row per placement, matrix, block, the other size and quantity: exponent, low and high of its 95% interval
+        (least squares over models, Student's t), points. Where fewer than three sizes, or a value that is not positive,
+        there is none.
+    """
+    other = "width" if against == "depth" else "depth"
+    rows = []
+    for key, one in found.groupby(["placement", "matrix", "block", other]):
+        for name in ("largest", "trace", "frobenius"):
+            if name not in one or one[against].nunique() < LEAST_POINTS or not (one[name] > 0).all():
+                continue
+            fit = stats.linregress(np.log(one[against]), np.log(one[name]))
+            half = float(stats.t.ppf(0.975, len(one) - 2)) * fit.stderr
+            rows.append((*key, name, fit.slope, fit.slope - half, fit.slope + half, len(one)))
+    columns = ["placement", "matrix", "block", other, "quantity", "exponent", "low", "high", "points"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def more_curvature(found: pd.DataFrame, about: str) -> list[Verdict]:
+    """H1: at every width and depth, the Hessian's largest eigenvalue of Post-LN over Pre-LN's.
+
+    Args:
+        found: of `summaries`.
+        about: the text, in words.
+    """
+    rows = found[(found["matrix"] == "hessian") & (found["block"] == "all") & (found["largest"] > 0)]
+    verdicts = []
+    for (width, depth), one in rows.groupby(["width", "depth"]):
+        logs = {name: np.log(group["largest"]) for name, group in one.groupby("placement")}
+        if set(logs) != {"post", "pre"} or min(map(len, logs.values())) < _LEAST_SEEDS:
+            continue
+        difference = float(logs["post"].mean() - logs["pre"].mean())
+        test = stats.ttest_ind(logs["post"], logs["pre"], equal_var=False)
+        low, high = test.confidence_interval(0.95)
+        word: Word = "holds" if low > 0 else "fails" if high < 0 else "undecided"
+        verdicts.append(
+            Verdict(
+                claim="H1",
+                part=f"largest eigenvalue, {TITLES['post']} over {TITLES['pre']}, d = {width}, L = {depth}",
+                verdict=word,
+                claimed="above 1",
+                predicted=float("nan"),
+                measured=float(np.exp(difference)),
+                interval=(float(np.exp(low)), float(np.exp(high))),
+                agreement="undecided",
+                setting=f"{depth}-{depth}, d = {width}, {about}, {len(logs['post'])} seeds",
+                note="ratio of geometric means over seeds, interval by Welch's t of the logarithms; no theory of the "
+                "whole spectrum",
+            )  # fmt: skip
+        )
+    return verdicts
+
+
+def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) -> pd.DataFrame:
+    """Spectral densities on a grid, each probe's nodes broadened by a Gaussian.
+
+    Args:
+        table: as for `summaries`.
+        points: of the grid, which is common to all matrices of a width and depth.
+        broadening: its standard deviation, of the range of all nodes.
+
+    Returns:
+        Columns placement, width, depth, matrix, eigenvalue, and density: median, low and high (least and greatest) over
+        probes and seeds, of whole matrices.
+    """
+    frames = []
+    whole = table[(table["probe"] >= 0) & (table["block"] == "all")]
+    for (width, depth, matrix), one in whole.groupby(["width", "depth", "matrix"]):
+        low, high = one["node"].min(), one["node"].max()
+        spread = max(high - low, 1e-12) * broadening
+        grid = np.linspace(low - 4 * spread, high + 4 * spread, points)
+        for placement, models in one.groupby("placement"):
+            curves = np.array([
+                stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
+                for _, probe in models.groupby(["seed", "probe"])
+            ])  # fmt: skip
+            values = {"eigenvalue": grid, "median": np.median(curves, 0), "low": curves.min(0), "high": curves.max(0)}
+            frames.append(pd.DataFrame(values).assign(placement=placement, width=width, depth=depth, matrix=matrix))
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,58 @@
+"""Spectra at initialization: densities on a logarithmic scale, and the largest eigenvalue against depth and width."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from figures.style import looks, style
+from theory.stack import TITLES
+
+_NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
+_FLOOR = 1e-6
+
+
+def curvature(densities: pd.DataFrame, found: pd.DataFrame) -> Figure:
+    """Densities of the largest models, with bands over probes and seeds, and largest eigenvalues of all.
+
+    Args:
+        densities: `checks.curvature.densities`.
+        found: `checks.curvature.summaries`.
+    """
+    largest = densities[densities["width"] == densities["width"].max()]
+    largest = largest[largest["depth"] == largest["depth"].max()]
+    whole = found[(found["block"] == "all") & found["largest"].notna()]
+    with style():
+        figure = Figure(figsize=(10.0, 6.2), layout="constrained", dpi=160)
+        axes = figure.subplots(2, 2)
+        for axis, matrix in zip(axes[0], _NAMES, strict=True):
+            _density(axis, largest[largest["matrix"] == matrix], _NAMES[matrix])
+        for axis, against in zip(axes[1], ("depth", "width"), strict=True):
+            _largest(axis, whole, against)
+    return figure
+
+
+def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
+    for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
+        axis.plot(rows["eigenvalue"], rows["median"], color=look["color"], linestyle=look["linestyle"],
+                  label=TITLES[str(placement)])  # fmt: skip
+        axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=_FLOOR), rows["high"].clip(lower=_FLOOR),
+                          color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
+    size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
+    axis.set(yscale="log", ylim=(_FLOOR, None), xlabel="eigenvalue", ylabel="density", title=title + size)
+    axis.legend(title="median; band: probes and seeds", title_fontsize=8)
+
+
+def _largest(axis: Axes, found: pd.DataFrame, against: str) -> None:
+    other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
+    look = looks()
+    for (placement, matrix), rows in found.groupby(["placement", "matrix"]):
+        rows, own = rows[rows[other] == rows[other].min()], next(look)
+        grouped = rows.groupby(against)["largest"]
+        axis.errorbar(
+            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2, **({"markersize": 4} | own),
+            label=f"{TITLES[str(placement)]}, {_NAMES[str(matrix)]}",
+        )  # fmt: skip
+    sizes = sorted(found[against].unique())
+    axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue", xticks=sizes,
+             title=f"at ${letters[other]} = {found[other].min()}$, ± 2 s.e. over seeds")  # fmt: skip
+    axis.legend(fontsize=7)

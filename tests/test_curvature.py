@@ -1,0 +1,292 @@
+"""Spectra: Lanczos against the exact Hessian in float64, what breaks down, how data are cut, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from parallel import write
+from torch import nn
+
+from checks.curvature import curvature_exponents, densities, more_curvature, residual_shares, summaries
+from gradbounds.cli import main
+from simulate import curvature
+from simulate.curvature import (
+    MATRICES,
+    Problem,
+    extreme_eigenvalues,
+    module_problem,
+    operator,
+    probe_spectrum,
+    stack_problem,
+    translation_problem,
+)  # fmt: skip
+from simulate.lanczos import quadrature
+from simulate.parallel_text import read_pairs
+from simulate.translator import Translation
+from tests.probed_modules import one_module
+from theory import Stack
+from theory.curvature import last_block_trace
+
+pytest.importorskip("curvlinops")
+# curvlinops' functional calls warn of torch's own deprecations.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+SMALL = Translation(width=8, depth=2, heads=2, ffn_width=8, vocab=20, dropout=0.0)
+
+
+def exact(problem, patterns=("*",)):
+    """The Hessian by a second derivative of the summed loss of all pieces, row by row."""
+    parameters = problem.parameters(patterns)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        loss = sum(problem.loss(problem.model(inputs), labels) for inputs, labels in problem.data)
+        flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters, create_graph=True)])
+        rows = [torch.cat([g.flatten() for g in torch.autograd.grad(one, parameters, retain_graph=True,
+                allow_unused=True, materialize_grads=True)]) for one in flat]  # fmt: skip
+    return torch.stack(rows)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return read_pairs(*write(tmp_path_factory.mktemp("text")), vocab=20, pairs=11)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_the_exact_hessian(placement):
+    """D = 8, L = 4, n = 4, V = 16 in float64: extremes to 1e-6, mass, the trace within its error over probes."""
+    problem = stack_problem(Stack(placement=placement, width=8, depth=4, tokens=4, vocab=16), seed=3)
+    hessian = exact(problem)
+    values = torch.linalg.eigvalsh(hessian).numpy()
+    assert extreme_eigenvalues(problem, "hessian", seed=0, tolerance=0) == pytest.approx(values[[0, -1]], rel=1e-6)
+    probes = [probe_spectrum(problem, "hessian", steps=10, seed=seed) for seed in range(12)]
+    assert all(abs(one.weights.sum() - 1) < 1e-6 for one in probes)
+    for power, target in ((1, hessian.trace()), (2, hessian.square().sum())):
+        found = [one.moment(power) for one in probes]
+        # 5 standard errors: false alarm 1e-4 with 12 probes.
+        assert abs(np.mean(found) - float(target)) < 5 * np.std(found, ddof=1) / 12**0.5
+
+
+def test_all_steps_are_the_whole_spectrum():
+    """As many steps as dimensions give v's own components on every eigenvector, and a mass below any value."""
+    problem = stack_problem(Stack(width=4, depth=1, tokens=2, vocab=3), seed=0)
+    values, vectors = torch.linalg.eigh(exact(problem))
+    found = probe_spectrum(problem, "hessian", steps=1000, seed=5)
+    signs = torch.randint(2, (len(values),), generator=torch.Generator().manual_seed(5)).double() * 2 - 1
+    weights = (vectors.T @ signs).square() / len(values)
+    for value in (-0.1, 0.05, 0.3):
+        assert found.mass_below(value) == pytest.approx(float(weights[values < value].sum()), abs=1e-5)
+
+
+def test_breakdown_and_repeated_eigenvalues():
+    """Three different eigenvalues, each many times: three steps, exact nodes and weights; zero; without storage."""
+    values = torch.tensor([2.0] * 40 + [-1.0] * 30 + [5.0] * 30, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(100, 100, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))[
+        0
+    ]
+    matrix = rotation @ torch.diag(values) @ rotation.T
+    probe = torch.randn(100, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for reorthogonalize in (True, False):
+        found = quadrature(lambda v: matrix @ v, probe, 50, reorthogonalize=reorthogonalize)
+        heavy = found.weights > 1e-10
+        np.testing.assert_allclose(found.nodes[heavy], [-1.0, 2.0, 5.0], rtol=1e-9)
+    shares = (rotation.T @ (probe / probe.norm())).square()
+    expected = [float(shares[values == value].sum()) for value in (-1.0, 2.0, 5.0)]
+    np.testing.assert_allclose(found.weights[heavy], expected, rtol=1e-9)
+    nothing = quadrature(torch.zeros_like, probe, 10)
+    assert (nothing.nodes.tolist(), nothing.weights.tolist()) == ([0.0], [1.0])
+    with pytest.raises(ValueError, match="^probe must not be 0"):
+        quadrature(torch.zeros_like, torch.zeros(3), 2)
+
+
+def test_lost_orthogonality_is_seen():
+    """Without storage converged eigenvalues come back as copies; with it there are none."""
+    values = torch.cat([torch.linspace(0, 1, 190, dtype=torch.float64), torch.tensor([50.0, 100.0]).double()])
+    probe = torch.ones_like(values)
+    kept, lost = (quadrature(lambda v: values * v, probe, 100, reorthogonalize=r) for r in (True, False))
+    assert [(one.nodes > 10).sum() for one in (kept,)] == [2]
+    assert (lost.nodes > 10).sum() > 2
+    assert kept.weights[kept.nodes > 10].sum() == pytest.approx(lost.weights[lost.nodes > 10].sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_how_data_are_cut_does_not_matter(text, matrix):
+    """One piece, or pieces of unequal numbers of pairs and labels; a mean of means is not that."""
+    one, many = (translation_problem(SMALL, text, seed=2, piece=piece, dtype=torch.float64) for piece in (100, 4))
+    assert len({len(labels) for _, labels in many.data}) > 1
+    first, second = (probe_spectrum(problem, matrix, steps=8, seed=0) for problem in (one, many))
+    np.testing.assert_allclose(first.nodes, second.nodes, rtol=1e-8)
+    np.testing.assert_allclose(first.weights, second.weights, rtol=1e-6)
+
+
+def test_a_translation_model(text, monkeypatch):
+    """Hessian and Gauss-Newton matrix of a model with norms' weights, against autograd; a block is on the diagonal.
+
+    With torch's fused LayerNorm the product is another, and not symmetric.
+    """
+    problem = translation_problem(SMALL, text, seed=2, dtype=torch.float64)
+    hessian = exact(problem, ("*encoder.0*",))
+    vector = torch.randn(len(hessian), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def product():
+        return curvature._product(operator(problem, "hessian", ("*encoder.0*",)), vector)
+
+    torch.testing.assert_close(product(), hessian @ vector, rtol=1e-7, atol=1e-10)
+    assert curvature.asymmetry(problem, "hessian") < 1e-12
+    part = operator(problem, "gauss-newton")
+    quadratic = [float(v @ curvature._product(part, v)) for v in torch.randn(3, part.shape[1], dtype=torch.float64)]
+    assert min(quadratic) > 0, "it has no negative eigenvalue"
+    monkeypatch.setattr(curvature, "_layer_norm", torch.nn.functional.layer_norm)
+    assert (product() - hessian @ vector).abs().max() > 0.01
+    assert curvature.asymmetry(problem, "hessian") > 1e-6
+
+
+def test_a_probed_module():
+    """The module of a factory: extremes of its Hessian against autograd's."""
+    problem = module_problem(one_module, 4, 2, seed=1)
+    values = torch.linalg.eigvalsh(exact(problem).double()).numpy()
+    found = extreme_eigenvalues(problem, "hessian", seed=0, tolerance=1e-6)
+    assert found == pytest.approx(values[[0, -1]], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("placement", "depth"), [("post", 2), ("post", 4), ("pre", 4)])
+def test_the_last_blocks_trace(placement, depth):
+    """The derived trace at d = 48 beside 40 networks: within 4 standard errors (6e-5); half of it is seen."""
+    stack = Stack(placement=placement, width=48, depth=depth, tokens=3, vocab=12)
+    traces = []
+    for seed in range(40):
+        problem = stack_problem(stack, seed=seed, dtype=torch.float32)
+        found = [probe_spectrum(problem, "gauss-newton", steps=1, seed=k, patterns=(f"W2_{depth}",)) for k in range(3)]
+        traces.append(np.mean([one.moment(1) for one in found]))
+    mean, sem = np.mean(traces), np.std(traces, ddof=1) / len(traces) ** 0.5
+    assert abs(mean - last_block_trace(stack)) < 4 * sem
+    assert abs(mean - last_block_trace(stack) / 2) > 4 * sem
+    with pytest.raises(ValueError, match="^stack must have one stream, a norm before the output"):
+        last_block_trace(replace(stack, placement="unnormed"))
+
+
+class _Fused(nn.Module):
+    """Its backward pass is once differentiable."""
+
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.Once.apply(self.linear(inputs["x"]))
+
+
+class _Sum(nn.Module):
+    reduction = "sum"
+
+    def forward(self, output, _):
+        return output.square().sum()
+
+
+def test_what_has_no_hessian_is_refused(text):
+    fused = Problem(_Fused(), _Sum(), [({"x": torch.ones(2, 3)}, torch.zeros(1))])
+    with pytest.raises(ValueError, match="^model must have second derivatives"):
+        probe_spectrum(fused, "hessian", steps=2, seed=0)
+    problem = translation_problem(SMALL, text, seed=0)
+    with torch.no_grad():
+        next(problem.model.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="^operator must give finite products"):
+        probe_spectrum(problem, "hessian", steps=2, seed=0)
+    with pytest.raises(ValueError, match="^patterns must match a parameter of translator"):
+        probe_spectrum(problem, "hessian", steps=2, seed=0, patterns=("nothing*",))
+    with pytest.raises(ValueError, match="^dropout, attention_dropout must be 0"):
+        stack_problem(Stack(dropout=0.1), seed=0)
+
+
+def spectrum(placement, depth, seed, largest, width=16, matrix="hessian"):
+    rows = [(-1, -largest / 2, np.nan), (-1, largest, np.nan)]
+    rows += [(probe, node * largest, 1 / 3) for probe in (0, 1) for node in (-0.5, 0.1 + 0.1 * probe, 1.0)]
+    frame = pd.DataFrame(rows, columns=["probe", "node", "weight"])
+    return frame.assign(
+        placement=placement, width=width, depth=depth, seed=seed, matrix=matrix, block="all", dimension=30
+    )
+
+
+def synthetic(ratio, spread=0.05, exponent=1.0):
+    draw, frames = np.random.default_rng(0), []
+    for depth in (2, 4, 8):
+        for seed in range(4):
+            for placement in ("post", "pre"):
+                size = (ratio if placement == "post" else 1.0) * depth**exponent * np.exp(spread * draw.normal())
+                frames.append(spectrum(placement, depth, seed, size))
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_verdicts_and_exponents():
+    for ratio, word in ((2.0, "holds"), (0.5, "fails"), (1.0, "undecided")):
+        found = more_curvature(summaries(synthetic(ratio)), "a text")
+        assert [v.verdict for v in found] == [word] * 3
+    assert not more_curvature(summaries(synthetic(2.0).query("seed < 2")), "a text"), "two seeds have no interval"
+    fits = curvature_exponents(summaries(synthetic(2.0, exponent=1.5)), "depth")
+    assert fits.loc[fits["quantity"] == "largest", "exponent"].to_numpy() == pytest.approx(1.5, abs=0.1)
+    assert curvature_exponents(summaries(synthetic(2.0)), "width").empty
+
+
+def test_summaries():
+    """Trace, norm and negative mass by hand; Gauss-Newton's part; a density of mass 1."""
+    table = pd.concat([spectrum("post", 2, 0, 6.0), spectrum("post", 2, 0, 3.0, matrix="gauss-newton")])
+    row = summaries(table).iloc[0]
+    probes = [30 * 6 * (-0.5 + 0.1 + 0.1 * k + 1.0) / 3 for k in (0, 1)]
+    assert row["trace"] == pytest.approx(np.mean(probes))
+    assert row["trace_sem"] == pytest.approx(abs(probes[1] - probes[0]) / 2)
+    assert row["negative"] == pytest.approx(1 / 3)
+    assert (row["smallest"], row["largest"]) == (-3.0, 6.0)
+    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
+    assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
+    assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
+    curve = densities(table).query("matrix == 'hessian'")
+    assert np.trapezoid(curve["median"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
+
+
+def command(folder, out, *more):
+    files = write(folder)
+    sizes = "--width 8 --depth 1 --heads 2 --vocab 20 --pairs 8 --steps 3 --probes 2 --seeds 1".split()
+    return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
+
+
+def test_the_command(tmp_path, capsys):
+    """A table, a figure, and a second time nothing is computed; blocks have spectra too."""
+    more = ["--blocks", "--placement", "post", "--probes", "1"]
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    said = capsys.readouterr().out
+    assert "Post-LN d = 8, L = 1, seed 0, hessian" in said
+    assert "Gauss-Newton over Hessian" in said
+    table = pd.read_csv(tmp_path / "run" / "spectra.csv")
+    assert set(table["block"]) == {
+        "all", "embeddings", "attention", "feed-forward", "norms", "encoder", "decoder", "encoder 1", "decoder 1",
+    }  # fmt: skip
+    weights = table[table["probe"] >= 0].groupby(["placement", "matrix", "block", "probe"])["weight"].sum()
+    np.testing.assert_allclose(weights, 1.0, atol=1e-6)
+    assert (tmp_path / "run" / "curvature.png").stat().st_size > 30_000
+    made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
+    assert len(made) == 2 * (1 + 9)
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+
+
+def test_dry_run_and_bad_input(tmp_path, capsys):
+    assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
+    assert "12 spectra, at most 36 products over 8 pairs" in capsys.readouterr().out
+    for flags, message in (
+        (["--steps", "0"], "steps must be an integer of at least 1, got 0"),
+        (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
+        (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
+    ):
+        assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
