@@ -11,6 +11,7 @@ from scipy import stats
 from simulate.parallel_text import END, ParallelText
 from simulate.translator import Translation
 from theory import Stack
+from theory.concentration import excess_probability
 from theory.pairs import Pair, predict_minibatch
 
 INGREDIENTS: dict[str, dict[str, Any]] = {
@@ -161,11 +162,20 @@ def ablated(translation: Translation) -> list[Translation]:
 
 
 def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:
-    """δ(ε) of the last hidden states of whole models: columns placement, initialization, depth, .., epsilon, share."""
+    """δ(ε) of the last hidden states of whole models, beside the exact law of one token of the simplified model.
+
+    Returns:
+        Columns placement, initialization, depth, width, seed, epsilon, share, predicted.
+    """
     rows = frame[frame["statistic"].str.startswith("excess ") & (frame["without"] == WHOLE)]
     epsilon = rows["statistic"].str.removeprefix("excess ").astype(float)
     kept = ["placement", "initialization", "depth", "width", "seed"]
-    return rows[kept].assign(epsilon=epsilon, share=rows["value"]).sort_values([*kept, "epsilon"])
+    table = rows[kept].assign(epsilon=epsilon, share=rows["value"]).sort_values([*kept, "epsilon"])
+    laws = []
+    for (placement, depth, width), one in table.groupby(["placement", "depth", "width"]):
+        stack = Stack(placement=placement, depth=int(depth), width=int(width), tokens=1)
+        laws.append(pd.Series(excess_probability(stack, one["epsilon"].to_numpy()), index=one.index))
+    return table.assign(predicted=pd.concat(laws) if laws else pd.Series(dtype=float))
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float, float]:

@@ -74,7 +74,9 @@ def _matrices(axis: Axes, table: pd.DataFrame) -> None:
             rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2, linewidth=1,
             **({"markersize": 4} | look), label=matrix,
         )  # fmt: skip
-    axis.set(xlabel="layer $l$", ylabel="E‖∇‖ of each matrix", title="Post-LN, decoder")
+        if "predicted" in rows:
+            axis.plot(rows["layer"], rows["predicted"], color=look["color"], linewidth=4, alpha=0.2)
+    axis.set(xlabel="layer $l$", ylabel="E‖∇‖ of each matrix", title="Post-LN, decoder; bands: theory")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _log(axis)
     axis.legend(fontsize=7, ncols=2)
@@ -122,6 +124,10 @@ def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
             grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), linewidth=1,
             **({"markersize": 3} | look), label=TITLES[str(placement)],
         )  # fmt: skip
+        law = rows.groupby("epsilon")["predicted"].first()
+        axis.plot(
+            law.index, law, color=look["color"], linewidth=3, alpha=0.3, label=f"{TITLES[str(placement)]}, one token"
+        )
     axis.plot([0.1], [0.125], "*", color="black", markersize=9, label="paper: (0.1, 0.125)")
     axis.set(xlabel=r"$\epsilon$", ylabel=r"$\delta$: share of tokens beyond $(1+\epsilon)\,$E$\|x\|^2$",
              title="last hidden state")  # fmt: skip

@@ -49,12 +49,12 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         softmaxed = _patterns(stack, kernel, kernel, allowed, generator, tied=tied)
-        out, pattern, attended = attend(stack, "W", kernel, softmaxed, generator)
+        out, pattern, attended = _attend(stack, "W", kernel, softmaxed, generator)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head, below, energies = attended(gradient)
             if queries:
-                more, *of_queries = query_path(stack, "W", (kernel, kernel), (softmaxed, pattern), head, overlaps)
+                more, *of_queries = _query_path(stack, "W", (kernel, kernel), (softmaxed, pattern), head, overlaps)
                 energies, below = energies | more, below + sum(of_queries)
             return below, energies
 
@@ -68,14 +68,14 @@ def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Ge
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         softmaxed = _patterns(stack, kernel, memory.kernel, memory.attention, generator)
-        out, pattern, attended = attend(stack, "X", memory.kernel, softmaxed, generator)
+        out, pattern, attended = _attend(stack, "X", memory.kernel, softmaxed, generator)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head, to_memory, energies = attended(gradient)
             below = 0.0 * kernel
             if stack.query_key_scale:
                 kernels, patterns = (kernel, memory.kernel), (softmaxed, pattern)
-                more, below, of_keys = query_path(stack, "X", kernels, patterns, head, overlaps)
+                more, below, of_keys = _query_path(stack, "X", kernels, patterns, head, overlaps)
                 energies, to_memory = energies | more, to_memory + of_keys
             memory.receive(to_memory)
             return below, energies
@@ -85,7 +85,7 @@ def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Ge
     return branch
 
 
-def attend(
+def _attend(
     stack: Stack, kind: str, keys: Array, softmaxed: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, Energies]]]:
     """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
@@ -102,7 +102,7 @@ def attend(
         the patterns, to that of the attended tokens, and the energies of W^V and W^O.
     """
     value_gain = gain(stack, kind + "V")
-    projection_gain = 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
+    projection_gain = _head_gain(stack, kind)
     pattern = _dropped(stack, softmaxed, generator)
     out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
 
@@ -117,7 +117,7 @@ def attend(
     return out * projection_gain, pattern, back
 
 
-def query_path(
+def _query_path(
     stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: tuple[Array, Array], head: Array,
     removed: Overlaps,
 ) -> tuple[Energies, Array, Array]:  # fmt: skip
@@ -130,7 +130,7 @@ def query_path(
     asking, asked = (kernel[..., None, :, :] for kernel in kernels)
     values = gain(stack, kind + "V") * asked
     if removed is not None:
-        scale = (head_gain(stack, kind) / stack.heads) ** 2
+        scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
     to_queries, to_keys = _query_key(*patterns, (asking, asked), values, head, removed)
     linear = stack.attention_scale == "linear"
@@ -147,7 +147,7 @@ def query_path(
     return energies, through * to_queries.sum(-3), through * to_keys.sum(-3)
 
 
-def head_gain(stack: Stack, kind: str) -> float:
+def _head_gain(stack: Stack, kind: str) -> float:
     """Gain of the matrix after attention."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
 

@@ -20,8 +20,11 @@ def summary(out: Path) -> dict[str, Any]:
     """What a run found: W2's norms beside theory, and the growth of the decoder without each ingredient."""
     frame = pd.read_csv(out / "fig3.csv", keep_default_na=False)
     about = json.loads((out / "about.json").read_text())
-    table = profiles(frame).query("matrix == 'W2'")
-    table = table[table["depth"] == table["depth"].min()]
+    every = profiles(frame)
+    every = every[every["depth"] == every["depth"].min()]
+    table = every[every["matrix"] == "W2"]
+    whole = every.query("without == 'nothing' and initialization == 'xavier'")
+    off = (whole["mean norm"] / whole["predicted"] - 1).abs().groupby(whole["matrix"]).max()
     found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
     found["W2"] = {
         f"{placement}, {initialization}, {part}, without {missing}": {
@@ -32,6 +35,7 @@ def summary(out: Path) -> dict[str, Any]:
             ["placement", "initialization", "part", "without"]
         )
     }  # fmt: skip
+    found["largest deviation of whole models"] = {matrix: round(value, 3) for matrix, value in off.items()}
     last = last_norms(frame).query("initialization == 'xavier'").groupby(["placement", "depth"])["value"].mean()
     found["last W2"] = {f"{placement}, L = {depth}": round(value, 4) for (placement, depth), value in last.items()}
     grown = growth(frame)
