@@ -56,8 +56,8 @@ def _sem(values: tuple[float, ...]) -> float:
 def residual_shares(found: pd.DataFrame) -> pd.DataFrame:
     """Of every Hessian beside its Gauss-Newton matrix: largest eigenvalues and Frobenius norms, as ratios.
 
-    The Hessian is the Gauss-Newton matrix and a residual term, which vanishes as the loss does. Columns of `MODEL` but
-    matrix; eigenvalue and frobenius: Gauss-Newton over Hessian.
+    The Hessian is the Gauss-Newton matrix and a residual term, which is linear in the loss's slope at the logits.
+    Columns of `MODEL` but matrix; eigenvalue and frobenius: Gauss-Newton over Hessian.
     """
     keys = [name for name in MODEL if name != "matrix"]
     whole, part = (found[found["matrix"] == name].set_index(keys) for name in ("hessian", "gauss-newton"))

@@ -25,16 +25,25 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
 }
 """What can be switched off, and how."""
 
+LEAST_PAIRS = 4
+"""Fewer pairs make no group to predict."""
+
 WHOLE = "nothing"
 """The name of a model with all its ingredients."""
 
 
-def without(translation: Translation) -> str:
-    """Which ingredient a model lacks, `WHOLE` if none."""
-    missing = [
-        name for name, fields in INGREDIENTS.items() if all(getattr(translation, k) == v for k, v in fields.items())
-    ]
+def without(translation: Translation, base: Translation) -> str:
+    """Which ingredient of a base model a model lacks, `WHOLE` if none."""
+    missing = [name for name in _ingredients(base) if _lacks(translation, name)]
     return ", ".join(missing) or WHOLE
+
+
+def _lacks(translation: Translation, name: str) -> bool:
+    return all(getattr(translation, field) == value for field, value in INGREDIENTS[name].items())
+
+
+def _ingredients(base: Translation) -> list[str]:
+    return [name for name in INGREDIENTS if not _lacks(base, name)]
 
 
 def stack_of(translation: Translation, target_length: int, source_length: int) -> Stack:
@@ -151,14 +160,14 @@ def last_norms(frame: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["statistic"] == "mean norm") & (rows["without"] == WHOLE)]
 
 
-def labelled(found: pd.DataFrame, translation: Translation, seed: int) -> pd.DataFrame:
-    """Rows of one model with its fields, its seed, and what it lacks."""
-    return found.assign(**asdict(translation), seed=seed, without=without(translation))
+def labelled(found: pd.DataFrame, translation: Translation, seed: int, base: Translation) -> pd.DataFrame:
+    """Rows of one model with its fields, its seed, and what it lacks of a base model."""
+    return found.assign(**asdict(translation), seed=seed, without=without(translation, base))
 
 
-def ablated(translation: Translation) -> list[Translation]:
-    """The model without each of its ingredients."""
-    return [replace(translation, **fields) for fields in INGREDIENTS.values()]
+def ablated(base: Translation) -> list[Translation]:
+    """The model without each of the ingredients that it has."""
+    return [replace(base, **INGREDIENTS[name]) for name in _ingredients(base)]
 
 
 def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:

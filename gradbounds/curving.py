@@ -22,9 +22,10 @@ from gradbounds.kept import kept
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from simulate.cell import check_device
-from simulate.curvature import MATRICES, Matrix, Problem, extreme_eigenvalues, probe_spectrum, translation_problem
+from simulate.curvature import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum
 from simulate.files import write_whole
 from simulate.parallel_text import ParallelText
+from simulate.problems import Problem, translation_problem
 from simulate.sample import check_count
 from simulate.translator import Translation
 from theory.stack import TITLES
@@ -93,8 +94,8 @@ def spectra(request: Request, text: ParallelText, out: Path, *, dry_run: bool, a
     """
     if accept:
         check_checkout()
-    for name in ("seeds", "steps", "probes"):
-        check_count(name, getattr(request, name), 1)
+    for name, least in (("seeds", 1), ("steps", 2), ("probes", 1)):  # a norm is a moment of two steps
+        check_count(name, getattr(request, name), least)
     check_device(request.device)
     jobs = list(request.jobs())
     if dry_run:

@@ -14,6 +14,7 @@ import pandas as pd
 from checks.results import results
 from checks.section34 import section_3_4
 from checks.translation import (
+    LEAST_PAIRS,
     ablated,
     excess_shares,
     growth,
@@ -46,7 +47,7 @@ class Request:
     Attributes:
         models: placements and initializations at the least depth, whole.
         depths: of the last layer's gradient.
-        batches: mini-batches of the models of the least depth; the others have one.
+        batches: mini-batches of the whole models of the least depth; the others have one.
         batch_tokens: target tokens of a mini-batch.
         seeds: models of each kind.
         seed: of the first.
@@ -73,7 +74,7 @@ class Request:
             for one in self.models if one.initialization == first
         ]  # fmt: skip
         # Where branches are weak, a tied output matrix is what theory lacks.
-        asked += [(replace(one, tied=False), 1) for one in self.models if one.initialization != first]
+        asked += [(replace(one, tied=False), 1) for one in self.models if one.initialization != first and one.tied]
         if self.ingredients:
             asked += [(one, 1) for model in self.models if model.initialization == first for one in ablated(model)]
         seeds = range(self.seed, self.seed + self.seeds)
@@ -94,6 +95,11 @@ def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool,
     for name in ("batches", "batch_tokens", "seeds"):
         check_count(name, getattr(request, name), 1)
     check_device(request.device)
+    if len(text) < LEAST_PAIRS or min(request.depths) < 2:
+        raise ValueError(
+            f"pairs must be at least {LEAST_PAIRS}, and depth at least 2 for a growth over layers, got {len(text)} "
+            f"pairs and depth {min(request.depths)}."
+        )
     jobs = request.jobs()
     if dry_run:
         model = max(jobs, key=lambda job: job[0].depth)[0]
@@ -151,16 +157,16 @@ def _measured(
         }
         rows, new = kept(out, key, partial(measure, model, text, **how))
         fresh += new
-        frames.append(labelled(rows, model, seed))
+        frames.append(labelled(rows, model, seed, request.models[0]))
         size = float(rows.loc[rows["statistic"] == "effective pairs", "value"].iloc[0])
         left = (time.perf_counter() - start) * (len(jobs) - number - 1) / fresh if fresh else 0.0
         print(f"measured {number + 1} of {len(jobs)} models, {duration(left)} left", file=sys.stderr, flush=True)
     least = min(request.depths)
     models = list(dict.fromkeys(model for model, _, _ in jobs if model.depth == least))
     for number, model in enumerate(models, start=1):
-        key = {"predicted": asdict(model), "size": round(size)} | wanted
+        key = {"predicted": asdict(model), "size": round(size), "rule": 2} | wanted
         rows, _ = kept(out, key, partial(predicted, model, text, effective_pairs=round(size)))
-        frames.append(labelled(rows, model, request.seed))
+        frames.append(labelled(rows, model, request.seed, request.models[0]))
         print(f"predicted {number} of {len(models)} models", file=sys.stderr, flush=True)
     return pd.concat(frames, ignore_index=True)
 

@@ -27,7 +27,7 @@ class ParallelText:
         targets: of every pair a begin, the ids of the target, and an end: inputs are all but the last, labels all but
             the first.
         vocab: number of ids.
-        digest: SHA-256 of both files.
+        digest: SHA-256 of both files and the kind of units.
         names: of the files, for people.
     """
 
@@ -41,7 +41,7 @@ class ParallelText:
         return len(self.sources)
 
     def batches(self, tokens: int, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-        """Pairs in random order, in mini-batches of at most so many target tokens, without end.
+        """Pairs in random order, in mini-batches of at most so many target tokens (or one longer pair), without end.
 
         Files may be ordered by length: a mini-batch is of random pairs, as one of a shuffled text is.
         """
@@ -79,7 +79,8 @@ def read_pairs(
     if units not in get_args(Units):
         raise ValueError(f"units must be {' or '.join(map(repr, get_args(Units)))}, got {units!r}.")
     raw = [_read(name, path) for name, path in (("source", source), ("target", target))]
-    lines = [text.decode("utf-8").splitlines() for text in raw]
+    # Other separators, as U+2028, are part of a line: files are aligned by newlines.
+    lines = [text.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n") for text in raw]
     if len(lines[0]) != len(lines[1]):
         raise ValueError(
             f"source and target must have equally many lines, got {len(lines[0])} in {str(source)!r} and "
@@ -91,7 +92,7 @@ def read_pairs(
     encode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
     sources = tuple(np.array([*encode(first), END]) for first, _ in kept[:pairs])
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
-    digest = hashlib.sha256(b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
+    digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
     return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
 
 

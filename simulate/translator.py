@@ -68,7 +68,7 @@ class Translation:
                 continue
             if isinstance(field.default, int) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{field.name} must be an integer of at least 1, got {value!r}.")
-            if isinstance(field.default, float) and not 0 <= value < 1:
+            if isinstance(field.default, float) and not (isinstance(value, int | float) and 0 <= value < 1):
                 raise ValueError(f"{field.name} must be a number in [0, 1), got {value!r}.")
         if self.width % self.heads or self.width % 2:
             raise ValueError(f"width must be even and a multiple of heads = {self.heads}, got {self.width}.")

@@ -28,10 +28,10 @@ def models(placement, *, growths, last, excess=0.05, spread=0.02, depths=(6, 8, 
                     norm = norm * np.exp(spread * draw.standard_normal(depth))
                     rows += [(part, layer, "W2", "mean norm", value) for layer, value in zip(layers, norm, strict=True)]
                 rows.append(("decoder", depth, "", "excess 0.1", excess * np.exp(spread * draw.standard_normal())))
-                frames.append(labelled(frame_of(rows), model, seed))
+                frames.append(labelled(frame_of(rows), model, seed, Translation()))
         rows = [(part, layer, "W2", "predicted", last * np.exp(theory * (layer - 6))) for layer in LAYERS
                 for part in ("encoder", "decoder")]  # fmt: skip
-        frames.append(labelled(frame_of(rows), Translation(placement=placement, **fields), 0))
+        frames.append(labelled(frame_of(rows), Translation(placement=placement, **fields), 0, Translation()))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -122,7 +122,7 @@ def test_the_command(files, tmp_path, capsys):
 
 def test_dry_run(files, tmp_path, capsys):
     assert main(command(files, tmp_path / "run", "--dry-run")) == 0
-    assert "16 models, 24 mini-batches of 150 target tokens" in capsys.readouterr().out
+    assert "20 models, 28 mini-batches of 150 target tokens" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
 
@@ -133,6 +133,8 @@ def test_dry_run(files, tmp_path, capsys):
     (["--device", "cuda:99"], "device must be "),
     (["--target", "nothing.txt"], "target must be a readable file, got 'nothing.txt'"),
     (["--depth", "0"], "depth must be an integer of at least 1"),
+    (["--depth", "1"], "depth at least 2 for a growth over layers, got 200 pairs and depth 1"),
+    (["--pairs", "3"], "pairs must be at least 4, and depth at least 2 for a growth over layers, got 3 pairs"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(files, tmp_path, capsys, flags, message):
     assert main(command(files, tmp_path / "run", *flags)) == 2

@@ -69,6 +69,14 @@ def test_bad_texts(tmp_path, content, arguments, message):
     assert "\n" not in str(caught.value)
 
 
+def test_lines_end_with_newlines_alone(tmp_path):
+    """Unicode has more separators, which may stand within a sentence; Windows writes two characters."""
+    (tmp_path / "a.src").write_bytes("ein haus\u2028gross\r\nzwei\r\n".encode())
+    (tmp_path / "a.tgt").write_bytes(b"a house\nb house\x0c\n")
+    text = read_pairs(tmp_path / "a.src", tmp_path / "a.tgt", vocab=11)
+    assert [len(ids) for ids in text.sources] == [4, 2]
+
+
 def test_a_missing_file(tmp_path):
     with pytest.raises(ValueError, match="^target must be a readable file, got '.*none': No such file"):
         read_pairs(write(tmp_path)[0], tmp_path / "none", vocab=10)
@@ -187,7 +195,13 @@ def test_minibatches_beyond_a_group():
     limit = predict_minibatch(stack, pairs, size=1e12, groups=2, patterns=1)["grad_sq_W2"]
     one = predict_minibatch(stack, pairs, size=1, groups=2, patterns=1)["grad_sq_W2"]
     np.testing.assert_allclose(four["grad_sq_W2"], limit + (one - limit) / 4, rtol=1e-9)
-    with pytest.raises(ValueError, match=r"^pairs must be at least 4 \* groups = 12, got 8"):
+    ragged = [Pair(np.arange(3), *(draw.integers(5, size=(2, n)))) for n in (3, 3, 20, 20)]
+    size = 46**2 / (2 * 9 + 2 * 400)
+    together = predict_group(stack, ragged, draw, patterns=1)["grad_sq_W2"]
+    np.testing.assert_allclose(
+        predict_minibatch(stack, ragged, size=size, groups=1, patterns=1)["grad_sq_W2"], together
+    )
+    with pytest.raises(ValueError, match=r"^pairs must be at least 4 \* groups = 12, and groups at least 1, got 8"):
         predict_minibatch(stack, pairs, size=4, groups=3)
 
 
@@ -215,12 +229,15 @@ def test_theory_is_what_models_do(text, fields):
 
 def test_ingredients(text):
     """Each is a field of the model, and named."""
-    assert [without(model) for model in ablated(Translation())] == list(INGREDIENTS)
-    assert without(Translation()) == "nothing"
+    assert [without(model, Translation()) for model in ablated(Translation())] == list(INGREDIENTS)
+    assert without(Translation(), Translation()) == "nothing"
+    # What a base model has not, none of its relatives lacks.
+    assert without(SMALL, SMALL) == "nothing"
+    assert [without(model, SMALL) for model in ablated(SMALL)] == [name for name in INGREDIENTS if name != "dropout"]
     assert stack_of(replace(SMALL, cross=False), 5, 6).source_tokens == 0
     assert stack_of(replace(SMALL, causal=False), 5, 6).mask == "none"
     assert stack_of(replace(SMALL, initialization="pytorch"), 5, 6).query_key_scale == pytest.approx(0.5**0.5)
     found = predicted(SMALL, text, effective_pairs=10.0, groups=1, patterns=1)
-    frame = labelled(found, replace(SMALL, dropout=0.1, smoothing=0.0), 4)
+    frame = labelled(found, replace(SMALL, smoothing=0.0), 4, SMALL)
     assert set(frame["without"]) == {"label smoothing"}
     assert set(frame["seed"]) == {4}

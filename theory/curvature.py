@@ -23,15 +23,17 @@ def last_block_trace(stack: Stack) -> float:
     all positions.
 
     Raises:
-        ValueError: there is no norm before the output, or only the last position counts.
+        ValueError: there is no norm before the output, or one on branches, or a field that the derivation leaves out.
 
     >>> round(last_block_trace(Stack(width=512, vocab=16)), 1)  # d/3, times what the softmax leaves
     147.5
     """
-    if not stack.composition.normalized_output or stack.composition.second_stream or stack.loss_on == "last":
+    composition = stack.composition
+    known = composition.normalized_output and not composition.second_stream and not composition.output_norm
+    if not known or {"normalization", "loss_on", "embeddings", "dropout", "attention_dropout"} & set(stack.relaxed):
         raise ValueError(
-            "stack must have one stream, a norm before the output, and a loss on all positions for the trace of its "
-            f"last block, got placement {stack.placement!r} and loss_on {stack.loss_on!r}."
+            "stack must have one stream, LayerNorm before the output and not on branches, untied embeddings, a loss on "
+            f"all positions and no dropout for the trace of its last block, got {stack.non_default()}."
         )
     prediction = predict(stack)
     energy = float(prediction["hidden_energy"][-1]) + stack.norm_epsilon

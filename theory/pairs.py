@@ -118,22 +118,26 @@ def predict_minibatch(
     Raises:
         ValueError: there are too few pairs.
     """
-    if len(pairs) < 4 * groups:
-        raise ValueError(f"pairs must be at least 4 * groups = {4 * groups}, got {len(pairs)}.")
+    if groups < 1 or len(pairs) < 4 * groups:
+        raise ValueError(f"pairs must be at least 4 * groups = {4 * groups}, and groups at least 1, got {len(pairs)}.")
     generator = np.random.default_rng(seed)
     chosen = generator.choice(len(pairs), (groups, 4), replace=False)
-    alone, products, left = [], [], []
+    alone, squared, products, left = [], [], [], []
     for group in chosen:
         some = [pairs[k] for k in group]
         together = predict_group(stack, some, generator, patterns=patterns, embedding_dropout=embedding_dropout)
         own = [predict_group(stack, [one], generator, patterns=patterns, embedding_dropout=embedding_dropout)
                for one in some]  # fmt: skip
         weights = np.array([len(one.target) for one in some]) / sum(len(one.target) for one in some)
+        square = {name: np.sum([w**2 * one[name] for w, one in zip(weights, own, strict=True)], 0) for name in together}
         alone.append({name: np.mean([one[name] for one in own], axis=0) for name in together})
-        products.append({name: together[name] - sum(w**2 * one[name] for w, one in zip(weights, own, strict=True))
-                         for name in together})  # fmt: skip
+        squared.append(square)
+        products.append({name: together[name] - square[name] for name in together})
         left.append(1.0 - float((weights**2).sum()))
     mean = {name: np.mean([one[name] for one in alone], axis=0) for name in alone[0]}
     product = {name: np.sum([one[name] for one in products], axis=0) / sum(left) for name in products[0]}
-    squares = [name for name in mean if "grad_sq" in name]
-    return mean | {name: product[name] + (mean[name] - product[name]) / size for name in squares}
+    for name in (name for name in mean if "grad_sq" in name):
+        # A pair's share of the loss is its length's, so that long pairs count with its square.
+        own_square = np.sum([one[name] for one in squared], axis=0) / (groups - sum(left))
+        mean[name] = product[name] + (own_square - product[name]) / size
+    return mean

@@ -204,10 +204,11 @@ def _check_tied(stack: Stack) -> None:
     if stack.embeddings == "tied" and (without or stack.composition.second_stream):
         what = " and ".join(without) or f"placement {stack.placement!r}"
         raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
-    if stack.source_tokens and stack.query_key == "tied" and stack.attention_scale == "sqrt" and stack.query_key_scale:
+    overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
+    if stack.source_tokens and stack.query_key == "tied" and stack.query_key_scale and overlapping:
         raise NoRuleError(
-            "query_key must be 'untied', or attention_scale 'linear', for a prediction with source_tokens: over "
-            "sqrt(d_k) a shared matrix sees overlaps of tokens and source of order one, which have no rule."
+            "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
+            "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
         )
     if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
         raise NoRuleError(

@@ -64,7 +64,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 
 
 def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Generator) -> Branch:
-    """Attention to a memory, whose tokens are independent of those that ask: tied queries and keys are as untied."""
+    """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         softmaxed = _patterns(stack, kernel, memory.kernel, memory.attention, generator)

@@ -1,0 +1,99 @@
+"""Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from parallel import write
+
+from checks.curvature import curvature_exponents, densities, more_curvature, residual_shares, summaries
+from gradbounds.cli import main
+
+pytest.importorskip("curvlinops")
+# curvlinops' functional calls warn of torch's own deprecations.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def spectrum(placement, depth, seed, largest, width=16, matrix="hessian"):
+    rows = [(-1, -largest / 2, np.nan), (-1, largest, np.nan)]
+    rows += [(probe, node * largest, 1 / 3) for probe in (0, 1) for node in (-0.5, 0.1 + 0.1 * probe, 1.0)]
+    frame = pd.DataFrame(rows, columns=["probe", "node", "weight"])
+    return frame.assign(
+        placement=placement, width=width, depth=depth, seed=seed, matrix=matrix, block="all", dimension=30
+    )
+
+
+def synthetic(ratio, spread=0.05, exponent=1.0):
+    draw, frames = np.random.default_rng(0), []
+    for depth in (2, 4, 8):
+        for seed in range(4):
+            for placement in ("post", "pre"):
+                size = (ratio if placement == "post" else 1.0) * depth**exponent * np.exp(spread * draw.normal())
+                frames.append(spectrum(placement, depth, seed, size))
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_verdicts_and_exponents():
+    for ratio, word in ((2.0, "holds"), (0.5, "fails"), (1.0, "undecided")):
+        found = more_curvature(summaries(synthetic(ratio)), "a text")
+        assert [v.verdict for v in found] == [word] * 3
+    assert not more_curvature(summaries(synthetic(2.0).query("seed < 2")), "a text"), "two seeds have no interval"
+    fits = curvature_exponents(summaries(synthetic(2.0, exponent=1.5)), "depth")
+    assert fits.loc[fits["quantity"] == "largest", "exponent"].to_numpy() == pytest.approx(1.5, abs=0.1)
+    assert curvature_exponents(summaries(synthetic(2.0)), "width").empty
+
+
+def test_summaries():
+    """Trace, norm and negative mass by hand; Gauss-Newton's part; a density of mass 1."""
+    table = pd.concat([spectrum("post", 2, 0, 6.0), spectrum("post", 2, 0, 3.0, matrix="gauss-newton")])
+    row = summaries(table).iloc[0]
+    probes = [30 * 6 * (-0.5 + 0.1 + 0.1 * k + 1.0) / 3 for k in (0, 1)]
+    assert row["trace"] == pytest.approx(np.mean(probes))
+    assert row["trace_sem"] == pytest.approx(abs(probes[1] - probes[0]) / 2)
+    assert row["negative"] == pytest.approx(1 / 3)
+    assert (row["smallest"], row["largest"]) == (-3.0, 6.0)
+    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
+    assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
+    assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
+    curve = densities(table).query("matrix == 'hessian'")
+    assert np.trapezoid(curve["median"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
+
+
+def command(folder, out, *more):
+    files = write(folder)
+    sizes = "--width 8 --depth 1 --heads 2 --vocab 20 --pairs 8 --steps 3 --probes 2 --seeds 1".split()
+    return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
+
+
+def test_the_command(tmp_path, capsys):
+    """A table, a figure, and a second time nothing is computed; blocks have spectra too."""
+    more = ["--blocks", "--placement", "post", "--probes", "1"]
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    said = capsys.readouterr().out
+    assert "Post-LN d = 8, L = 1, seed 0, hessian" in said
+    assert "Gauss-Newton over Hessian" in said
+    table = pd.read_csv(tmp_path / "run" / "spectra.csv")
+    assert set(table["block"]) == {
+        "all", "embeddings", "attention", "feed-forward", "norms", "encoder", "decoder", "encoder 1", "decoder 1",
+    }  # fmt: skip
+    weights = table[table["probe"] >= 0].groupby(["placement", "matrix", "block", "probe"])["weight"].sum()
+    np.testing.assert_allclose(weights, 1.0, atol=1e-6)
+    assert (tmp_path / "run" / "curvature.png").stat().st_size > 30_000
+    made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
+    assert len(made) == 2 * (1 + 9)
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+
+
+def test_dry_run_and_bad_input(tmp_path, capsys):
+    assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
+    assert "12 spectra, at most 36 products over 8 pairs" in capsys.readouterr().out
+    for flags, message in (
+        (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
+        (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
+        (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
+    ):
+        assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
