@@ -31,7 +31,7 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
         probes = one[one["probe"] >= 0]
         extreme = one.loc[one["probe"] < 0, "node"]
         row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(one["dimension"].iloc[0])}
-        row |= {"smallest": extreme.min(), "largest": extreme.max()}
+        row |= {"smallest": extreme.min(skipna=False), "largest": extreme.max()}
         if len(probes):
             edge = -1e-3 * probes["node"].abs().max()
             parts = [_moments(probe, edge) for _, probe in probes.groupby("probe")]

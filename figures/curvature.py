@@ -33,12 +33,15 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame) -> Figure:
 
 def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
     for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
-        axis.plot(rows["eigenvalue"], rows["median"], color=look["color"], linestyle=look["linestyle"],
+        median = rows["median"].clip(lower=_FLOOR)
+        axis.plot(rows["eigenvalue"], median, color=look["color"], linestyle=look["linestyle"],
                   label=TITLES[str(placement)])  # fmt: skip
         axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=_FLOOR), rows["high"].clip(lower=_FLOOR),
                           color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
-    axis.set(yscale="log", ylim=(_FLOOR, None), xlabel="eigenvalue", ylabel="density", title=title + size)
+    axis.set(
+        yscale="log", ylim=(_FLOOR, 3 * table["high"].max()), xlabel="eigenvalue", ylabel="density", title=title + size
+    )
     axis.legend(title="median; band: probes and seeds", title_fontsize=8)
 
 

@@ -53,6 +53,7 @@ def test_summaries():
     assert (row["smallest"], row["largest"]) == (-3.0, 6.0)
     squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
     assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
+    assert np.isnan(summaries(table.assign(node=table["node"].where(table["node"] > -3.0)))["smallest"].iloc[0])
     assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
     curve = densities(table).query("matrix == 'hessian'")
     assert np.trapezoid(curve["median"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
