@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.statistics import Agreement, scalar_agreement
-from checks.translation import WHOLE, excess_shares, growth, last_norms, mean_interval
-from checks.verdict import Verdict, Word
-from theory import Stack
+from checks.statistics import Agreement, Estimate, estimate, scalar_agreement
+from checks.translation import WHOLE, excess_shares, growth, last_norms
+from checks.verdict import Verdict, Word, interval_of
+from theory import Stack, predict
 from theory.stack import TITLES
 
 ALMOST = float(np.log(1.1))
@@ -56,7 +56,7 @@ def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     values = table["share"].to_list()
     if len(values) < 2:
         return
-    mean, _, low, high = mean_interval(values)
+    mean, _, low, high = _interval(estimate(values))
     word: Word = "holds" if high <= _DELTA else "fails" if low > _DELTA else "undecided"
     yield Verdict(
         claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", verdict=word,
@@ -76,7 +76,7 @@ def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     if post:
         values = norms.loc[norms["depth"] == depths[0], "value"].to_list()
         if len(values) > 1:
-            mean, sem, low, high = mean_interval(values)
+            mean, sem, low, high = _interval(estimate(values))
             within, beyond = 0.9 * _ABOUT <= low and high <= 1.1 * _ABOUT, low > 1.1 * _ABOUT or high < 0.9 * _ABOUT
             word: Word = "holds" if within else "fails" if beyond else "undecided"
             yield Verdict(
@@ -120,8 +120,6 @@ def _predicted_last(frame: pd.DataFrame) -> float:
 
 
 def _simplified_exponent(frame: pd.DataFrame, depths: np.ndarray) -> float:
-    from theory import predict
-
     placement, width = frame["placement"].iloc[0], int(frame["width"].iloc[0])
     norms = [
         predict(Stack(placement=placement, width=width, depth=int(depth), tokens=16, source_tokens=16))["grad_sq_W2"][
@@ -141,8 +139,7 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
         if rows.empty or not rows["seeds"].iloc[0] >= 2:
             continue
         row = rows.iloc[0]
-        half = float(stats.t.ppf(0.975, row["seeds"] - 1)) * row["sem"]
-        low, high = row["growth"] - half, row["growth"] + half
+        _, _, low, high = _interval(Estimate(row["growth"], row["sem"], int(row["seeds"])))
         post = frame["placement"].iloc[0] == "post"
         if post:
             word: Word = "holds" if low > ALMOST else "fails" if high < ALMOST else "undecided"
@@ -161,6 +158,11 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
             "than a tenth a layer; almost the same: by less. Theory: the recursion on pairs of the text"
             + ("; an ingredient switched off, to see what carries the growth" if missing != WHOLE else ""),
         )  # fmt: skip
+
+
+def _interval(found: Estimate) -> tuple[float, float, float, float]:
+    """Mean, standard error, and the 95% interval, of seeds."""
+    return float(found.mean), float(found.sem), *interval_of(found)
 
 
 def _agreement(measured: float, predicted: float, sem: float, seeds: int, margin: float) -> Agreement:

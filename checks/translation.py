@@ -1,6 +1,5 @@
 """Translation models at initialization held against large-width theory, and against section 3.4 of the paper."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from simulate.parallel_text import END, ParallelText
 from simulate.translator import Translation
 from theory import Stack
 from theory.concentration import excess_probability
-from theory.pairs import Pair, predict_minibatch
+from theory.pairs import SentencePair, predict_minibatch
 
 INGREDIENTS: dict[str, dict[str, Any]] = {
     "cross-attention": {"cross": False},
@@ -95,7 +94,7 @@ def predicted(
     return pd.DataFrame(rows, columns=["part", "layer", "matrix", "statistic", "value"])
 
 
-def _pair(translation: Translation, text: ParallelText, k: int, generator: np.random.Generator) -> Pair:
+def _pair(translation: Translation, text: ParallelText, k: int, generator: np.random.Generator) -> SentencePair:
     source, target = text.sources[k], text.targets[k]
     inputs, labels = target[:-1], target[1:]
     if not translation.repeated:
@@ -103,7 +102,7 @@ def _pair(translation: Translation, text: ParallelText, k: int, generator: np.ra
         source, inputs = (generator.integers(2**62, size=len(ids)) for ids in (source, inputs))
     if not translation.real_labels:
         labels = generator.integers(END + 1, text.vocab, len(labels))
-    return Pair(source, inputs, labels)
+    return SentencePair(source, inputs, labels)
 
 
 def profiles(frame: pd.DataFrame) -> pd.DataFrame:
@@ -185,16 +184,3 @@ def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:
         stack = Stack(placement=placement, depth=int(depth), width=int(width), tokens=1)
         laws.append(pd.Series(excess_probability(stack, one["epsilon"].to_numpy()), index=one.index))
     return table.assign(predicted=pd.concat(laws) if laws else pd.Series(dtype=float))
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """Mean, standard error, and the 95% interval by Student's t, of a few seeds.
-
-    Raises:
-        ValueError: there are fewer than two.
-    """
-    if len(values) < 2:
-        raise ValueError(f"seeds must be at least 2 for an interval, got {len(values)}.")
-    mean, sem = float(np.mean(values)), float(stats.sem(values))
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * sem
-    return mean, sem, mean - half, mean + half

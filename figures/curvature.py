@@ -21,14 +21,28 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame) -> Figure:
     largest = densities[densities["width"] == densities["width"].max()]
     largest = largest[largest["depth"] == largest["depth"].max()]
     whole = found[(found["block"] == "all") & found["largest"].notna()]
+    # One size has no scaling to show: then the seeds are shown.
+    varied = [against for against in ("depth", "width") if whole[against].nunique() > 1]
     with style():
-        figure = Figure(figsize=(10.0, 6.2), layout="constrained", dpi=160)
-        axes = figure.subplots(2, 2)
-        for axis, matrix in zip(axes[0], _NAMES, strict=True):
+        figure = Figure(figsize=(4.6 * (2 + max(1, len(varied))), 3.6), layout="constrained", dpi=160)
+        axes = figure.subplots(1, 2 + max(1, len(varied)))
+        for axis, matrix in zip(axes, _NAMES, strict=False):
             _density(axis, largest[largest["matrix"] == matrix], _NAMES[matrix])
-        for axis, against in zip(axes[1], ("depth", "width"), strict=True):
+        for axis, against in zip(axes[2:], varied, strict=False):
             _largest(axis, whole, against)
+        if not varied:
+            _seeds(axes[2], whole)
     return figure
+
+
+def _seeds(axis: Axes, found: pd.DataFrame) -> None:
+    names: list[str] = []
+    for (placement, matrix), look in zip(found.groupby(["placement", "matrix"]).groups, looks(), strict=False):
+        rows = found[(found["placement"] == placement) & (found["matrix"] == matrix)]
+        axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
+        names.append(f"{TITLES[str(placement)]},\n{_NAMES[str(matrix)]}")
+    axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
+    axis.set_xticks(range(len(names)), names, fontsize=7)
 
 
 def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from checks.curvature import curvature_exponents, densities, more_curvature, residual_shares, summaries
 from checks.results import results
@@ -27,7 +26,7 @@ from simulate.files import write_whole
 from simulate.parallel_text import ParallelText
 from simulate.problems import Problem, translation_problem
 from simulate.sample import check_count
-from simulate.translator import Translation
+from simulate.translator import Translation, parameter_count
 from theory.stack import TITLES
 
 BLOCKS: dict[str, tuple[str, ...]] = {
@@ -163,10 +162,7 @@ def _one(
 def _size(request: Request, text: ParallelText, jobs: Sequence[tuple[Translation, int, Matrix, str, int]]) -> str:
     """Number of spectra and of products, and memory of the largest, in words."""
     largest = max(request.models, key=lambda model: model.width**2 * model.depth + model.vocab * model.width)
-    with torch.device("meta"):
-        from simulate.translator import Translator
-
-        size = sum(p.numel() for p in Translator(largest).parameters())
+    size = parameter_count(largest)
     kept_vectors = request.steps if request.reorthogonalize else 3
     longest = max(len(ids) for ids in text.targets)
     # Four copies of activations: forward and backward, and their tangents.

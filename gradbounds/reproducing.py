@@ -36,7 +36,7 @@ from simulate.files import write_whole
 from simulate.parallel_text import ParallelText
 from simulate.sample import check_count
 from simulate.translation import measure
-from simulate.translator import Translation
+from simulate.translator import Translation, parameter_count
 from theory.stack import TITLES
 
 
@@ -102,10 +102,10 @@ def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool,
         )
     jobs = request.jobs()
     if dry_run:
-        model = max(jobs, key=lambda job: job[0].depth)[0]
+        size = parameter_count(max(jobs, key=lambda job: job[0].depth)[0])
         print(f"{len(jobs)} models, {sum(batches for _, batches, _ in jobs)} mini-batches of {request.batch_tokens} "
-              f"target tokens; the largest has {_parameters(model) / 1e6:.1f} million parameters, three times kept: "
-              f"{12 * _parameters(model) / 2**30:.2g} GiB.")  # fmt: skip
+              f"target tokens; the largest has {size / 1e6:.1f} million parameters, three times kept: "
+              f"{12 * size / 2**30:.2g} GiB.")  # fmt: skip
         return 0
     frame = _measured(request, text, out, jobs)
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
@@ -133,11 +133,6 @@ def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool,
 
 def _accept(out: Path, found: list[Verdict]) -> None:
     accept_verdicts(f"{out.resolve().name}.json", results(found, [], session()["command"]))
-
-
-def _parameters(model: Translation) -> int:
-    d, each = model.width, 4 * model.width**2 + 2 * model.width * model.ffn_width
-    return model.depth * (2 * each + (4 * d**2 if model.cross else 0)) + (2 if model.tied else 3) * model.vocab * d
 
 
 def _measured(

@@ -8,40 +8,46 @@ from gradbounds.flags import Flag, Positional, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce:
-    """Measure the paper's translation models at initialization on your texts: Fig. 3, and what makes it as it is."""
+class _OnTexts:
+    """Flags of commands that make translation models on two texts."""
 
-    what: Annotated[Literal["fig3"], Positional, Flag(name="what", help="section 3.4 of the paper")]
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    out: Annotated[Path, Flag(help="folder; what it holds already is not measured again")]
+    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
     placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="of LayerNorm")] = ("post", "pre")
-    depth: Annotated[
-        tuple[str, ...],
-        Flag(help="layers of encoder and decoder; most is measured at the least", metavar="VALUE|A:B:+S [...]"),
-    ] = ("6:14:+2",)
-    width: Annotated[int, Flag(help="hidden width d")] = 512
     heads: Annotated[int, Flag(help="of every attention")] = 4
-    ffn_width: Annotated[int, Flag(help="feed-forward units")] = 1024
-    dropout: Annotated[float, Flag(help="share that is dropped of what branches and embeddings give")] = 0.1
     smoothing: Annotated[float, Flag(help="of labels")] = 0.1
-    initialization: Annotated[
-        tuple[Literal["xavier", "pytorch"], ...],
-        Flag(help="the paper's, and that of torch.nn's layers; the first at every depth"),
-    ] = ("xavier", "pytorch")
     units: Annotated[Literal["words", "bpe"], Flag(help="what has an id: words, or pieces by sentencepiece")] = "words"
-    vocab: Annotated[int, Flag(help="number of ids")] = 10000
-    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = None
-    batch_tokens: Annotated[int, Flag(help="target tokens of a mini-batch")] = 4096
-    batches: Annotated[int, Flag(help="mini-batches of a model of the least depth; others have one")] = 2
-    seeds: Annotated[int, Flag(help="models of each kind")] = 2
     seed: Annotated[int, Flag(help="of the first model")] = 0
-    ingredients: Annotated[bool, Flag(help="switch each ingredient off in turn too")] = False
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
     accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
         False
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(_OnTexts):
+    """Measure the paper's translation models at initialization on your texts: Fig. 3, and what makes it as it is."""
+
+    what: Annotated[Literal["fig3"], Positional, Flag(name="what", help="section 3.4 of the paper")]
+    depth: Annotated[
+        tuple[str, ...],
+        Flag(help="layers of encoder and decoder; most is measured at the least", metavar="VALUE|A:B:+S [...]"),
+    ] = ("6:14:+2",)
+    width: Annotated[int, Flag(help="hidden width d")] = 512
+    ffn_width: Annotated[int, Flag(help="feed-forward units")] = 1024
+    dropout: Annotated[float, Flag(help="share that is dropped of what branches and embeddings give")] = 0.1
+    initialization: Annotated[
+        tuple[Literal["xavier", "pytorch"], ...],
+        Flag(help="the paper's, and that of torch.nn's layers; the first at every depth"),
+    ] = ("xavier", "pytorch")
+    vocab: Annotated[int, Flag(help="number of ids")] = 10000
+    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = None
+    batch_tokens: Annotated[int, Flag(help="target tokens of a mini-batch")] = 4096
+    batches: Annotated[int, Flag(help="mini-batches of a model of the least depth; others have one")] = 2
+    seeds: Annotated[int, Flag(help="models of each kind")] = 2
+    ingredients: Annotated[bool, Flag(help="switch each ingredient off in turn too")] = False
 
     def run(self) -> int:
         """Exit code."""
@@ -67,37 +73,24 @@ class Reproduce:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hessian:
+class Hessian(_OnTexts):
     """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
 
-    source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
-    target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    out: Annotated[Path, Flag(help="folder; what it holds already is not computed again")]
-    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="of LayerNorm")] = ("post", "pre")
     depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
     width: Annotated[tuple[str, ...], Flag(help="hidden widths d", metavar="VALUE|A:B:xF [...]")] = ("32",)
-    heads: Annotated[int, Flag(help="of every attention")] = 4
     ffn_ratio: Annotated[int, Flag(help="feed-forward units over the width")] = 2
-    smoothing: Annotated[float, Flag(help="of labels")] = 0.1
     initialization: Annotated[Literal["xavier", "pytorch"], Flag(help="the paper's, or that of torch.nn's layers")] = (
         "xavier"
     )
     untied: Annotated[bool, Flag(help="give the output matrix its own rows, not the embeddings'")] = False
-    units: Annotated[Literal["words", "bpe"], Flag(help="what has an id: words, or pieces by sentencepiece")] = "words"
     vocab: Annotated[int, Flag(help="number of ids")] = 2000
     pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = 200
     steps: Annotated[int, Flag(help="of Lanczos")] = 40
     probes: Annotated[int, Flag(help="random probes of each matrix")] = 2
     seeds: Annotated[int, Flag(help="models of each kind")] = 3
-    seed: Annotated[int, Flag(help="of the first model")] = 0
     blocks: Annotated[bool, Flag(help="spectra of parts and layers too")] = False
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
     no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dry_run: Annotated[bool, Flag(help="say how much it is, and what memory it takes, and stop")] = False
-    accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
-        False
-    )
 
     def run(self) -> int:
         """Exit code."""

@@ -75,8 +75,7 @@ class Cell:
     @property
     def draws_per_block(self) -> int:
         """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
-        s = self.stack
-        parts = [s] if s.encoder is None else [s, s.encoder]
+        s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
             each = sum(a * b for part in parts for a, b in weight_shapes(part).values())
             normals = s.depth * each + s.vocab * s.width + sum(part.rows for part in parts) * s.width

@@ -56,33 +56,28 @@ def block_work(cell: Cell) -> Work:
     s, draws = cell.stack, cell.draws_per_block
     normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
     return Work(
-        steps=sum(part.depth for part in _parts(s)) + 1,
-        normals=draws * (normals + sum(part.rows for part in _parts(s)) * s.width),
+        steps=sum(part.depth for part in s.parts) + 1,
+        normals=draws * (normals + sum(part.rows for part in s.parts) * s.width),
         flops=draws * flops,
         elements=draws * (_kept(s, 10) + s.rows * s.vocab),
     )
 
 
-def _parts(s: Stack) -> list[Stack]:
-    """The stack, and its encoder if it has one."""
-    return [s] if s.encoder is None else [s, s.encoder]
-
-
 def _kept(s: Stack, streams: int) -> int:
     """Entries of so many streams and twice the units in every layer."""
-    return sum(part.rows * part.depth * (streams * part.width + 2 * part.ffn_width) for part in _parts(s))
+    return sum(part.rows * part.depth * (streams * part.width + 2 * part.ffn_width) for part in s.parts)
 
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
     """Rows, d_in and d_out of every matrix of the layers."""
-    each = [(rows_met(part)[role], a, b) for part in _parts(s) for role, (a, b) in weight_shapes(part).items()]
+    each = [(rows_met(part)[role], a, b) for part in s.parts for role, (a, b) in weight_shapes(part).items()]
     return each * s.depth
 
 
 def _dense(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
     maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
-    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * s.width * s.depth for p in _parts(s))
+    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * s.width * s.depth for p in s.parts)
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
     return sum(a * b for _, a, b in maps) + s.vocab * s.width, products + head
 

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from simulate.text import read_utf8
+
 Ids = NDArray[np.int64]
 Units = Literal["words", "bpe"]
 
@@ -78,7 +80,11 @@ def read_pairs(
         raise ValueError(f"pairs must be an integer of at least 1, or None for all, got {pairs!r}.")
     if units not in get_args(Units):
         raise ValueError(f"units must be {' or '.join(map(repr, get_args(Units)))}, got {units!r}.")
-    raw = [_read(name, path) for name, path in (("source", source), ("target", target))]
+    raw = []
+    for name, path in (("source", source), ("target", target)):
+        raw.append(read_utf8(name, path))
+        if not raw[-1].strip():
+            raise ValueError(f"{name} must have lines of words, but {str(path)!r} is empty.")
     # Other separators, as U+2028, are part of a line: files are aligned by newlines.
     lines = [text.decode("utf-8").replace("\r\n", "\n").removesuffix("\n").split("\n") for text in raw]
     if len(lines[0]) != len(lines[1]):
@@ -94,24 +100,6 @@ def read_pairs(
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
     return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
-
-
-def _read(name: str, path: str | Path) -> bytes:
-    """A file's bytes.
-
-    Raises:
-        ValueError: it is missing, unreadable, empty or not UTF-8.
-    """
-    try:
-        raw = Path(path).read_bytes()
-        raw.decode("utf-8")
-    except OSError as error:
-        raise ValueError(f"{name} must be a readable file, got {str(path)!r}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name} must be UTF-8, but {str(path)!r} is not (byte {error.start}).") from error
-    if not raw.strip():
-        raise ValueError(f"{name} must have lines of words, but {str(path)!r} is empty.")
-    return raw
 
 
 def _words(lines: Sequence[str], vocab: int) -> Any:

@@ -88,7 +88,7 @@ def probe(
         for depth in depths:
             for number in range(seeds):
                 own = int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
-                with _seeded(own), _named(f"at width {width}, depth {depth}"):
+                with seeded(own), _named(f"at width {width}, depth {depth}"):
                     found, said, stack = _one(factory, width, depth, own, layers, device)
                 rows += [(width, depth, number, *row) for row in found]
                 notes |= dict.fromkeys(said)
@@ -98,7 +98,7 @@ def probe(
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Initializations of `torch.nn` draw from the global generators: they are set here, and put back."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -146,7 +146,7 @@ def _one(
         inputs, loss_of = batch(seed)
     recorder = Recorder(lists, token_axis(module))
     with recorder, _stage(f"module {type(module).__name__!r}"):
-        output = _call(module, _moved(inputs, device))
+        output = called(module, _moved(inputs, device))
     with _stage(f"loss of {name!r}"):
         loss = loss_of(output)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -168,7 +168,8 @@ def _one(
     return found + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
 
 
-def _call(module: nn.Module, inputs: Any) -> Any:
+def called(module: nn.Module, inputs: Any) -> Any:
+    """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
     if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)

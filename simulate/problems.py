@@ -17,6 +17,7 @@ from simulate.cell import Cell
 from simulate.engines import EncoderEngine, GivenMatrices
 from simulate.network import layers
 from simulate.parallel_text import PADDING, ParallelText
+from simulate.probe import called, seeded
 from simulate.record import Record
 from simulate.sample import network_inputs, source_inputs
 from simulate.streams import Streams
@@ -90,8 +91,7 @@ def translation_problem(
     """
     if translation.vocab != text.vocab:
         raise ValueError(f"vocab must be the text's {text.vocab}, got {translation.vocab}.")
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = _OfWords(Translator(replace(translation, dropout=0.0))).to(device, dtype)
     lengths = np.array([len(ids) - 1 for ids in text.targets])
     order = np.argsort(lengths, kind="stable")
@@ -177,10 +177,7 @@ class _FromFactory(nn.Module):
         self.module = module
 
     def forward(self, inputs: Mapping[str, Any]) -> Any:
-        given = inputs["inputs"]
-        if isinstance(given, Mapping):
-            return self.module(**given)
-        return self.module(*given) if isinstance(given, tuple | list) else self.module(given)
+        return called(self.module, inputs["inputs"])
 
 
 class _OwnLoss(nn.Module):
@@ -197,8 +194,7 @@ class _OwnLoss(nn.Module):
 
 def module_problem(factory: Any, width: int, depth: int, *, seed: int, device: str = "cpu") -> Problem:
     """A module of a factory, as `simulate.probe` takes them, on its one batch."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         module, batch = factory(width, depth)
         inputs, loss = batch(seed)
     return Problem(

@@ -45,14 +45,8 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
     Raises:
         ValueError: the file is missing, unreadable, not UTF-8, or shorter than one window.
     """
-    file = Path(path)
-    try:
-        raw = file.read_bytes()
-        words = raw.decode("utf-8").split()
-    except OSError as error:
-        raise ValueError(f"text must be a readable file, got {str(path)!r}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(f"text must be UTF-8, but {str(path)!r} is not (byte {error.start}).") from error
+    raw = read_utf8("text", path)
+    words = raw.decode("utf-8").split()
     count = (len(words) - 1) // tokens
     if count < 1:
         raise ValueError(
@@ -61,4 +55,20 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
     known = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common(vocab - 1), start=UNKNOWN + 1)}
     ids = np.array([known.get(word, UNKNOWN) for word in words[: count * tokens + 1]], dtype=np.int64)
     starts = np.arange(count)[:, None] * tokens + np.arange(tokens + 1)
-    return TextWindows(ids=ids[starts], digest=hashlib.sha256(raw).hexdigest(), source=file.name)
+    return TextWindows(ids=ids[starts], digest=hashlib.sha256(raw).hexdigest(), source=Path(path).name)
+
+
+def read_utf8(name: str, path: str | Path) -> bytes:
+    """A file's bytes, which are UTF-8; errors say what the file was to be.
+
+    Raises:
+        ValueError: it is missing, unreadable or not UTF-8.
+    """
+    try:
+        raw = Path(path).read_bytes()
+        raw.decode("utf-8")
+    except OSError as error:
+        raise ValueError(f"{name} must be a readable file, got {str(path)!r}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} must be UTF-8, but {str(path)!r} is not (byte {error.start}).") from error
+    return raw

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from simulate.cell import check_device
 from simulate.parallel_text import END, PADDING, Ids, ParallelText
+from simulate.probe import seeded
 from simulate.sample import check_count
 from simulate.translator import Translation, Translator, translation_loss
 
@@ -51,8 +52,7 @@ def measure(
     if translation.vocab != text.vocab:
         raise ValueError(f"vocab must be the text's {text.vocab}, got {translation.vocab}.")
     generator = np.random.default_rng(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = Translator(translation).to(device)
         parameters = matrices(model)
         sums = {name: torch.zeros_like(_part(p.detach(), name[2])) for name, p in parameters.items()}

@@ -157,3 +157,9 @@ def translation_loss(translation: Translation, logits: Tensor, labels: Tensor, *
         logits.flatten(0, 1), labels.flatten(), ignore_index=PADDING, label_smoothing=translation.smoothing,
         reduction=reduction,
     )  # fmt: skip
+
+
+def parameter_count(translation: Translation) -> int:
+    """How many numbers a model has, without making them."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in Translator(translation).parameters())

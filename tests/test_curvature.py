@@ -18,7 +18,6 @@ from tests.probed_modules import one_module
 from theory import Stack
 from theory.curvature import last_block_trace
 
-pytest.importorskip("curvlinops")
 # curvlinops' functional calls warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 SMALL = Translation(width=8, depth=2, heads=2, ffn_width=8, vocab=20, dropout=0.0)

@@ -8,7 +8,6 @@ from parallel import write
 from checks.curvature import curvature_exponents, densities, more_curvature, residual_shares, summaries
 from gradbounds.cli import main
 
-pytest.importorskip("curvlinops")
 # curvlinops' functional calls warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

@@ -13,7 +13,7 @@ from simulate.parallel_text import BEGIN, END, PADDING, UNKNOWN, read_pairs
 from simulate.translation import matrices, measure, padded
 from simulate.translator import Translation, Translator, translation_loss
 from theory import Stack, predict
-from theory.pairs import Pair, predict_group, predict_minibatch
+from theory.pairs import SentencePair, predict_group, predict_minibatch
 
 SMALL = Translation(width=32, depth=2, heads=2, ffn_width=48, vocab=40, dropout=0.0)
 
@@ -175,7 +175,7 @@ def test_pairs_of_one_length_are_sequences():
         width=64, vocab=20, dropout=0.2, output_projection="random", label_smoothing=0.1,
     )  # fmt: skip
     windows = np.array([[1, 2, 1, 3, 2], [3, 4, 4, 1, 1]])
-    pairs = [Pair(np.arange(3) + 10 * k, one[:-1], one[1:]) for k, one in enumerate(windows)]
+    pairs = [SentencePair(np.arange(3) + 10 * k, one[:-1], one[1:]) for k, one in enumerate(windows)]
     expected = predict(stack, windows)
     found = predict_group(replace(stack, sequences=1), pairs, np.random.default_rng(0), patterns=1)
     for name in expected:
@@ -187,7 +187,9 @@ def test_minibatches_beyond_a_group():
     """Of four pairs of one length, groups' means; of infinitely many, what two pairs have in common."""
     stack = Stack(depth=2, tokens=4, source_tokens=3, mask="causal", width=64, vocab=20)
     draw = np.random.default_rng(0)
-    pairs = [Pair(draw.integers(9, size=3), draw.integers(5, size=4), draw.integers(5, size=4)) for _ in range(8)]
+    pairs = [
+        SentencePair(draw.integers(9, size=3), draw.integers(5, size=4), draw.integers(5, size=4)) for _ in range(8)
+    ]
     four = predict_minibatch(stack, pairs, size=4, groups=2, patterns=1)
     chosen = np.random.default_rng(0).choice(8, (2, 4), replace=False)
     groups = [predict_group(stack, [pairs[k] for k in group], draw, patterns=1)["grad_sq_W2"] for group in chosen]
@@ -195,7 +197,7 @@ def test_minibatches_beyond_a_group():
     limit = predict_minibatch(stack, pairs, size=1e12, groups=2, patterns=1)["grad_sq_W2"]
     one = predict_minibatch(stack, pairs, size=1, groups=2, patterns=1)["grad_sq_W2"]
     np.testing.assert_allclose(four["grad_sq_W2"], limit + (one - limit) / 4, rtol=1e-9)
-    ragged = [Pair(np.arange(3), *(draw.integers(5, size=(2, n)))) for n in (3, 3, 20, 20)]
+    ragged = [SentencePair(np.arange(3), *(draw.integers(5, size=(2, n)))) for n in (3, 3, 20, 20)]
     size = 46**2 / (2 * 9 + 2 * 400)
     together = predict_group(stack, ragged, draw, patterns=1)["grad_sq_W2"]
     np.testing.assert_allclose(

@@ -17,7 +17,7 @@ Ids = NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class SentencePair:
     """A pair of sentences as an encoder-decoder is given it.
 
     Attributes:
@@ -33,7 +33,7 @@ class Pair:
 
 def predict_group(
     stack: Stack,
-    pairs: Sequence[Pair],
+    pairs: Sequence[SentencePair],
     generator: np.random.Generator,
     *,
     patterns: int,
@@ -93,7 +93,7 @@ def _pattern(sentences: Sequence[Ids], *, causal: bool) -> Array:
 
 def predict_minibatch(
     stack: Stack,
-    pairs: Sequence[Pair],
+    pairs: Sequence[SentencePair],
     *,
     size: float,
     groups: int = 32,

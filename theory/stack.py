@@ -184,6 +184,11 @@ class Stack:
         return replace(self, tokens=self.source_tokens, source_tokens=0, **own)  # type: ignore[arg-type]
 
     @property
+    def parts(self) -> "tuple[Stack, ...]":
+        """The stack, and its encoder if it has one."""
+        return (self,) if self.encoder is None else (self, self.encoder)
+
+    @property
     def rows(self) -> int:
         """Tokens of all sequences: rows of the input matrix."""
         return self.sequences * self.tokens
