@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from parallel import write
+from scipy.stats import chisquare
 
 from checks.translation import INGREDIENTS, ablated, labelled, predicted, stack_of, without
 from simulate import translation as measuring
@@ -94,6 +95,26 @@ def test_minibatches(text):
     assert max(sizes) <= 100
     again = next(text.batches(100, np.random.default_rng(0)))
     assert again.tolist() == seen[: len(again)]
+
+
+def test_labels_that_are_not_the_texts(text, monkeypatch):
+    """They are uniform over words (chi-square, false alarm 1e-4), stand where the text's stand, and differ from it."""
+    seen = []
+
+    def loss(translation, logits, labels, **how):
+        seen.append((labels, logits.shape[:2]))
+        return translation_loss(translation, logits, labels, **how)
+
+    monkeypatch.setattr(measuring, "translation_loss", loss)
+    for real in (True, False):
+        measure(replace(SMALL, real_labels=real), text, batches=1, batch_tokens=10_000, seed=0)
+    half = len(seen) // 2
+    for (own, _), (drawn, shape) in zip(seen[:half], seen[half:], strict=True):
+        assert drawn.shape == shape
+        assert torch.equal(own == PADDING, drawn == PADDING)
+    words = torch.cat([labels[labels != PADDING] for labels, _ in seen[half:]])
+    assert words.min() == END + 1
+    assert chisquare(torch.bincount(words - END - 1, minlength=text.vocab - END - 1)).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("fields", [{}, {"placement": "pre"}, {"cross": False}, {"causal": False}, {"tied": False}])
@@ -203,6 +224,13 @@ def test_minibatches_beyond_a_group():
     np.testing.assert_allclose(
         predict_minibatch(stack, ragged, size=size, groups=1, patterns=1)["grad_sq_W2"], together
     )
+    # One pair of the text, chosen by the square of its length, as mini-batches of whole texts weigh it.
+    own = [predict_group(stack, [pair], draw, patterns=1)["grad_sq_W2"] for pair in ragged]
+    np.testing.assert_allclose(
+        predict_minibatch(stack, ragged, size=1, groups=1, patterns=1)["grad_sq_W2"],
+        np.average(own, axis=0, weights=[9, 9, 400, 400]),
+    )
+    assert own[0][-1] > 1.5 * own[-1][-1], "lengths matter"
     with pytest.raises(ValueError, match=r"^pairs must be at least 4 \* groups = 12, and groups at least 1, got 8"):
         predict_minibatch(stack, pairs, size=4, groups=3)
 
