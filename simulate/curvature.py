@@ -135,13 +135,17 @@ def extreme_eigenvalues(
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
         return image.cpu().numpy()
 
-    def end(which: str) -> float:
+    def some(k: int, which: str) -> Any:
         exported = LinearOperator((size, size), matvec=product, dtype=dtype)
         how = {"v0": start, "tol": tolerance, "ncv": min(size, _VECTORS), "maxiter": _RESTARTS}
-        return float(eigsh(exported, k=1, which=which, return_eigenvectors=False, **how)[0])
+        return np.sort(eigsh(exported, k=k, which=which, return_eigenvectors=False, **how))
 
     try:
-        return float("nan") if matrix == "gauss-newton" else end("SA"), end("LA")
+        if matrix == "gauss-newton":
+            return float("nan"), float(some(1, "LA")[0])
+        # Both ends of one Krylov space, which costs what one end does; scipy asks for more dimensions than eigenvalues.
+        low, high = some(2, "BE") if size > 2 else (some(1, "SA")[0], some(1, "LA")[0])
+        return float(low), float(high)
     except ArpackError as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"tolerance must be one that is reached, got {tolerance:g}: {first}") from error

@@ -10,11 +10,9 @@ from scipy.stats import chisquare
 
 from checks.translation import INGREDIENTS, ablated, labelled, predicted, stack_of, without
 from simulate import translation as measuring
-from simulate.parallel_text import BEGIN, END, PADDING, UNKNOWN, read_pairs
+from simulate.parallel_text import END, PADDING, read_pairs
 from simulate.translation import matrices, measure, padded
 from simulate.translator import Translation, Translator, translation_loss
-from theory import Stack, predict
-from theory.pairs import SentencePair, predict_group, predict_minibatch
 
 SMALL = Translation(width=32, depth=2, heads=2, ffn_width=48, vocab=40, dropout=0.0)
 
@@ -27,74 +25,6 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(files):
     return read_pairs(*files, vocab=40)
-
-
-def test_words_have_ids_by_frequency(files):
-    text = read_pairs(*files, vocab=10)
-    assert (len(text), text.vocab, text.names) == (200, 10, ("text.src", "text.tgt"))
-    assert all(ids[0] == BEGIN and ids[-1] == END for ids in text.targets)
-    assert all(ids[-1] == END and BEGIN not in ids for ids in text.sources)
-    inner = np.concatenate([ids[1:-1] for ids in text.targets])
-    counts = np.bincount(inner, minlength=10)
-    assert counts[END + 1 :].argmax() in (0, 1), "the most frequent words, one of either language, come first"
-    assert counts[UNKNOWN] > 0
-    assert counts[PADDING] == 0
-    assert len(read_pairs(*files, vocab=10, pairs=3)) == 3
-
-
-def test_pieces(files):
-    """Byte-pair encoding: as many ids as asked for, and none unknown."""
-    text = read_pairs(*files, vocab=60, units="bpe")
-    ids = np.concatenate([*text.targets, *text.sources])
-    assert ids.max() < 60
-    assert UNKNOWN not in ids
-
-
-@pytest.mark.parametrize(("content", "arguments", "message"), [
-    (("a b\nc d\n", "e f\n"), {}, "^source and target must have equally many lines, got 2 in '.*src' and 1 in '.*tgt'"),
-    (("\n \n", "e f\ng\n"), {}, r"^source must have lines of words, but '.*src' is empty"),
-    (("a\n\n", "\nb\n"), {}, "^source and target must have a line of words in both"),
-    ((b"a \xff b\n", "e f\n"), {}, r"^source must be UTF-8, but '.*src' is not \(byte 2\)"),
-    (("a b c\n", "d e f\n"), {"vocab": 11}, "^vocab must be from 5 to 10, the 6 words of the text and 4 ids"),
-    (("a b c\n", "d e f\n"), {"vocab": 4}, "^vocab must be from 5 to 10"),
-    (("a b c\n", "d e f\n"), {"vocab": 1000, "units": "bpe"}, "^vocab must be what the text can be split into"),
-    (("a b c\n", "d e f\n"), {"units": "letters"}, "^units must be 'words' or 'bpe', got 'letters'"),
-    (("a b c\n", "d e f\n"), {"pairs": 0}, "^pairs must be an integer of at least 1, or None for all, got 0"),
-])  # fmt: skip
-def test_bad_texts(tmp_path, content, arguments, message):
-    files = tmp_path / "a.src", tmp_path / "a.tgt"
-    for file, one in zip(files, content, strict=True):
-        file.write_bytes(one if isinstance(one, bytes) else one.encode())
-    with pytest.raises(ValueError, match=message) as caught:
-        read_pairs(*files, **({"vocab": 6} | arguments))
-    assert "\n" not in str(caught.value)
-
-
-def test_lines_end_with_newlines_alone(tmp_path):
-    """Unicode has more separators, which may stand within a sentence; Windows writes two characters."""
-    (tmp_path / "a.src").write_bytes("ein haus\u2028gross\r\nzwei\r\n".encode())
-    (tmp_path / "a.tgt").write_bytes(b"a house\nb house\x0c\n")
-    text = read_pairs(tmp_path / "a.src", tmp_path / "a.tgt", vocab=11)
-    assert [len(ids) for ids in text.sources] == [4, 2]
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(ValueError, match="^target must be a readable file, got '.*none': No such file"):
-        read_pairs(write(tmp_path)[0], tmp_path / "none", vocab=10)
-
-
-def test_minibatches(text):
-    """Every pair once before any again, no mini-batch beyond its tokens, the same order for a seed."""
-    seen, sizes = [], []
-    for batch in text.batches(100, np.random.default_rng(0)):
-        sizes.append(sum(len(text.targets[k]) - 1 for k in batch))
-        seen += batch.tolist()
-        if len(seen) >= len(text):
-            break
-    assert sorted(seen) == list(range(len(text)))
-    assert max(sizes) <= 100
-    again = next(text.batches(100, np.random.default_rng(0)))
-    assert again.tolist() == seen[: len(again)]
 
 
 def test_labels_that_are_not_the_texts(text, monkeypatch):
@@ -187,52 +117,6 @@ def test_bad_measurements(text):
         measure(replace(SMALL, vocab=50), text, batches=1, batch_tokens=100, seed=0)
     with pytest.raises(ValueError, match="^batches must be an integer of at least 1, got 0"):
         measure(SMALL, text, batches=0, batch_tokens=100, seed=0)
-
-
-def test_pairs_of_one_length_are_sequences():
-    """Two pairs of equal lengths are a stack's two sequences over windows of words, with sources of unlike tokens."""
-    stack = Stack(
-        placement="pre", depth=3, tokens=4, source_tokens=3, sequences=2, mask="causal", positions="sinusoidal",
-        width=64, vocab=20, dropout=0.2, output_projection="random", label_smoothing=0.1,
-    )  # fmt: skip
-    windows = np.array([[1, 2, 1, 3, 2], [3, 4, 4, 1, 1]])
-    pairs = [SentencePair(np.arange(3) + 10 * k, one[:-1], one[1:]) for k, one in enumerate(windows)]
-    expected = predict(stack, windows)
-    found = predict_group(replace(stack, sequences=1), pairs, np.random.default_rng(0), patterns=1)
-    for name in expected:
-        if "token_correlation" not in name:  # there of one sequence, here of all
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, err_msg=name)
-
-
-def test_minibatches_beyond_a_group():
-    """Of four pairs of one length, groups' means; of infinitely many, what two pairs have in common."""
-    stack = Stack(depth=2, tokens=4, source_tokens=3, mask="causal", width=64, vocab=20)
-    draw = np.random.default_rng(0)
-    pairs = [
-        SentencePair(draw.integers(9, size=3), draw.integers(5, size=4), draw.integers(5, size=4)) for _ in range(8)
-    ]
-    four = predict_minibatch(stack, pairs, size=4, groups=2, patterns=1)
-    chosen = np.random.default_rng(0).choice(8, (2, 4), replace=False)
-    groups = [predict_group(stack, [pairs[k] for k in group], draw, patterns=1)["grad_sq_W2"] for group in chosen]
-    np.testing.assert_allclose(four["grad_sq_W2"], np.mean(groups, axis=0), rtol=1e-9)
-    limit = predict_minibatch(stack, pairs, size=1e12, groups=2, patterns=1)["grad_sq_W2"]
-    one = predict_minibatch(stack, pairs, size=1, groups=2, patterns=1)["grad_sq_W2"]
-    np.testing.assert_allclose(four["grad_sq_W2"], limit + (one - limit) / 4, rtol=1e-9)
-    ragged = [SentencePair(np.arange(3), *(draw.integers(5, size=(2, n)))) for n in (3, 3, 20, 20)]
-    size = 46**2 / (2 * 9 + 2 * 400)
-    together = predict_group(stack, ragged, draw, patterns=1)["grad_sq_W2"]
-    np.testing.assert_allclose(
-        predict_minibatch(stack, ragged, size=size, groups=1, patterns=1)["grad_sq_W2"], together
-    )
-    # One pair of the text, chosen by the square of its length, as mini-batches of whole texts weigh it.
-    own = [predict_group(stack, [pair], draw, patterns=1)["grad_sq_W2"] for pair in ragged]
-    np.testing.assert_allclose(
-        predict_minibatch(stack, ragged, size=1, groups=1, patterns=1)["grad_sq_W2"],
-        np.average(own, axis=0, weights=[9, 9, 400, 400]),
-    )
-    assert own[0][-1] > 1.5 * own[-1][-1], "lengths matter"
-    with pytest.raises(ValueError, match=r"^pairs must be at least 4 \* groups = 12, and groups at least 1, got 8"):
-        predict_minibatch(stack, pairs, size=4, groups=3)
 
 
 def norms(frame, statistic, part="decoder"):
