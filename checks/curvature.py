@@ -1,17 +1,28 @@
 """Spectra of Hessians and Gauss-Newton matrices: moments with errors, exponents, and which placement has more."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from checks.statistics import scalar_agreement
 from checks.verdict import Verdict, Word
 from theory.stack import TITLES
 
 MODEL = ["placement", "width", "depth", "seed", "matrix", "block"]
 """What names one matrix in a table of nodes."""
 
+WHOLE = "all"
+"""The block that is the whole matrix."""
+
+NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix"}
+"""Matrices in prose."""
+
 LEAST_POINTS = 3
 _LEAST_SEEDS = 3
+RATIO_MARGIN = 0.1
+"""Of a ratio's logarithm."""
 
 
 def summaries(table: pd.DataFrame) -> pd.DataFrame:
@@ -92,36 +103,50 @@ def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def more_curvature(found: pd.DataFrame, about: str) -> list[Verdict]:
-    """H1: at every width and depth, the Hessian's largest eigenvalue of Post-LN over Pre-LN's.
+def more_curvature(
+    found: pd.DataFrame,
+    about: str,
+    *,
+    matrix: str = "hessian",
+    predicted: Mapping[tuple[int, int], float] | None = None,
+) -> list[Verdict]:
+    """H1: at every width and depth, a matrix's largest eigenvalue of Post-LN over Pre-LN's.
 
     Args:
         found: of `summaries`.
-        about: the text, in words.
+        about: what networks, in words.
+        matrix: which.
+        predicted: the ratio by theory, for some widths and depths.
     """
-    rows = found[(found["matrix"] == "hessian") & (found["block"] == "all") & (found["largest"] > 0)]
+    rows = found[(found["matrix"] == matrix) & (found["block"] == WHOLE) & (found["largest"] > 0)]
     verdicts = []
     for (width, depth), one in rows.groupby(["width", "depth"]):
         logs = {name: np.log(group["largest"]) for name, group in one.groupby("placement")}
-        if set(logs) != {"post", "pre"} or min(map(len, logs.values())) < _LEAST_SEEDS:
+        if not {"post", "pre"} <= set(logs) or min(len(logs["post"]), len(logs["pre"])) < _LEAST_SEEDS:
             continue
         difference = float(logs["post"].mean() - logs["pre"].mean())
         test = stats.ttest_ind(logs["post"], logs["pre"], equal_var=False)
         low, high = test.confidence_interval(0.95)
         word: Word = "holds" if low > 0 else "fails" if high < 0 else "undecided"
+        ratio = (predicted or {}).get((int(width), int(depth)), float("nan"))
+        # As wide as Student's t has it, for few seeds.
+        sem = (high - low) / (2 * float(stats.norm.ppf(0.975)))
         verdicts.append(
             Verdict(
                 claim="H1",
-                part=f"largest eigenvalue, {TITLES['post']} over {TITLES['pre']}, d = {width}, L = {depth}",
+                part=f"largest eigenvalue of the {NAMES[matrix]}, {TITLES['post']} over {TITLES['pre']}, "
+                f"{about.split(',')[0]}, d = {width}, L = {depth}",
                 verdict=word,
                 claimed="above 1",
-                predicted=float("nan"),
+                predicted=ratio,
                 measured=float(np.exp(difference)),
                 interval=(float(np.exp(low)), float(np.exp(high))),
-                agreement="undecided",
-                setting=f"{depth}-{depth}, d = {width}, {about}, {len(logs['post'])} seeds",
-                note="ratio of geometric means over seeds, interval by Welch's t of the logarithms; no theory of the "
-                "whole spectrum",
+                agreement=scalar_agreement(difference, float(np.log(ratio)), sem, RATIO_MARGIN)
+                if np.isfinite(ratio)
+                else "undecided",
+                setting=f"d = {width}, L = {depth}, {about}, {min(len(logs['post']), len(logs['pre']))} seeds",
+                note="ratio of geometric means over seeds, interval by Welch's t of the logarithms; "
+                + ("theory: large-width means" if np.isfinite(ratio) else "no theory of the whole spectrum"),
             )  # fmt: skip
         )
     return verdicts
@@ -140,7 +165,7 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         probes and seeds, of whole matrices.
     """
     frames = []
-    whole = table[(table["probe"] >= 0) & (table["block"] == "all")]
+    whole = table[(table["probe"] >= 0) & (table["block"] == WHOLE)]
     for (width, depth, matrix), one in whole.groupby(["width", "depth", "matrix"]):
         low, high = one["node"].min(), one["node"].max()
         spread = max(high - low, 1e-12) * broadening

@@ -4,19 +4,20 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import looks, style
+from figures.style import looks, style, value_ticks
 from theory.stack import TITLES
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
 _FLOOR = 1e-6
 
 
-def curvature(densities: pd.DataFrame, found: pd.DataFrame) -> Figure:
+def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFrame | None = None) -> Figure:
     """Densities of the largest models, with bands over probes and seeds, and largest eigenvalues of all.
 
     Args:
         densities: `checks.curvature.densities`.
         found: `checks.curvature.summaries`.
+        predicted: `checks.gauss_newton.predictions`, if there are some.
     """
     largest = densities[densities["width"] == densities["width"].max()]
     largest = largest[largest["depth"] == largest["depth"].max()]
@@ -29,7 +30,7 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame) -> Figure:
         for axis, matrix in zip(axes, _NAMES, strict=False):
             _density(axis, largest[largest["matrix"] == matrix], _NAMES[matrix])
         for axis, against in zip(axes[2:], varied, strict=False):
-            _largest(axis, whole, against)
+            _largest(axis, whole, against, predicted)
         if not varied:
             _seeds(axes[2], whole)
     return figure
@@ -40,7 +41,7 @@ def _seeds(axis: Axes, found: pd.DataFrame) -> None:
     for (placement, matrix), look in zip(found.groupby(["placement", "matrix"]).groups, looks(), strict=False):
         rows = found[(found["placement"] == placement) & (found["matrix"] == matrix)]
         axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
-        names.append(f"{TITLES[str(placement)]},\n{_NAMES[str(matrix)]}")
+        names.append(f"{TITLES.get(str(placement), str(placement))},\n{_NAMES[str(matrix)]}")
     axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
     axis.set_xticks(range(len(names)), names, fontsize=7)
 
@@ -49,7 +50,7 @@ def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
     for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
         median = rows["median"].clip(lower=_FLOOR)
         axis.plot(rows["eigenvalue"], median, color=look["color"], linestyle=look["linestyle"],
-                  label=TITLES[str(placement)])  # fmt: skip
+                  label=TITLES.get(str(placement), str(placement)))  # fmt: skip
         axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=_FLOOR), rows["high"].clip(lower=_FLOOR),
                           color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
@@ -59,17 +60,25 @@ def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
     axis.legend(title="median; band: probes and seeds", title_fontsize=8)
 
 
-def _largest(axis: Axes, found: pd.DataFrame, against: str) -> None:
+def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
+    """Means over seeds against one size: the depth at the largest width, the width at the least depth."""
     other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
+    at = found[other].max() if other == "width" else found[other].min()
     look = looks()
-    for (placement, matrix), rows in found.groupby(["placement", "matrix"]):
-        rows, own = rows[rows[other] == rows[other].min()], next(look)
-        grouped = rows.groupby(against)["largest"]
+    for (placement, matrix), rows in found[found[other] == at].groupby(["placement", "matrix"]):
+        grouped, own = rows.groupby(against)["largest"], next(look)
+        title = TITLES.get(str(placement), str(placement))
         axis.errorbar(
-            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2, **({"markersize": 4} | own),
-            label=f"{TITLES[str(placement)]}, {_NAMES[str(matrix)]}",
+            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2,
+            **({"markersize": 4} | own), label=f"{title}, {_NAMES[str(matrix)]}",
         )  # fmt: skip
+    if predicted is not None:
+        rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]
+        for number, (_, one) in enumerate(rows.groupby("placement")):
+            label = "theory, Gauss-Newton" if number == 0 else None
+            axis.plot(one[against], one["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
     sizes = sorted(found[against].unique())
-    axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue", xticks=sizes,
-             title=f"at ${letters[other]} = {found[other].min()}$, ± 2 s.e. over seeds")  # fmt: skip
+    axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
+             title=f"at ${letters[other]} = {at}$, ± 2 s.e. over seeds")  # fmt: skip
+    value_ticks(axis, [float(size) for size in sizes])
     axis.legend(fontsize=7)

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
+from gradbounds.curvature_commands import Hessian, HessianModule, HessianStack
 from gradbounds.flags import Flag, Positional
 from gradbounds.recipe import Recipe
 from gradbounds.run_commands import Check, Export, Figures, Merge, Probe, Runs, Watch
 from gradbounds.sweep_command import Sweep
-from gradbounds.translation_commands import Hessian, Reproduce
+from gradbounds.translation_commands import Reproduce
 from theory import Stack
 from theory.placements import COMPOSITIONS
 
@@ -143,6 +144,8 @@ Command = (
     | Annotated[Probe, tyro.conf.subcommand("probe")]
     | Annotated[Reproduce, tyro.conf.subcommand("reproduce")]
     | Annotated[Hessian, tyro.conf.subcommand("hessian")]
+    | Annotated[HessianStack, tyro.conf.subcommand("hessian-stack")]
+    | Annotated[HessianModule, tyro.conf.subcommand("hessian-module")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
     | Annotated[Merge, tyro.conf.subcommand("merge")]

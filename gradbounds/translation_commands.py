@@ -8,7 +8,7 @@ from gradbounds.flags import Flag, Positional, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnTexts:
+class OnTexts:
     """Flags of commands that make translation models on two texts."""
 
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
@@ -27,7 +27,7 @@ class _OnTexts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(_OnTexts):
+class Reproduce(OnTexts):
     """Measure the paper's translation models at initialization on your texts: Fig. 3, and what makes it as it is."""
 
     what: Annotated[Literal["fig3"], Positional, Flag(name="what", help="section 3.4 of the paper")]
@@ -70,47 +70,3 @@ class Reproduce(_OnTexts):
         )  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
         return reproduce(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hessian(_OnTexts):
-    """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
-
-    depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
-    width: Annotated[tuple[str, ...], Flag(help="hidden widths d", metavar="VALUE|A:B:xF [...]")] = ("32",)
-    ffn_ratio: Annotated[int, Flag(help="feed-forward units over the width")] = 2
-    initialization: Annotated[Literal["xavier", "pytorch"], Flag(help="the paper's, or that of torch.nn's layers")] = (
-        "xavier"
-    )
-    untied: Annotated[bool, Flag(help="give the output matrix its own rows, not the embeddings'")] = False
-    vocab: Annotated[int, Flag(help="number of ids")] = 2000
-    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = 200
-    steps: Annotated[int, Flag(help="of Lanczos")] = 40
-    probes: Annotated[int, Flag(help="random probes of each matrix")] = 2
-    seeds: Annotated[int, Flag(help="models of each kind")] = 3
-    blocks: Annotated[bool, Flag(help="spectra of parts and layers too")] = False
-    no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
-    no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.curving import Request, spectra
-        from gradbounds.grid import field_values
-        from simulate.parallel_text import read_pairs
-        from simulate.translator import Translation
-
-        models = [
-            Translation(
-                placement=placement, width=width, depth=depth, heads=self.heads, ffn_width=self.ffn_ratio * width,
-                vocab=self.vocab, initialization=self.initialization, dropout=0.0, smoothing=self.smoothing,
-                tied=not self.untied,
-            )
-            for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
-            for placement in self.placement
-        ]  # fmt: skip
-        request = Request(
-            models=models, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes, blocks=self.blocks,
-            extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization, device=self.device,
-        )  # fmt: skip
-        text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
-        return spectra(request, text, self.out, dry_run=self.dry_run, accept=self.accept)

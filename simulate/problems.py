@@ -154,8 +154,8 @@ class StackModule(nn.Module):
         return counted @ matrices["Wemb"][0]
 
 
-def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64) -> Problem:
-    """One draw of a Stack, with inputs and labels as `simulate.sample` draws them.
+def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
+    """One draw of a Stack, with inputs and labels as `simulate.sample` draws them; on any device the same.
 
     Raises:
         ValueError: as `StackModule`.
@@ -164,11 +164,11 @@ def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64
     given = GivenMatrices(Streams([2**32 + seed], 1), {"W": [next(model.parameters())]})
     cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
     x, labels, _ = network_inputs(cell, given)
-    inputs = {"x": x}
+    inputs = {"x": x.to(device)}
     if (source := source_inputs(stack, given)) is not None:
-        inputs["source"] = source
+        inputs["source"] = source.to(device)
     counted = labels[0, stack.tokens - 1 :: stack.tokens] if stack.loss_on == "last" else labels[0]
-    return Problem(model, _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted)])
+    return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
 
 
 class _FromFactory(nn.Module):

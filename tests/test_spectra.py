@@ -1,5 +1,7 @@
 """Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,6 +84,46 @@ def test_the_command(tmp_path, capsys):
     assert len(made) == 2 * (1 + 9)
     assert main(command(tmp_path, tmp_path / "run", *more)) == 0
     assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+
+
+def test_stacks(tmp_path, capsys):
+    """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
+    run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
+    run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
+    assert main(run) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Post-LN, L = 1, largest ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
+    assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack, d = 64" in said
+    table = pd.read_csv(tmp_path / "run" / "theory.csv")
+    assert set(table["width"]) == {16, 32, 64}
+    assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
+    assert (tmp_path / "run" / "curvature.png").stat().st_size > 30_000
+    blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--out", str(tmp_path / "blocks")]
+    assert main([*run[:1], *run[3:-2], *blocks]) == 0
+    assert re.search(r"Pre-LN d = 16, L = 1, last W2, trace +\d", capsys.readouterr().out)
+    table = pd.read_csv(tmp_path / "blocks" / "theory.csv")
+    assert set(table["block"]) == {"all", "output", "attention", "feed-forward", "last W2", "layer 1"}
+    assert main([*run[:-2], "--tokens", "2", "4", "--out", str(tmp_path / "no")]) == 2
+    assert "tokens must have one value here" in capsys.readouterr().err
+    assert main([*run[:-2], "--dropout", "0.1", "--out", str(tmp_path / "no")]) == 2
+    assert "dropout, attention_dropout must be 0" in capsys.readouterr().err
+
+
+def test_modules(tmp_path, capsys):
+    """A built-in encoder, its layers as blocks; a second time nothing is computed."""
+    run = ["hessian-module", "encoder-pre", "--width", "16", "--depth", "2", "--seeds", "1", "--steps", "3", "--blocks"]
+    run += ["--out", str(tmp_path / "run")]
+    assert main([*run, "--dry-run"]) == 0
+    assert "14 spectra, at most 42 products; the largest network has 0.01 million" in capsys.readouterr().out
+    assert main(run) == 0
+    assert "encoder-pre d = 16, L = 2, seed 0, hessian" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "run" / "spectra.csv")
+    assert set(table["block"]) == {"all", "body.layers.0", "body.layers.1"}
+    made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
+    assert main(run) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+    assert main(["hessian-module", "no_such:thing", "--out", str(tmp_path / "no")]) == 2
+    assert "factory must be importable" in capsys.readouterr().err
 
 
 def test_dry_run_and_bad_input(tmp_path, capsys):

@@ -8,6 +8,7 @@ Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections
 O(L/d) in the first (Post-LN).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +91,33 @@ def recursion(
     if stack.encoder is not None and forward.encoded is not None:
         values |= _of_encoder(stack.encoder, *forward.encoded)
     return {name: np.array(value) for name, value in values.items()}
+
+
+def gradients_from(
+    stack: Stack,
+    tokens: Tokens,
+    inputs: Inputs,
+    generator: np.random.Generator,
+    output: Callable[[Kernel], Kernel],
+) -> dict[str, Number]:
+    """E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for another loss than the cross-entropy.
+
+    Args:
+        stack: with embeddings of its own.
+        tokens: layout of its tokens.
+        inputs: what enters it.
+        generator: of attention patterns, where they are random.
+        output: from the kernel of what the output matrix is given to that of the loss's gradient there. Everything is
+            linear in the latter.
+    """
+    forward = _forward(stack, tokens, inputs, generator)
+    gradient = output(forward.output)
+    _, energies = _pulled_back(stack, tokens, forward, gradient)
+    found = _weight_gradients(stack, energies)
+    if stack.encoder is not None and forward.encoded is not None:
+        of_encoder = _of_encoder(stack.encoder, *forward.encoded)
+        found |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
+    return found | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
 
 
 def _weight_gradients(stack: Stack, energies: list[Energies]) -> dict[str, list[Number]]:

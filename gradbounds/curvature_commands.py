@@ -1,0 +1,146 @@
+"""The commands on curvature, as the dataclasses of their flags."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from gradbounds.flags import Flag, Positional, optional
+from gradbounds.grid import FIELDS, stacks
+from gradbounds.sweep_command import Fields
+from gradbounds.translation_commands import OnTexts
+
+if TYPE_CHECKING:
+    from gradbounds.curvature_subjects import Subject
+    from gradbounds.spectra import Request
+
+# Small enough for minutes on a CPU, wide enough to be judged at the last width.
+_SIZES = ("placement", "width", "depth")
+_STACKS = {"width": ["32:128:x2"], "depth": ["2:8:x2"], "tokens": ["4"], "vocab": ["8"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Flags of every command on curvature."""
+
+    steps: Annotated[int, Flag(help="of Lanczos")] = 40
+    probes: Annotated[int, Flag(help="random probes of each matrix")] = 2
+    blocks: Annotated[bool, Flag(help="spectra of parts and layers too")] = False
+    no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
+    no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
+
+    def request(self, subjects: "Sequence[Subject]", seeds: int, seed: int, device: str) -> "Request":
+        """What is asked of the networks."""
+        from gradbounds.spectra import Request
+
+        return Request(
+            subjects=subjects, seeds=seeds, seed=seed, steps=self.steps, probes=self.probes, blocks=self.blocks,
+            extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization, device=device,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hessian(OnTexts):
+    """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
+
+    depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
+    width: Annotated[tuple[str, ...], Flag(help="hidden widths d", metavar="VALUE|A:B:xF [...]")] = ("32",)
+    ffn_ratio: Annotated[int, Flag(help="feed-forward units over the width")] = 2
+    initialization: Annotated[Literal["xavier", "pytorch"], Flag(help="the paper's, or that of torch.nn's layers")] = (
+        "xavier"
+    )
+    untied: Annotated[bool, Flag(help="give the output matrix its own rows, not the embeddings'")] = False
+    vocab: Annotated[int, Flag(help="number of ids")] = 2000
+    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = 200
+    seeds: Annotated[int, Flag(help="models of each kind")] = 3
+    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.curvature_subjects import on_text
+        from gradbounds.curving import models_on_text
+        from gradbounds.grid import field_values
+        from simulate.parallel_text import read_pairs
+        from simulate.translator import Translation
+
+        models = [
+            Translation(
+                placement=placement, width=width, depth=depth, heads=self.heads, ffn_width=self.ffn_ratio * width,
+                vocab=self.vocab, initialization=self.initialization, dropout=0.0, smoothing=self.smoothing,
+                tied=not self.untied,
+            )
+            for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
+            for placement in self.placement
+        ]  # fmt: skip
+        text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
+        subjects = [on_text(model, text) for model in models]
+        request = self.asked.request(subjects, self.seeds, self.seed, self.device)
+        return models_on_text(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HessianStack:
+    """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
+
+    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
+    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    seeds: Annotated[int, Flag(help="networks of each size")] = 8
+    seed: Annotated[int, Flag(help="of the first")] = 0
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
+    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
+    accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
+        False
+    )
+
+    def run(self) -> int:
+        """Exit code.
+
+        Raises:
+            ValueError: another field than placement, width and depth has several values.
+        """
+        from gradbounds.curvature_subjects import of_stack
+        from gradbounds.curving import simplified_stacks
+
+        given = {name: list(value) for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        found = list(stacks(_STACKS | given))
+        several = [name for name in FIELDS if len({getattr(one, name) for one in found}) > 1 and name not in _SIZES]
+        if several:
+            raise ValueError(
+                f"{several[0]} must have one value here, where placement, width and depth alone may have several; run "
+                f"the command once for each, got {sorted({getattr(one, several[0]) for one in found})}."
+            )
+        request = self.asked.request([of_stack(one) for one in found], self.seeds, self.seed, self.device)
+        return simplified_stacks(request, found, self.out, dry_run=self.dry_run, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HessianModule:
+    """Spectra of the Hessian and the Gauss-Newton matrix of any torch module, from a factory as `probe` takes it."""
+
+    factory: Annotated[
+        str,
+        Positional,
+        Flag(name="factory", help="MODULE:FACTORY, or a built-in name such as encoder-post; docs/probe.md"),
+    ]
+    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
+    width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("32",)
+    depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:8:x2",)
+    seeds: Annotated[int, Flag(help="modules of each size")] = 4
+    seed: Annotated[int, Flag(help="of the first")] = 0
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
+    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.curvature_subjects import of_module
+        from gradbounds.curving import modules
+        from gradbounds.grid import field_values
+
+        subjects = [
+            of_module(self.factory, width, depth)
+            for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
+        ]  # fmt: skip
+        request = self.asked.request(subjects, self.seeds, self.seed, self.device)
+        return modules(request, self.out, dry_run=self.dry_run)

@@ -1,0 +1,116 @@
+"""What `hessian`, `hessian-stack` and `hessian-module` are of: networks of one kind and size."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradbounds.probing import loaded
+from simulate.layers import layer_lists
+from simulate.parallel_text import ParallelText
+from simulate.probe_builtins import BUILTINS
+from simulate.problems import Problem, module_problem, stack_problem, translation_problem
+from simulate.translator import Translation, parameter_count
+from theory.stack import Stack
+from theory.weights import weight_shapes
+
+# Of activations: forward and backward, and their tangents.
+_COPIES = 4
+_PIECE = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Subject:
+    """Networks that differ in their seed alone.
+
+    Attributes:
+        placement: where norms stand, or the module's name.
+        width: hidden width.
+        depth: layers.
+        key: what a kept spectrum is of, but for the seed and what was asked.
+        problem: one network, of a seed and a device.
+        blocks: parts on the diagonal, by globs of their parameters' names.
+        parameters: how many.
+        activations: numbers that a product holds besides them; 0 where that is not known.
+    """
+
+    placement: str
+    width: int
+    depth: int
+    key: dict[str, Any]
+    problem: Callable[[int, str], Problem]
+    blocks: dict[str, tuple[str, ...]]
+    parameters: int
+    activations: int
+
+
+def on_text(model: Translation, text: ParallelText) -> Subject:
+    """Translation models on a text."""
+    blocks: dict[str, tuple[str, ...]] = {
+        "embeddings": ("*source.weight", "*target.weight", "*output.weight"),
+        "attention": ("*attn*",),
+        "feed-forward": ("*linear*",),
+        "norms": ("*norm*",),
+        "encoder": ("*encoder.*",),
+        "decoder": ("*decoder.*",),
+    }
+    for part in ("encoder", "decoder"):
+        blocks |= {f"{part} {n + 1}": (f"*{part}.{n}.*",) for n in range(model.depth)}
+    of_a_token = model.depth * 2 * (14 * model.width + 2 * model.ffn_width) + 3 * model.vocab
+    return Subject(
+        placement=model.placement, width=model.width, depth=model.depth, blocks=blocks,
+        key={"model": asdict(model), "text": text.digest, "pairs": len(text)},
+        problem=lambda seed, device: translation_problem(model, text, seed=seed, piece=_PIECE, device=device),
+        parameters=parameter_count(model),
+        activations=_COPIES * _PIECE * max(len(ids) for ids in text.targets) * of_a_token,
+    )  # fmt: skip
+
+
+def of_stack(stack: Stack) -> Subject:
+    """Simplified stacks, dense."""
+    blocks: dict[str, tuple[str, ...]] = {
+        "output": ("Wemb",),
+        "attention": ("*W[QKVO]_*", "*X[QKVO]_*"),
+        "feed-forward": ("*W[12G]_*",),
+        "last W2": (f"W2_{stack.depth}",),
+    }
+    if stack.source_tokens:
+        blocks |= {"encoder": ("encoder_*",)}
+    blocks |= {f"layer {n}": (f"[WX]?_{n}",) for n in range(1, stack.depth + 1)}
+    matrices = sum(
+        d_in * d_out for part in (stack, stack.encoder) if part for d_in, d_out in weight_shapes(part).values()
+    )
+    of_a_token = stack.depth * (8 * stack.width + 2 * stack.ffn_width + stack.heads * stack.tokens) + 3 * stack.vocab
+    return Subject(
+        placement=stack.placement, width=stack.width, depth=stack.depth, blocks=blocks, key={"stack": asdict(stack)},
+        problem=lambda seed, device: stack_problem(stack, seed=seed, dtype=torch.float32, device=device),
+        parameters=stack.depth * matrices + stack.width * stack.vocab,
+        activations=_COPIES * (stack.rows + stack.sequences * stack.source_tokens) * of_a_token,
+    )  # fmt: skip
+
+
+def of_module(name: str, width: int, depth: int) -> Subject:
+    """Modules of a factory as `probe` takes it: a built-in name, or MODULE:FACTORY.
+
+    Raises:
+        ValueError: there is none, or the module has no list of layers.
+    """
+    factory = BUILTINS[name].factory if name in BUILTINS else loaded(name)
+    make = partial(module_problem, factory, width, depth)
+    first: Any = make(seed=0).model
+    # What was computed with another source is not taken for this.
+    source = Path(inspect.getsourcefile(sys.modules[factory.__module__]) or "").read_bytes()
+    return Subject(
+        placement=name, width=width, depth=depth,
+        blocks={f"{own}": (f"module.{own}.*",) for one in layer_lists(first.module, (), depth) for own in one.names},
+        key={"factory": name, "source": hashlib.sha256(source).hexdigest(), "width": width, "depth": depth},
+        problem=lambda seed, device: make(seed=seed, device=device),
+        parameters=sum(p.numel() for p in first.parameters()),
+        activations=0,
+    )  # fmt: skip
