@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from bench import drawing, engines, predictions, probing, scale, store
+from bench import curvature, drawing, engines, predictions, probing, scale, store
 
 REPORTS = {
+    "curvature": curvature.report,
     "engines": engines.report,
     "predictions": predictions.report,
     "probing": probing.report,

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.statistics import scalar_agreement
-from checks.verdict import Verdict, Word
+from checks.statistics import estimate, scalar_agreement
+from checks.verdict import Verdict, Word, interval_of
 from theory.stack import TITLES
 
 MODEL = ["placement", "width", "depth", "seed", "matrix", "block"]
@@ -20,7 +20,7 @@ NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix"}
 """Matrices in prose."""
 
 LEAST_POINTS = 3
-_LEAST_SEEDS = 3
+LEAST_SEEDS = 3
 RATIO_MARGIN = 0.1
 """Of a ratio's logarithm."""
 
@@ -50,7 +50,7 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
                 row |= {name: float(np.mean(values)), f"{name}_sem": _sem(values)}
             # The norm is the root of a mean over probes; its error by the delta method.
             row["frobenius"] = row["square"] ** 0.5
-            row["frobenius_sem"] = 0.5 * row["square_sem"] / row["frobenius"]
+            row["frobenius_sem"] = 0.5 * row["square_sem"] / row["frobenius"] if row["frobenius"] else 0.0
         rows.append(row)
     return pd.DataFrame(rows).drop(columns=["square", "square_sem"], errors="ignore")
 
@@ -86,9 +86,9 @@ def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
         against: "depth" or "width".
 
     Returns:
-        One row per placement, matrix, block, the other size and quantity: exponent, low and high of its 95% interval
-        (least squares over models, Student's t), points. Where fewer than three sizes, or a value that is not positive,
-        there is none.
+        One row per placement, matrix, block, the other size and quantity: exponent, low and high of its 95% interval,
+        seeds. A seed has a slope of its own, since its networks share random numbers; the interval is Student's t over
+        seeds. Where fewer than three sizes or seeds, or a value that is not positive, there is none.
     """
     other = "width" if against == "depth" else "depth"
     rows = []
@@ -96,15 +96,20 @@ def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
         for name in ("largest", "trace", "frobenius"):
             if name not in one or one[against].nunique() < LEAST_POINTS or not (one[name] > 0).all():
                 continue
-            fit = stats.linregress(np.log(one[against]), np.log(one[name]))
-            half = float(stats.t.ppf(0.975, len(one) - 2)) * fit.stderr
-            rows.append((*key, name, fit.slope, fit.slope - half, fit.slope + half, len(one)))
-    columns = ["placement", "matrix", "block", other, "quantity", "exponent", "low", "high", "points"]
+            logs = np.log(one.pivot_table(index="seed", columns=against, values=name).dropna())
+            if len(logs) < LEAST_SEEDS:
+                continue
+            sizes = np.log(logs.columns.to_numpy(dtype=float))
+            slopes = [stats.linregress(sizes, row).slope for row in logs.to_numpy()]
+            fit = estimate(slopes)
+            rows.append((*key, name, float(fit.mean), *interval_of(fit), len(logs)))
+    columns = ["placement", "matrix", "block", other, "quantity", "exponent", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def more_curvature(
     found: pd.DataFrame,
+    kind: str,
     about: str,
     *,
     matrix: str = "hessian",
@@ -114,19 +119,20 @@ def more_curvature(
 
     Args:
         found: of `summaries`.
-        about: what networks, in words.
+        kind: what networks, in short.
+        about: the rest of their setting.
         matrix: which.
         predicted: the ratio by theory, for some widths and depths.
     """
     rows = found[(found["matrix"] == matrix) & (found["block"] == WHOLE) & (found["largest"] > 0)]
     verdicts = []
     for (width, depth), one in rows.groupby(["width", "depth"]):
-        logs = {name: np.log(group["largest"]) for name, group in one.groupby("placement")}
-        if not {"post", "pre"} <= set(logs) or min(len(logs["post"]), len(logs["pre"])) < _LEAST_SEEDS:
+        logs = np.log(one.pivot_table(index="seed", columns="placement", values="largest"))
+        if not {"post", "pre"} <= set(logs) or len(logs := logs[["post", "pre"]].dropna()) < LEAST_SEEDS:
             continue
-        difference = float(logs["post"].mean() - logs["pre"].mean())
-        test = stats.ttest_ind(logs["post"], logs["pre"], equal_var=False)
-        low, high = test.confidence_interval(0.95)
+        # Networks of one seed share random numbers, so that their ratio scatters less than they do.
+        found_ratio = estimate(logs["post"] - logs["pre"])
+        difference, (low, high) = float(found_ratio.mean), interval_of(found_ratio)
         word: Word = "holds" if low > 0 else "fails" if high < 0 else "undecided"
         ratio = (predicted or {}).get((int(width), int(depth)), float("nan"))
         # As wide as Student's t has it, for few seeds.
@@ -135,7 +141,7 @@ def more_curvature(
             Verdict(
                 claim="H1",
                 part=f"largest eigenvalue of the {NAMES[matrix]}, {TITLES['post']} over {TITLES['pre']}, "
-                f"{about.split(',')[0]}, d = {width}, L = {depth}",
+                f"{kind}, d = {width}, L = {depth}",
                 verdict=word,
                 claimed="above 1",
                 predicted=ratio,
@@ -144,8 +150,8 @@ def more_curvature(
                 agreement=scalar_agreement(difference, float(np.log(ratio)), sem, RATIO_MARGIN)
                 if np.isfinite(ratio)
                 else "undecided",
-                setting=f"d = {width}, L = {depth}, {about}, {min(len(logs['post']), len(logs['pre']))} seeds",
-                note="ratio of geometric means over seeds, interval by Welch's t of the logarithms; "
+                setting=f"{kind}, d = {width}, L = {depth}, {about}{len(logs)} seeds",
+                note="geometric mean over seeds of their ratios, interval by Student's t of the logarithms; "
                 + ("theory: large-width means" if np.isfinite(ratio) else "no theory of the whole spectrum"),
             )  # fmt: skip
         )

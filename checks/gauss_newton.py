@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from checks.curvature import LEAST_POINTS, WHOLE
-from checks.statistics import agreement_word, estimate
+from checks.statistics import Estimate, agreement_word, estimate
 from theory.curvature import gauss_newton_norms, gauss_newton_traces
 from theory.prediction import NoRuleError
 from theory.stack import Stack
@@ -16,7 +16,8 @@ MARGIN = 0.1
 """Equivalence margin of a mean, relative to its prediction, where networks are wide enough to be judged."""
 
 _WIDE_ENOUGH = 1 / 8
-"""Largest (L + V)/d at which they are: corrections are of that order."""
+"""Largest (2L + V)/d at which they are, in the paper's setting: corrections are of that order, and
+those of gated units or of attention to a source several times as large."""
 
 _SIZE = ["placement", "width", "depth"]
 _FEED_FORWARD = ("W1", "W2", "WG")
@@ -27,18 +28,19 @@ def predictions(stacks: Sequence[Stack]) -> pd.DataFrame:
 
     Returns:
         Columns placement, width, depth, block (as `gradbounds hessian-stack` names them), quantity ("trace", of the
-        whole matrix "frobenius" and "largest" too), predicted, and judged: whether the stack is wide enough for that.
-        No rows of a stack that has no rule.
+        whole matrix "frobenius" and "largest" too), predicted, predicted_sem (logits are sampled), and judged: whether
+        the stack is the paper's and wide enough for that. No rows of a stack that has no rule.
     """
     rows = []
     for stack in stacks:
-        judged = (stack.depth + stack.vocab) / stack.width <= _WIDE_ENOUGH
-        for block, quantity, value in _predicted(stack):
-            rows.append((stack.placement, stack.width, stack.depth, block, quantity, value, judged))
-    return pd.DataFrame(rows, columns=[*_SIZE, "block", "quantity", "predicted", "judged"])
+        judged = stack.in_paper and (2 * stack.depth + stack.vocab) / stack.width <= _WIDE_ENOUGH
+        for row in _predicted(stack):
+            rows.append((stack.placement, stack.width, stack.depth, *row, judged))
+    return pd.DataFrame(rows, columns=[*_SIZE, "block", "quantity", "predicted", "predicted_sem", "judged"])
 
 
-def _predicted(stack: Stack) -> Iterator[tuple[str, str, float]]:
+def _predicted(stack: Stack) -> Iterator[tuple[str, str, float, float]]:
+    """Block, quantity, value and its standard error."""
     try:
         traces = gauss_newton_traces(stack)
     except NoRuleError:
@@ -55,13 +57,13 @@ def _predicted(stack: Stack) -> Iterator[tuple[str, str, float]]:
             else:
                 parts["encoder"] = parts.get("encoder", 0.0) + float(value.sum())
     parts["last W2"] = float(traces["W2"][-1])
-    yield from ((block, "trace", value) for block, value in parts.items())
+    yield from ((block, "trace", value, 0.0) for block, value in parts.items())
     try:
         norms = gauss_newton_norms(stack)
     except ValueError:
         return
-    yield WHOLE, "frobenius", norms.frobenius
-    yield WHOLE, "largest", norms.largest
+    yield WHOLE, "frobenius", norms.frobenius, norms.frobenius_sem
+    yield WHOLE, "largest", norms.largest, norms.largest_sem
 
 
 def beside_theory(found: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
@@ -73,7 +75,7 @@ def beside_theory(found: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The columns of `predicted`; measured (of Frobenius norms the root of the mean square) with sem, seeds, and
-        agreement within `MARGIN`: "beyond" where networks are too narrow, "undecided" with one seed.
+        agreement within `MARGIN`: "beyond" where a stack is not judged. Rows with two seeds at least.
     """
     measured = dict(list(found[found["matrix"] == "gauss-newton"].groupby([*_SIZE, "block"])))
     rows = []
@@ -82,7 +84,8 @@ def beside_theory(found: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
         if one is None or row.quantity not in one or len(values := one[row.quantity].dropna().to_numpy()) < 2:
             continue
         found_here = estimate(values**2).root() if row.quantity == "frobenius" else estimate(values)
-        word = agreement_word(found_here, row.predicted, MARGIN) if row.judged else "beyond"
+        both = Estimate(found_here.mean, np.hypot(found_here.sem, row.predicted_sem), found_here.draws)
+        word = agreement_word(both, row.predicted, MARGIN) if row.judged else "beyond"
         rows.append((*row[1:], float(found_here.mean), float(found_here.sem), len(values), word))
     return pd.DataFrame(rows, columns=[*predicted.columns, "measured", "sem", "seeds", "agreement"])
 

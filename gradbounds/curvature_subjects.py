@@ -1,21 +1,19 @@
 """What `hessian`, `hessian-stack` and `hessian-module` are of: networks of one kind and size."""
 
 import hashlib
-import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from gradbounds.probing import loaded
+from simulate.curvature import asymmetry
 from simulate.layers import layer_lists
 from simulate.parallel_text import ParallelText
 from simulate.probe_builtins import BUILTINS
-from simulate.problems import Problem, module_problem, stack_problem, translation_problem
+from simulate.problems import Problem, check_curved, module_problem, stack_problem, translation_problem
+from simulate.sample import check_count
 from simulate.translator import Translation, parameter_count
 from theory.stack import Stack
 from theory.weights import weight_shapes
@@ -23,6 +21,8 @@ from theory.weights import weight_shapes
 # Of activations: forward and backward, and their tangents.
 _COPIES = 4
 _PIECE = 48
+# What rounding leaves of a symmetric matrix is far below.
+_SYMMETRIC = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,7 +73,12 @@ def on_text(model: Translation, text: ParallelText) -> Subject:
 
 
 def of_stack(stack: Stack) -> Subject:
-    """Simplified stacks, dense."""
+    """Simplified stacks, dense.
+
+    Raises:
+        ValueError: something is dropped, or embeddings are tied.
+    """
+    check_curved(stack)
     blocks: dict[str, tuple[str, ...]] = {
         "output": ("Wemb",),
         "attention": ("*W[QKVO]_*", "*X[QKVO]_*"),
@@ -99,18 +104,40 @@ def of_module(name: str, width: int, depth: int) -> Subject:
     """Modules of a factory as `probe` takes it: a built-in name, or MODULE:FACTORY.
 
     Raises:
-        ValueError: there is none, or the module has no list of layers.
+        ValueError: there is none, it fails, or the module has no list of layers.
     """
+    for given, value in (("width", width), ("depth", depth)):
+        check_count(given, value, 1)
     factory = BUILTINS[name].factory if name in BUILTINS else loaded(name)
-    make = partial(module_problem, factory, width, depth)
-    first: Any = make(seed=0).model
-    # What was computed with another source is not taken for this.
-    source = Path(inspect.getsourcefile(sys.modules[factory.__module__]) or "").read_bytes()
+    first = module_problem(factory, width, depth, seed=0)
+    model: Any = first.model
+
+    def problem(seed: int, device: str) -> Problem:
+        one = module_problem(factory, width, depth, seed=seed, device=device)
+        if (off := asymmetry(one, "hessian")) > _SYMMETRIC:
+            raise ValueError(
+                f"factory must make modules whose Hessian is symmetric, but that of {name!r} is off by {off:.2g}: "
+                "dropout must be off, and every operation's second derivative right."
+            )
+        return one
+
     return Subject(
         placement=name, width=width, depth=depth,
-        blocks={f"{own}": (f"module.{own}.*",) for one in layer_lists(first.module, (), depth) for own in one.names},
-        key={"factory": name, "source": hashlib.sha256(source).hexdigest(), "width": width, "depth": depth},
-        problem=lambda seed, device: make(seed=seed, device=device),
-        parameters=sum(p.numel() for p in first.parameters()),
-        activations=0,
+        blocks={f"{own}": (f"module.{own}.*",) for one in layer_lists(model.module, (), depth) for own in one.names},
+        key={"factory": name, "made": _digest(first), "width": width, "depth": depth}, problem=problem,
+        parameters=sum(p.numel() for p in first.parameters()), activations=0,
     )  # fmt: skip
+
+
+def _digest(problem: Problem) -> str:
+    """Of parameters, loss and gradient: what was computed for another module or batch is not taken for this one."""
+    ((inputs, labels),) = problem.data
+    loss = problem.loss(problem.model(inputs), labels)
+    gradient = torch.autograd.grad(loss, problem.parameters())
+    # Sums may be in another order another time.
+    said = f"{float(loss.detach()):.4e} {float(torch.stack([one.norm() for one in gradient]).norm()):.4e}"
+    found = hashlib.sha256(said.encode())
+    for name, parameter in problem.model.named_parameters():
+        found.update(name.encode())
+        found.update(parameter.detach().cpu().numpy().tobytes())
+    return found.hexdigest()

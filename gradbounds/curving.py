@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from checks.curvature import WHOLE, curvature_exponents, more_curvature
+from checks.curvature import LEAST_SEEDS, WHOLE, curvature_exponents, more_curvature
 from checks.gauss_newton import beside_theory, predicted_exponents, predictions
 from checks.results import results
 from checks.verdict import Verdict
@@ -24,14 +24,14 @@ def models_on_text(request: Request, text: ParallelText, out: Path, *, dry_run: 
         ValueError: as `gradbounds.spectra.measured`, or `accept` outside a checkout.
     """
     if accept:
-        check_checkout()
+        _check_accept(request)
     if dry_run:
         print(size(request, f" over {len(text)} pairs"))
         return 0
     spectra = measured(request, out)
     written(request, spectra, out)
-    about = f"encoder-decoder, {len(text)} pairs of {text.names[0]} and {text.names[1]}, V = {text.vocab}"
-    return _judged(more_curvature(spectra.found, about), out, accept=accept)
+    about = f"{len(text)} pairs of {text.names[0]} and {text.names[1]}, V = {text.vocab}, "
+    return _judged(more_curvature(spectra.found, "encoder-decoder", about), out, accept=accept)
 
 
 def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, dry_run: bool, accept: bool) -> int:
@@ -44,7 +44,9 @@ def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, d
         ValueError: as `gradbounds.spectra.measured`, or `accept` outside a checkout.
     """
     if accept:
-        check_checkout()
+        _check_accept(request)
+        if any(not one.in_paper for one in stacks):
+            raise ValueError(f"accept must be given for the paper's stacks, got {stacks[0].relaxed}.")
     if dry_run:
         print(size(request))
         return 0
@@ -55,13 +57,13 @@ def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, d
     for line in _theory_lines(spectra.found, beside, predicted):
         print(line)
     write_whole(out / "theory.csv", beside.to_csv(index=False).encode())
-    one = stacks[0]
-    about = f"simplified stack, n = {one.tokens}, V = {one.vocab}"
-    about += "".join(f", {name} = {value}" for name, value in one.relaxed.items())
+    kind = f"simplified stack with n = {stacks[0].tokens} and V = {stacks[0].vocab}"
+    about = "".join(f"{name} = {value}, " for name, value in stacks[0].relaxed.items())
     widest = spectra.found[spectra.found["width"] == spectra.found["width"].max()]
-    verdicts = more_curvature(widest, about)
-    verdicts += more_curvature(widest, about, matrix="gauss-newton", predicted=_ratios(predicted))
-    return _judged(verdicts, out, accept=accept) or int((beside["agreement"] == "differs").any())
+    verdicts = more_curvature(widest, kind, about)
+    verdicts += more_curvature(widest, kind, about, matrix="gauss-newton", predicted=_ratios(predicted))
+    differs = bool((beside["agreement"] == "differs").any())
+    return _judged(verdicts, out, accept=accept, differs=differs)
 
 
 def modules(request: Request, out: Path, *, dry_run: bool) -> int:
@@ -77,15 +79,33 @@ def modules(request: Request, out: Path, *, dry_run: bool) -> int:
     return 0
 
 
-def _judged(verdicts: list[Verdict], out: Path, *, accept: bool) -> int:
-    """Print verdicts, and commit them; 1 where theory and measurement differ."""
+def _check_accept(request: Request) -> None:
+    """Refuse what gives no verdict to commit.
+
+    Raises:
+        ValueError: this is no checkout, one placement is missing, there are too few seeds, or no eigenvalues.
+    """
+    check_checkout()
+    placements = {one.placement for one in request.subjects}
+    if not {"post", "pre"} <= placements or request.seeds < LEAST_SEEDS or not request.extreme:
+        raise ValueError(
+            f"accept must be given with placements post and pre, at least {LEAST_SEEDS} seeds and extreme eigenvalues, "
+            f"which make a verdict, got {', '.join(sorted(placements))} and {request.seeds} seeds."
+        )
+
+
+def _judged(verdicts: list[Verdict], out: Path, *, accept: bool, differs: bool = False) -> int:
+    """Print verdicts, and commit them unless theory and measurement differ; 1 where they do."""
     for v in verdicts:
         low, high = v.interval
         theory = "" if v.predicted != v.predicted else f"theory {v.predicted:.3g}, "
         print(f"{v.claim:4} {v.part:70} {v.words}\n     {theory}measured {v.measured:.3g} [{low:.3g}, {high:.3g}]")
-    if accept:
+    differs = differs or any(v.agreement == "differs" for v in verdicts)
+    if accept and differs:
+        print("Not accepted: theory and measurement differ.")
+    elif accept:
         accept_verdicts(f"{out.resolve().name}.json", results(verdicts, [], session()["command"]))
-    return int(any(v.agreement == "differs" for v in verdicts))
+    return int(differs)
 
 
 def _ratios(predicted: pd.DataFrame) -> dict[tuple[int, int], float]:

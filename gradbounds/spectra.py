@@ -30,6 +30,12 @@ Job = tuple[Subject, int, Matrix, str, int]
 """Subject, seed, matrix, block and probe; probe -1 are the extreme eigenvalues."""
 
 
+_LARGEST_SEED = 2**32
+
+# Of both extreme eigenvalues, mostly.
+_EXTREME_PRODUCTS = 21
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is asked of which networks.
@@ -62,8 +68,10 @@ class Request:
         Raises:
             ValueError: there is one.
         """
-        for name, least in (("seeds", 1), ("steps", 2), ("probes", 1)):  # a norm is a moment of two steps
+        for name, least in (("seeds", 1), ("seed", 0), ("steps", 2), ("probes", 1)):  # a norm is a moment of two steps
             check_count(name, getattr(self, name), least)
+        if self.seed + self.seeds > _LARGEST_SEED:
+            raise ValueError(f"seed must be below {_LARGEST_SEED} with its successors, got {self.seed}.")
         check_device(self.device)
 
     def jobs(self) -> Iterator[Job]:
@@ -171,12 +179,13 @@ def size(request: Request, of_what: str = "") -> str:
     """
     request.check()
     jobs = list(request.jobs())
+    products = sum(_EXTREME_PRODUCTS if probe < 0 else request.steps for *_, probe in jobs)
     largest = max(request.subjects, key=lambda one: one.parameters)
     kept_vectors = request.steps if request.reorthogonalize else 3
     memory = 4 * (largest.parameters * (kept_vectors + 8) + largest.activations)
     more = "" if largest.activations else " besides its activations"
     return (
-        f"{len(jobs)} spectra, at most {len(jobs) * request.steps} products{of_what}; the largest network has "
+        f"{len(jobs)} spectra, about {products} products{of_what}; the largest network has "
         f"{largest.parameters / 1e6:.2f} million parameters and takes about {memory / 2**30:.2g} GiB{more}."
     )
 

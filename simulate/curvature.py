@@ -69,22 +69,25 @@ def asymmetry(problem: Problem, matrix: Matrix) -> float:
     found = operator(problem, matrix)
     generator = torch.Generator().manual_seed(0)
     u, v = torch.randn(2, found.shape[1], generator=generator).to(found.device, found.dtype)
-    first, second = _product(found, u), _product(found, v)
+    first, second = product(found, u), product(found, v)
     return float((u @ second - v @ first).abs() / (first.norm() * v.norm()))
 
 
-def _product(found: Any, vector: Tensor) -> Tensor:
+def product(found: Any, vector: Tensor) -> Tensor:
     """Operator times vector.
 
     Raises:
-        ValueError: the model has no second derivative.
+        ValueError: there is none.
     """
     try:
         with plain_operations():
             image: Tensor = found @ vector
     except (RuntimeError, NotImplementedError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(f"model must have second derivatives (plain operations, no dropout): {first}") from error
+        raise ValueError(
+            f"model must have second derivatives (plain operations, no dropout, a loss that is not linear), but "
+            f"{type(error).__name__}: {first}"
+        ) from error
     return image
 
 
@@ -101,7 +104,7 @@ def probe_spectrum(
     found = operator(problem, matrix, patterns)
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(2, (found.shape[1],), generator=generator).to(found.device, found.dtype) * 2 - 1
-    return quadrature(lambda v: _product(found, v), signs, steps, reorthogonalize=reorthogonalize)
+    return quadrature(lambda v: product(found, v), signs, steps, reorthogonalize=reorthogonalize)
 
 
 def extreme_eigenvalues(
@@ -129,14 +132,14 @@ def extreme_eigenvalues(
     dtype = np.float64 if found.dtype == torch.float64 else np.float32
     start = np.random.default_rng(seed).standard_normal(size).astype(dtype)
 
-    def product(vector: Any) -> Any:
-        image = _product(found, torch.as_tensor(vector.ravel()).to(found.device, found.dtype))
+    def applied(vector: Any) -> Any:
+        image = product(found, torch.as_tensor(vector.ravel()).to(found.device, found.dtype))
         if not torch.isfinite(image).all():
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
         return image.cpu().numpy()
 
     def some(k: int, which: str) -> Any:
-        exported = LinearOperator((size, size), matvec=product, dtype=dtype)
+        exported = LinearOperator((size, size), matvec=applied, dtype=dtype)
         how = {"v0": start, "tol": tolerance, "ncv": min(size, _VECTORS), "maxiter": _RESTARTS}
         return np.sort(eigsh(exported, k=k, which=which, return_eigenvectors=False, **how))
 

@@ -131,31 +131,70 @@ def _stage(what: str) -> Iterator[None]:
         raise ProbeError(f"{what} must not fail, but raised {type(error).__name__}: {first}") from error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a factory made of a width, a depth and a seed.
+
+    Attributes:
+        name: of the factory.
+        module: on its device.
+        inputs: of its one batch, there too.
+        loss: from its output to a scalar.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Any
+    loss: Loss
+
+    def backward(self) -> Tensor:
+        """The loss; gradients are in the parameters.
+
+        Raises:
+            ProbeError: module or loss fails, or has no gradient.
+        """
+        with _stage(f"module {type(self.module).__name__!r}"):
+            output = called(self.module, self.inputs)
+        with _stage(f"loss of {self.name!r}"):
+            loss = self.loss(output)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ProbeError(f"loss of {self.name!r} must be a scalar tensor, got {shape}")
+        if not loss.requires_grad:
+            raise ProbeError(
+                f"loss of {self.name!r} must depend on parameters that require gradients, and has no gradient"
+            )
+        with _stage(f"backward pass of {type(self.module).__name__!r}"):
+            loss.backward()
+        return loss
+
+
+def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
+    """A factory's module and its batch.
+
+    Raises:
+        ProbeError: the factory or its batch fails, or is none.
+    """
+    name = getattr(factory, "__qualname__", repr(factory))
+    with _stage(f"factory {name!r}"):
+        pair = factory(width, depth)
+    if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and callable(pair[1])):
+        raise ProbeError(f"factory {name!r} must return (module, batch), got {type(pair).__name__}")
+    module, batch = pair
+    with _stage(f"batch of {name!r}"):
+        inputs, loss = batch(seed)
+    return Made(name, module.to(device), _moved(inputs, device), loss)
+
+
 def _one(
     factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    name = getattr(factory, "__qualname__", repr(factory))
-    with _stage(f"factory {name!r}"):
-        made = factory(width, depth)
-    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])):
-        raise ProbeError(f"factory {name!r} must return (module, batch), got {type(made).__name__}")
-    module, batch = made
-    module.to(device)
+    one = made(factory, width, depth, seed, device)
+    module = one.module
     lists = layer_lists(module, globs, depth)
-    with _stage(f"batch of {name!r}"):
-        inputs, loss_of = batch(seed)
     recorder = Recorder(lists, token_axis(module))
-    with recorder, _stage(f"module {type(module).__name__!r}"):
-        output = called(module, _moved(inputs, device))
-    with _stage(f"loss of {name!r}"):
-        loss = loss_of(output)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-        raise ProbeError(f"loss of {name!r} must be a scalar tensor, got {shape}")
-    if not loss.requires_grad:
-        raise ProbeError(f"loss of {name!r} must depend on parameters that require gradients, and has no gradient")
-    with _stage(f"backward pass of {type(module).__name__!r}"):
-        loss.backward()
+    with recorder:
+        loss = one.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
     weights, notes = _parameters(module, lists)
     rows += weights

@@ -17,7 +17,7 @@ from simulate.cell import Cell
 from simulate.engines import EncoderEngine, GivenMatrices
 from simulate.network import layers
 from simulate.parallel_text import PADDING, ParallelText
-from simulate.probe import called, seeded
+from simulate.probe import Factory, called, made, seeded
 from simulate.record import Record
 from simulate.sample import network_inputs, source_inputs
 from simulate.streams import Streams
@@ -105,6 +105,16 @@ def translation_problem(
     return Problem(model, _TokenLoss(int(lengths.sum()), translation.smoothing), data)
 
 
+def check_curved(stack: Stack) -> None:
+    """Refuse stacks without a Hessian of their own.
+
+    Raises:
+        ValueError: something is dropped, or embeddings are tied.
+    """
+    if stack.dropout or stack.attention_dropout or stack.embeddings == "tied":
+        raise ValueError("dropout, attention_dropout must be 0 and embeddings untied for a Hessian of a stack.")
+
+
 class StackModule(nn.Module):
     """A Stack as a module: the network of `simulate.network` with its matrices as parameters, ROLE_LAYER by name.
 
@@ -119,8 +129,7 @@ class StackModule(nn.Module):
 
     def __init__(self, stack: Stack, seed: int, dtype: torch.dtype) -> None:
         super().__init__()
-        if stack.dropout or stack.attention_dropout or stack.embeddings == "tied":
-            raise ValueError("dropout, attention_dropout must be 0 and embeddings untied for a Hessian of a stack.")
+        check_curved(stack)
         self.stack, self._streams = stack, Streams([seed], 1)
         self._names: dict[str, list[str]] = {}
         for prefix, part in (("encoder_", stack.encoder), ("", stack)):
@@ -192,11 +201,19 @@ class _OwnLoss(nn.Module):
         return value
 
 
-def module_problem(factory: Any, width: int, depth: int, *, seed: int, device: str = "cpu") -> Problem:
-    """A module of a factory, as `simulate.probe` takes them, on its one batch."""
+def module_problem(factory: Factory, width: int, depth: int, *, seed: int, device: str = "cpu") -> Problem:
+    """A module of a factory, as `simulate.probe` takes them, on its one batch.
+
+    Parameters that the loss does not see have no curvature, and are left out.
+
+    Raises:
+        ProbeError: the factory, its module or its loss fails, or has no gradient.
+    """
     with seeded(seed):
-        module, batch = factory(width, depth)
-        inputs, loss = batch(seed)
-    return Problem(
-        _FromFactory(module.to(device)), _OwnLoss(loss), [({"inputs": inputs}, torch.zeros(1, device=device))]
-    )
+        one = made(factory, width, depth, seed, device)
+        one.backward()
+    for parameter in one.module.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    one.module.zero_grad(set_to_none=True)
+    data = [({"inputs": one.inputs}, torch.zeros(1, device=device))]
+    return Problem(_FromFactory(one.module), _OwnLoss(one.loss), data)

@@ -115,7 +115,7 @@ def test_a_translation_model(text, monkeypatch):
     vector = torch.randn(len(hessian), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def product():
-        return curvature._product(operator(problem, "hessian", ("*encoder.0*",)), vector)
+        return curvature.product(operator(problem, "hessian", ("*encoder.0*",)), vector)
 
     torch.testing.assert_close(product(), hessian @ vector, rtol=1e-7, atol=1e-10)
     assert curvature.asymmetry(problem, "hessian") < 1e-12
@@ -141,7 +141,7 @@ def test_the_gauss_newton_matrix(text):
         p = logits.detach().softmax(-1)
         curved = (p * pushed - p * (p * pushed).sum(-1, keepdim=True)) / len(labels)
         expected = torch.autograd.grad(problem.model(inputs), parameters, curved)
-    found = curvature._product(operator(problem, "gauss-newton"), vector)
+    found = curvature.product(operator(problem, "gauss-newton"), vector)
     torch.testing.assert_close(found, torch.cat([one.flatten() for one in expected]), rtol=1e-9, atol=1e-12)
     low, high = extreme_eigenvalues(problem, "gauss-newton", seed=0)
     assert np.isnan(low)

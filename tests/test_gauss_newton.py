@@ -85,13 +85,14 @@ def test_norms(placement):
 
 
 def test_closed_forms():
-    """The last W2's formula of the docs, 1/L of Pre-LN, and the same trace whatever labels and tokens are."""
+    """The last W2's formula of the docs; labels do not matter, nor positions for Post-LN."""
     stack = Stack(width=512, vocab=16)
     overlap = 1 - softmax_overlap(1.0, 1.0, 16)
     assert gauss_newton_traces(stack)["W2"][-1] == pytest.approx(512 / 3 * overlap)
     for fields in ({"tokens": 1}, {"labels": "zipf"}, {"label_smoothing": 0.2}, {"loss_on": "last"}):
         assert gauss_newton_traces(replace(stack, **fields))["W2"][-1] == pytest.approx(512 / 3 * overlap)
     pre = replace(stack, placement="pre", depth=1000)
+    assert gauss_newton_traces(pre)["W2"][-1] == gauss_newton_traces(replace(pre, labels="zipf"))["W2"][-1]
     energy = predict(pre)["hidden_energy"][-1]
     assert gauss_newton_traces(pre)["W2"][-1] == pytest.approx(
         512 * float(predict(pre)["ffn_hidden_energy"][-1]) / energy * overlap
@@ -99,13 +100,22 @@ def test_closed_forms():
 
 
 def test_growth_with_depth():
-    """Every layer of Post-LN has one trace, so that the whole grows like L; Pre-LN's are like 1/l, ln L in sum."""
+    """Layers of Post-LN with aligned tokens have one trace, so that the whole grows like L; Pre-LN's are like 1/l."""
     post, pre = (
         sum(gauss_newton_traces(Stack(placement=p, width=64, depth=400, vocab=8))[role] for role in ("W1", "W2"))
         for p in ("post", "pre")
     )
     assert post[200] == pytest.approx(post[100], rel=1e-3)
     assert pre[399] / pre[199] == pytest.approx(0.5, rel=0.02)
+    unaligned = gauss_newton_traces(Stack(depth=400, tokens=32))["W1"]
+    assert unaligned[0] / unaligned[-1] == pytest.approx(4 / 32, rel=0.1)
+    ratios = [
+        gauss_newton_norms(Stack(depth=depth, tokens=4, vocab=8)).largest
+        / gauss_newton_norms(Stack(placement="pre", depth=depth, tokens=4, vocab=8)).largest
+        for depth in (1, 64, 256)
+    ]  # fmt: skip
+    assert 1.0 < ratios[0] < 1.2
+    assert ratios[2] / ratios[1] == pytest.approx(4 * np.log(64) / np.log(256), rel=0.1)
 
 
 def test_what_has_no_rule():
@@ -114,7 +124,7 @@ def test_what_has_no_rule():
             gauss_newton_traces(Stack(**fields))
     with pytest.raises(NoRuleError, match="^stack must have exchangeable tokens for the norms"):
         gauss_newton_norms(Stack(mask="causal"))
-    with pytest.raises(ValueError, match="^samples must be at least 2, and tokens \\* vocab at most 4096"):
+    with pytest.raises(ValueError, match="^samples must be at least 2, and tokens \\* vocab at most 512"):
         gauss_newton_norms(Stack(vocab=1000))
     assert predictions([Stack(embeddings="tied")]).empty
 

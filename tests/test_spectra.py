@@ -1,6 +1,8 @@
 """Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
 
+import importlib
 import re
+import sys
 
 import numpy as np
 import pandas as pd
@@ -35,9 +37,15 @@ def synthetic(ratio, spread=0.05, exponent=1.0):
 
 def test_verdicts_and_exponents():
     for ratio, word in ((2.0, "holds"), (0.5, "fails"), (1.0, "undecided")):
-        found = more_curvature(summaries(synthetic(ratio)), "a text")
+        found = more_curvature(summaries(synthetic(ratio)), "encoder-decoder", "a text, ")
         assert [v.verdict for v in found] == [word] * 3
-    assert not more_curvature(summaries(synthetic(2.0).query("seed < 2")), "a text"), "two seeds have no interval"
+    common = synthetic(1.3, spread=0.0)
+    common["node"] *= np.exp(common["seed"].map({0: 0.0, 1: 1.0, 2: -1.0, 3: 2.0}))
+    found = more_curvature(summaries(common), "encoder-decoder", "")
+    assert [v.interval for v in found] == [pytest.approx((1.3, 1.3))] * 3, "what both share of a seed does not matter"
+    assert not more_curvature(summaries(synthetic(2.0).query("seed < 2")), "encoder-decoder", "a text, "), (
+        "two seeds have no interval"
+    )
     fits = curvature_exponents(summaries(synthetic(2.0, exponent=1.5)), "depth")
     assert fits.loc[fits["quantity"] == "largest", "exponent"].to_numpy() == pytest.approx(1.5, abs=0.1)
     assert curvature_exponents(summaries(synthetic(2.0)), "width").empty
@@ -56,6 +64,8 @@ def test_summaries():
     assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
     assert np.isnan(summaries(table.assign(node=table["node"].where(table["node"] > -3.0)))["smallest"].iloc[0])
     assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
+    nothing = summaries(table.assign(node=0.0))
+    assert (nothing["frobenius_sem"] == 0).all(), "a block that no loss sees"
     curve = densities(table).query("matrix == 'hessian'")
     assert np.trapezoid(curve["median"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
 
@@ -93,7 +103,7 @@ def test_stacks(tmp_path, capsys):
     assert main(run) == 0
     said = capsys.readouterr().out
     assert re.search(r"Post-LN, L = 1, largest ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
-    assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack, d = 64" in said
+    assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
     table = pd.read_csv(tmp_path / "run" / "theory.csv")
     assert set(table["width"]) == {16, 32, 64}
     assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
@@ -114,7 +124,7 @@ def test_modules(tmp_path, capsys):
     run = ["hessian-module", "encoder-pre", "--width", "16", "--depth", "2", "--seeds", "1", "--steps", "3", "--blocks"]
     run += ["--out", str(tmp_path / "run")]
     assert main([*run, "--dry-run"]) == 0
-    assert "14 spectra, at most 42 products; the largest network has 0.01 million" in capsys.readouterr().out
+    assert "14 spectra, about 78 products; the largest network has 0.01 million" in capsys.readouterr().out
     assert main(run) == 0
     assert "encoder-pre d = 16, L = 2, seed 0, hessian" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "run" / "spectra.csv")
@@ -122,17 +132,74 @@ def test_modules(tmp_path, capsys):
     made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
     assert main(run) == 0
     assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
-    assert main(["hessian-module", "no_such:thing", "--out", str(tmp_path / "no")]) == 2
-    assert "factory must be importable" in capsys.readouterr().err
+
+
+FACTORY = """
+import torch
+from torch import nn
+from {other} import SCALE
+
+class Net(nn.Module):
+    def __init__(self, width, depth, drop):
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(drop)) for _ in range(depth)]
+        self.body, self.unused = nn.ModuleList(layers), nn.Linear(2, 2)
+
+    def forward(self, x):
+        for layer in self.body:
+            x = layer(x)
+        return SCALE * x
+
+def make(width, depth, drop=0.0):
+    return Net(width, depth, drop), lambda seed: (torch.ones(3, width), lambda out: out.square().mean())
+
+def dropped(width, depth):
+    return make(width, depth, 0.5)
+
+def failing(width, depth):
+    raise RuntimeError("no such size")
+"""
+
+
+def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
+    """Another model in the same folder is computed anew; dropout, a factory that fails, and no factory are refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    traces = []
+    for number, scale in enumerate((1.0, 3.0)):
+        (tmp_path / "scales.py").write_text(f"SCALE = {scale}\n")
+        (tmp_path / f"own{number}.py").write_text(FACTORY.format(other="scales"))
+        sys.modules.pop("scales", None)
+        (tmp_path / "own.py").write_text(f"from own{number} import *\n")
+        sys.modules.pop("own", None)
+        run = ["hessian-module", "own:make", "--width", "3", "--depth", "2", "--seeds", "1", "--steps", "3"]
+        importlib.invalidate_caches()
+        assert main([*run, "--no-extreme", "--out", "run"]) == 0
+        table = pd.read_csv("run/summaries.csv").set_index("matrix")
+        assert table["dimension"].unique().tolist() == [24]
+        traces.append(table.loc["gauss-newton", "trace"])
+    assert traces[1] == pytest.approx(9 * traces[0], rel=1e-3)
+    capsys.readouterr()
+    for name, message in (
+        ("own:dropped", "factory must make modules whose Hessian is symmetric, but that of 'own:dropped' is off by"),
+        ("own:failing", "factory 'failing' must not fail, but raised RuntimeError: no such size"),
+        ("no_such:thing", "factory must be importable"),
+    ):
+        assert main(["hessian-module", name, "--width", "3", "--depth", "2", "--out", "no"]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_dry_run_and_bad_input(tmp_path, capsys):
     assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
-    assert "12 spectra, at most 36 products over 8 pairs" in capsys.readouterr().out
+    assert "12 spectra, about 108 products over 8 pairs" in capsys.readouterr().out
     for flags, message in (
         (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
         (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
         (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
+        (["--seed", str(2**40)], "seed must be below 4294967296 with its successors"),
+        (["--accept"], "accept must be given with placements post and pre, at least 3 seeds and extreme eigenvalues"),
     ):
         assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
         error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Spectra of real translation models at d = 32, 6-6; MULTI30K names the folder of val.de and val.en."""
+"""Spectra of translation models on real text, MULTI30K naming the folder of val.de and val.en, and of stacks."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.curvature import more_curvature, residual_shares
+from checks.curvature import curvature_exponents, more_curvature, residual_shares
 from gradbounds.cli import main
 from tests.record import record
 
@@ -34,10 +34,84 @@ def summary(out: Path) -> dict[str, Any]:
         placement: {name: round(float(one[name].mean()), 3) for name in ("eigenvalue", "norm")}
         for placement, one in shares
     }
-    (verdict,) = more_curvature(table, "")
+    (verdict,) = more_curvature(table, "", "")
     found["H1"] = {"verdict": verdict.verdict, "ratio": round(verdict.measured, 3),
                    "interval": np.round(verdict.interval, 3).tolist()}  # fmt: skip
     return found
+
+
+def rounded(value: float) -> float:
+    """Of four digits."""
+    return float(f"{value:.4g}")
+
+
+def scaling(out: Path) -> dict[str, Any]:
+    """Exponents of whole matrices in depth and width, and the placements' ratio at every size."""
+    about = json.loads((out / "about.json").read_text())
+    table = pd.read_csv(out / "summaries.csv")
+    table = table[table["block"] == "all"]
+    found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
+    for against, other in (("depth", "width"), ("width", "depth")):
+        for row in curvature_exponents(table, against).to_dict("records"):
+            name = f"{row['placement']}, {row['matrix']}, {row['quantity']}, {other} = {row[other]}"
+            found.setdefault(f"exponents in {against}", {})[name] = [
+                rounded(row[key]) for key in ("exponent", "low", "high")
+            ]
+    for matrix in ("hessian", "gauss-newton"):
+        found[f"H1, {matrix}"] = {
+            v.part.partition("encoder-decoder, ")[2]: [v.verdict, rounded(v.measured), *map(rounded, v.interval)]
+            for v in more_curvature(table, "encoder-decoder", "", matrix=matrix)
+        }
+    return found
+
+
+SIZES = "--width 8 16 32 --depth 2 4 8 --vocab 500 --pairs 100 --steps 20 --seeds 5".split()
+
+
+@pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
+def test_scaling(tmp_path):
+    """Exponents in depth and width, and H1 at nine sizes."""
+    source, target = (str(Path(FOLDER) / f"val.{end}") for end in ("de", "en"))
+    assert main(["hessian", "--source", source, "--target", target, *SIZES, "--out", str(tmp_path)]) == 0
+    found = scaling(tmp_path)
+    record("hessian-sizes", found)
+    assert len(found["H1, hessian"]) == len(found["H1, gauss-newton"]) == 9
+
+
+def beside(out: Path) -> dict[str, Any]:
+    """Theory beside the Gauss-Newton matrix of stacks: how many agree, the widest deviation, and every number."""
+    about = json.loads((out / "about.json").read_text())
+    table = pd.read_csv(out / "theory.csv")
+    judged = table[table["judged"]]
+    found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
+    found["agreement"] = {str(word): int(count) for word, count in judged["agreement"].value_counts().items()}
+    found["widest"] = rounded(float((judged["measured"] / judged["predicted"] - 1).abs().max()))
+    found["theory, measured, s.e."] = {
+        f"{row.placement}, d = {row.width}, L = {row.depth}, {row.block}, {row.quantity}": [
+            rounded(row.predicted), rounded(row.measured), rounded(row.sem)
+        ]
+        for row in table.itertuples()
+    }  # fmt: skip
+    summaries = pd.read_csv(out / "summaries.csv")
+    shares = residual_shares(summaries[summaries["block"] == "all"]).groupby(["placement", "width", "depth"])
+    found["largest eigenvalue, Gauss-Newton over Hessian"] = {
+        f"{placement}, d = {width}, L = {depth}": rounded(float(one["eigenvalue"].mean()))
+        for (placement, width, depth), one in shares
+    }
+    return found
+
+
+STACKS = "--width 32:128:x2 --depth 2:8:x2 --tokens 4 --vocab 8 --seeds 16 --steps 12 --probes 4".split()
+BLOCKS = "--width 128 --depth 4 --tokens 4 --vocab 8 --seeds 16 --steps 6 --probes 4 --blocks".split()
+
+
+def test_stacks(tmp_path):
+    """Nothing differs from theory, of whole matrices and of blocks."""
+    assert main(["hessian-stack", *STACKS, "--out", str(tmp_path / "sizes")]) == 0
+    assert main(["hessian-stack", *BLOCKS, "--out", str(tmp_path / "blocks")]) == 0
+    found = {"sizes": beside(tmp_path / "sizes"), "blocks": beside(tmp_path / "blocks")}
+    record("hessian-stacks", found)
+    assert "differs" not in found["sizes"]["agreement"] | found["blocks"]["agreement"]
 
 
 @pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
