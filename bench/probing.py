@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bench.store import seconds
 from simulate import probe
-from simulate.probe import Factory
+from simulate.factories import Factory
 from simulate.probe_builtins import BUILTINS
 
 WIDTH, DEPTH, SEEDS, REPETITIONS = 256, 8, 10, 8

@@ -17,8 +17,8 @@ from figures import probe as drawn
 from gradbounds.drawing import save
 from simulate import Probed
 from simulate import probe as measured
+from simulate.factories import Factory
 from simulate.files import write_whole
-from simulate.probe import Factory
 from simulate.probe_builtins import BUILTINS
 from theory import Stack
 

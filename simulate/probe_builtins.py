@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulate.probe import Batch, Factory
+from simulate.factories import Batch, Factory
 from theory.stack import Stack
 
 _TOKENS, _VOCAB, _HEAD = 16, 512, 64

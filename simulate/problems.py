@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from simulate.cell import Cell
 from simulate.engines import EncoderEngine, GivenMatrices
+from simulate.factories import Factory, called, made, seeded
 from simulate.network import layers
 from simulate.parallel_text import PADDING, ParallelText
-from simulate.probe import Factory, called, made, seeded
 from simulate.record import Record
 from simulate.sample import network_inputs, source_inputs
 from simulate.streams import Streams

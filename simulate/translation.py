@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from simulate.cell import check_device
+from simulate.factories import seeded
 from simulate.parallel_text import END, PADDING, Ids, ParallelText
-from simulate.probe import seeded
 from simulate.sample import check_count
 from simulate.translator import Translation, Translator, translation_loss
 

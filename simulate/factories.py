@@ -1,0 +1,109 @@
+"""What a user's factory makes: a module, a batch and a loss, with what fails named."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Any], Tensor]
+Batch = Callable[[int], tuple[Any, Loss]]
+Factory = Callable[[int, int], tuple[nn.Module, Batch]]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initializations of `torch.nn` draw from the global generators: they are set here, and put back."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+class ProbeError(ValueError):
+    """Something of the user's failed; the cause is kept."""
+
+
+@contextmanager
+def _stage(what: str) -> Iterator[None]:
+    """Say which of the user's objects failed.
+
+    Raises:
+        ProbeError: it did.
+    """
+    try:
+        yield
+    except Exception as error:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        raise ProbeError(f"{what} must not fail, but raised {type(error).__name__}: {first}") from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """What a factory made of a width, a depth and a seed.
+
+    Attributes:
+        name: of the factory.
+        module: on its device.
+        inputs: of its one batch, there too.
+        loss: from its output to a scalar.
+    """
+
+    name: str
+    module: nn.Module
+    inputs: Any
+    loss: Loss
+
+    def backward(self) -> Tensor:
+        """The loss; gradients are in the parameters.
+
+        Raises:
+            ProbeError: module or loss fails, or has no gradient.
+        """
+        with _stage(f"module {type(self.module).__name__!r}"):
+            output = called(self.module, self.inputs)
+        with _stage(f"loss of {self.name!r}"):
+            loss = self.loss(output)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ProbeError(f"loss of {self.name!r} must be a scalar tensor, got {shape}")
+        if not loss.requires_grad:
+            raise ProbeError(
+                f"loss of {self.name!r} must depend on parameters that require gradients, and has no gradient"
+            )
+        with _stage(f"backward pass of {type(self.module).__name__!r}"):
+            loss.backward()
+        return loss
+
+
+def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
+    """A factory's module and its batch.
+
+    Raises:
+        ProbeError: the factory or its batch fails, or is none.
+    """
+    name = getattr(factory, "__qualname__", repr(factory))
+    with _stage(f"factory {name!r}"):
+        pair = factory(width, depth)
+    if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and callable(pair[1])):
+        raise ProbeError(f"factory {name!r} must return (module, batch), got {type(pair).__name__}")
+    module, batch = pair
+    with _stage(f"batch of {name!r}"):
+        inputs, loss = batch(seed)
+    return Made(name, module.to(device), _moved(inputs, device), loss)
+
+
+def called(module: nn.Module, inputs: Any) -> Any:
+    """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def _moved(inputs: Any, device: str) -> Any:
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {name: _moved(value, device) for name, value in inputs.items()}
+    return type(inputs)(_moved(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs
