@@ -170,6 +170,20 @@ def test_a_stack_is_what_is_sampled():
     assert float(entries.std()) == pytest.approx(1 / 8, rel=0.05)
 
 
+@pytest.mark.gpu
+def test_on_cuda(text):
+    """The same networks there, and the same spectra up to rounding."""
+    stack = Stack(width=16, depth=2, tokens=3, vocab=5, source_tokens=2)
+    for make in (
+        lambda device: translation_problem(SMALL, text, seed=2, device=device),
+        lambda device: stack_problem(stack, seed=2, dtype=torch.float32, device=device),
+        lambda device: module_problem(one_module, 4, 2, seed=2, device=device),
+    ):
+        here, there = (probe_spectrum(make(device), "hessian", steps=4, seed=0) for device in ("cpu", "cuda"))
+        np.testing.assert_allclose(there.nodes, here.nodes, rtol=1e-3, atol=1e-4)
+        assert extreme_eigenvalues(make("cuda"), "gauss-newton", seed=0)[1] > 0
+
+
 class _Fused(nn.Module):
     """Its backward pass is once differentiable."""
 
