@@ -101,8 +101,8 @@ def beside(out: Path) -> dict[str, Any]:
     return found
 
 
-STACKS = "--width 32:128:x2 --depth 2:8:x2 --tokens 4 --vocab 8 --seeds 16 --steps 12 --probes 4".split()
-BLOCKS = "--width 128 --depth 4 --tokens 4 --vocab 8 --seeds 16 --steps 6 --probes 4 --blocks".split()
+STACKS = "--width 32:128:x2 --depth 2:8:x2 --tokens 4 --vocab 8 --seeds 16 --steps 8 --probes 3".split()
+BLOCKS = "--width 128 --depth 4 --tokens 4 --vocab 8 --seeds 16 --steps 4 --probes 3 --blocks".split()
 
 
 def test_stacks(tmp_path):
