@@ -96,6 +96,6 @@ def predicted_exponents(predicted: pd.DataFrame, against: str) -> pd.DataFrame:
     keys = ["placement", "block", other, "quantity"]
     rows = [
         (*key, stats.linregress(np.log(one[against]), np.log(one["predicted"])).slope)
-        for key, one in predicted.groupby(keys) if one[against].nunique() >= LEAST_POINTS
+        for key, one in predicted[predicted["predicted"] > 0].groupby(keys) if one[against].nunique() >= LEAST_POINTS
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=[*keys, "exponent"])

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from gradbounds.curvature_subjects import Subject
     from gradbounds.spectra import Request
 
-# Small enough for minutes on a CPU, wide enough to be judged at the last width.
 _SIZES = ("placement", "width", "depth")
+
+# Small enough for minutes on a CPU, wide enough to be judged at the last width.
 _STACKS = {"width": ["32:128:x2"], "depth": ["2:8:x2"], "tokens": ["4"], "vocab": ["8"]}
 
 
