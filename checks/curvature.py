@@ -167,8 +167,8 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         broadening: its standard deviation, of the range of all nodes.
 
     Returns:
-        Columns placement, width, depth, matrix, eigenvalue, and density: median, low and high (least and greatest) over
-        probes and seeds, of whole matrices.
+        Columns placement, width, depth, matrix, eigenvalue, and density: mean, low and high (least and greatest) over
+        probes and seeds, of whole matrices; one: a tenth of the peak that one eigenvalue has in one of them.
     """
     frames = []
     whole = table[(table["probe"] >= 0) & (table["block"] == WHOLE)]
@@ -181,6 +181,7 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
                 stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
                 for _, probe in models.groupby(["seed", "probe"])
             ])  # fmt: skip
-            values = {"eigenvalue": grid, "median": np.median(curves, 0), "low": curves.min(0), "high": curves.max(0)}
+            values = {"eigenvalue": grid, "mean": curves.mean(0), "low": curves.min(0), "high": curves.max(0)}
+            values["one"] = 0.1 * stats.norm.pdf(0.0, scale=spread) / models["dimension"].iloc[0] / len(curves)
             frames.append(pd.DataFrame(values).assign(placement=placement, width=width, depth=depth, matrix=matrix))
     return pd.concat(frames, ignore_index=True)

@@ -1,14 +1,15 @@
 """Spectra at initialization: densities on a logarithmic scale, and the largest eigenvalue against depth and width."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from figures.style import looks, style, value_ticks
 from theory.stack import TITLES
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
-_FLOOR = 1e-6
 
 
 def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFrame | None = None) -> Figure:
@@ -48,28 +49,34 @@ def _seeds(axis: Axes, found: pd.DataFrame) -> None:
 
 def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
     for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
-        median = rows["median"].clip(lower=_FLOOR)
-        axis.plot(rows["eigenvalue"], median, color=look["color"], linestyle=look["linestyle"],
+        floor = rows["one"].min()
+        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor), color=look["color"], linestyle=look["linestyle"],
                   label=TITLES.get(str(placement), str(placement)))  # fmt: skip
-        axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=_FLOOR), rows["high"].clip(lower=_FLOOR),
+        axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=floor), rows["high"].clip(lower=floor),
                           color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
     axis.set(
-        yscale="log", ylim=(_FLOOR, 3 * table["high"].max()), xlabel="eigenvalue", ylabel="density", title=title + size
+        yscale="log",
+        ylim=(table["one"].min(), 3 * table["high"].max()),
+        xlabel="eigenvalue",
+        ylabel="density",
+        title=title + size,
     )
-    axis.legend(title="median; band: probes and seeds", title_fontsize=8)
+    axis.legend(title="mean; band: probes and seeds", title_fontsize=8)
 
 
 def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
-    """Means over seeds against one size: the depth at the largest width, the width at the least depth."""
+    """Geometric means over seeds against one size: the depth at the largest width, the width at the least depth."""
     other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
     at = found[other].max() if other == "width" else found[other].min()
     look = looks()
     for (placement, matrix), rows in found[found[other] == at].groupby(["placement", "matrix"]):
-        grouped, own = rows.groupby(against)["largest"], next(look)
+        grouped, own = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
         title = TITLES.get(str(placement), str(placement))
+        # Seeds differ by factors.
+        mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
         axis.errorbar(
-            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2,
+            mean.index, mean, yerr=[mean - mean / factor, mean * factor - mean], capsize=2,
             **({"markersize": 4} | own), label=f"{title}, {_NAMES[str(matrix)]}",
         )  # fmt: skip
     if predicted is not None:
@@ -79,6 +86,8 @@ def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFr
             axis.plot(one[against], one["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
     sizes = sorted(found[against].unique())
     axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
-             title=f"at ${letters[other]} = {at}$, ± 2 s.e. over seeds")  # fmt: skip
+             title=f"at ${letters[other]} = {at}$, geometric mean ± 2 s.e.")  # fmt: skip
     value_ticks(axis, [float(size) for size in sizes])
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.legend(fontsize=7)

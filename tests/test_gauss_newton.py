@@ -20,22 +20,25 @@ from theory.prediction import NoRuleError
 NETWORKS = 24
 
 
-def exact(stack, seed):
-    """The traces of all blocks, the Frobenius norm and the largest eigenvalue, from derivatives of all logits."""
+def exact(stack, seed, names=()):
+    """The traces of all blocks, the Frobenius norm and the largest eigenvalue, from derivatives of all logits.
+
+    Of some parameters, or of all.
+    """
     problem = stack_problem(stack, seed=seed, dtype=torch.float32)
     ((inputs, _),) = problem.data
-    names = [name for name, _ in problem.model.named_parameters()]
+    parameters = {name: p for name, p in problem.model.named_parameters() if not names or name in names}
     logits = problem.model(inputs)
     p = logits.detach().softmax(-1)
     positions, vocab = p.shape
     rows = [
-        torch.autograd.grad(one, problem.parameters(), retain_graph=True, allow_unused=True, materialize_grads=True)
+        torch.autograd.grad(one, parameters.values(), retain_graph=True, allow_unused=True, materialize_grads=True)
         for one in logits.flatten()
     ]
     # F F^T = diag(p) - p p^T, so the matrix is (F^T J)^T (F^T J)/n with the spectrum of (F^T J)(F^T J)^T/n.
     factor = p.sqrt()[:, :, None] * (torch.eye(vocab) - p.sqrt()[:, :, None] * p.sqrt()[:, None, :])
     traces, dual = {}, 0.0
-    for name, parts in zip(names, zip(*rows, strict=True), strict=True):
+    for name, parts in zip(parameters, zip(*rows, strict=True), strict=True):
         jacobian = torch.stack(parts).view(positions, vocab, -1)
         pulled = (factor.transpose(1, 2) @ jacobian).reshape(positions * vocab, -1) / positions**0.5
         traces[name] = float(pulled.square().sum())

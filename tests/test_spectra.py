@@ -67,7 +67,7 @@ def test_summaries():
     nothing = summaries(table.assign(node=0.0))
     assert (nothing["frobenius_sem"] == 0).all(), "a block that no loss sees"
     curve = densities(table).query("matrix == 'hessian'")
-    assert np.trapezoid(curve["median"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
+    assert np.trapezoid(curve["mean"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
 
 
 def command(folder, out, *more):

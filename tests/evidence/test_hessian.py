@@ -12,6 +12,9 @@ import pytest
 from checks.curvature import curvature_exponents, more_curvature, residual_shares
 from gradbounds.cli import main
 from tests.record import record
+from tests.test_gauss_newton import exact
+from theory import Stack
+from theory.curvature import gauss_newton_traces
 
 pytestmark = pytest.mark.evidence
 FOLDER = os.environ.get("MULTI30K", "")
@@ -112,6 +115,23 @@ def test_stacks(tmp_path):
     found = {"sizes": beside(tmp_path / "sizes"), "blocks": beside(tmp_path / "blocks")}
     record("hessian-stacks", found)
     assert "differs" not in found["sizes"]["agreement"] | found["blocks"]["agreement"]
+
+
+def test_last_block():
+    """The trace of the last W2's block against depth and width, exact in every one of 200 networks."""
+    found: dict[str, Any] = {"networks": 200}
+    sizes = [(128, depth) for depth in (1, 2, 4, 8, 16)] + [(width, 4) for width in (32, 64, 256, 512)]
+    for placement in ("post", "pre"):
+        for width, depth in sizes:
+            stack = Stack(placement=placement, width=width, depth=depth, tokens=4, vocab=8)
+            name = f"W2_{depth}"
+            values = [exact(stack, seed, (name,))[0][name] for seed in range(found["networks"])]
+            theory = float(gauss_newton_traces(stack)["W2"][-1])
+            numbers = theory, float(np.mean(values)), float(np.std(values, ddof=1)) / len(values) ** 0.5
+            found[f"{placement}, d = {width}, L = {depth}"] = [rounded(value) for value in numbers]
+            # Corrections are O(1/d) in the last layer.
+            assert abs(numbers[1] - theory) < max(4 / width * theory, 4 * numbers[2])
+    record("last-block", found)
 
 
 @pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
