@@ -34,6 +34,12 @@ def test_spectra():
     assert set(found["dimension"].values()) == {256256, 256384}
 
 
+def test_a_wider_model():
+    (verdict,) = json.loads((ROOT / "checks" / "data" / "hessian-wide.json").read_text(encoding="utf-8"))["verdicts"]
+    low, high = verdict["interval"]
+    assert f"**H1 {verdict['verdict']}**: {verdict['measured']:.2f} times, [{low:.2f}, {high:.2f}]" in WORDS
+
+
 def test_exponents_on_text():
     found, rows = evidence("hessian-sizes"), 0
     for matrix, title in MATRICES.items():
