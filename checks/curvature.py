@@ -8,6 +8,7 @@ from scipy import stats
 
 from checks.statistics import estimate, scalar_agreement
 from checks.verdict import Verdict, Word, interval_of
+from simulate.lanczos import Quadrature
 from theory.stack import TITLES
 
 MODEL = ["placement", "width", "depth", "seed", "matrix", "block"]
@@ -56,8 +57,8 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moments(probe: pd.DataFrame, edge: float) -> tuple[float, float, float]:
-    weight, node, size = probe["weight"], probe["node"], probe["dimension"].iloc[0]
-    return float(size * weight @ node), float(size * weight @ node**2), float(weight[node < edge].sum())
+    one = Quadrature(probe["node"].to_numpy(), probe["weight"].to_numpy(), int(probe["dimension"].iloc[0]))
+    return one.moment(1), one.moment(2), one.mass_below(edge)
 
 
 def _sem(values: tuple[float, ...]) -> float:

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
 from figures.style import looks, style, value_ticks
-from theory.stack import TITLES
+from theory.stack import title
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
 
@@ -42,16 +42,16 @@ def _seeds(axis: Axes, found: pd.DataFrame) -> None:
     for (placement, matrix), look in zip(found.groupby(["placement", "matrix"]).groups, looks(), strict=False):
         rows = found[(found["placement"] == placement) & (found["matrix"] == matrix)]
         axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
-        names.append(f"{TITLES.get(str(placement), str(placement))},\n{_NAMES[str(matrix)]}")
+        names.append(f"{title(placement)},\n{_NAMES[str(matrix)]}")
     axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
     axis.set_xticks(range(len(names)), names, fontsize=7)
 
 
-def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
+def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
     for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
         floor = rows["one"].min()
         axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor), color=look["color"], linestyle=look["linestyle"],
-                  label=TITLES.get(str(placement), str(placement)))  # fmt: skip
+                  label=title(placement))  # fmt: skip
         axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=floor), rows["high"].clip(lower=floor),
                           color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
@@ -60,7 +60,7 @@ def _density(axis: Axes, table: pd.DataFrame, title: str) -> None:
         ylim=(table["one"].min(), 3 * table["high"].max()),
         xlabel="eigenvalue",
         ylabel="density",
-        title=title + size,
+        title=name + size,
     )
     axis.legend(title="mean; band: probes and seeds", title_fontsize=8)
 
@@ -72,12 +72,11 @@ def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFr
     look = looks()
     for (placement, matrix), rows in found[found[other] == at].groupby(["placement", "matrix"]):
         grouped, own = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
-        title = TITLES.get(str(placement), str(placement))
         # Seeds differ by factors.
         mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
         axis.errorbar(
             mean.index, mean, yerr=[mean - mean / factor, mean * factor - mean], capsize=2,
-            **({"markersize": 4} | own), label=f"{title}, {_NAMES[str(matrix)]}",
+            **({"markersize": 4} | own), label=f"{title(placement)}, {_NAMES[str(matrix)]}",
         )  # fmt: skip
     if predicted is not None:
         rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from gradbounds.flags import Flag, Positional, optional
 from gradbounds.grid import FIELDS, stacks
 from gradbounds.sweep_command import Fields
-from gradbounds.translation_commands import OnTexts
+from gradbounds.translation_commands import IntoFolder, OnTexts
 
 if TYPE_CHECKING:
     from gradbounds.curvature_subjects import Subject
@@ -21,27 +20,29 @@ _STACKS = {"width": ["32:128:x2"], "depth": ["2:8:x2"], "tokens": ["4"], "vocab"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class OfSpectra(IntoFolder):
     """Flags of every command on curvature."""
 
+    seeds: Annotated[int, Flag(help="networks of each kind")] = 4
     steps: Annotated[int, Flag(help="of Lanczos")] = 40
     probes: Annotated[int, Flag(help="random probes of each matrix")] = 2
     blocks: Annotated[bool, Flag(help="spectra of parts and layers too")] = False
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
     no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
 
-    def request(self, subjects: "Sequence[Subject]", seeds: int, seed: int, device: str) -> "Request":
+    def request(self, subjects: "Sequence[Subject]") -> "Request":
         """What is asked of the networks."""
         from gradbounds.spectra import Request
 
         return Request(
-            subjects=subjects, seeds=seeds, seed=seed, steps=self.steps, probes=self.probes, blocks=self.blocks,
-            extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization, device=device,
+            subjects=subjects, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes,
+            blocks=self.blocks, extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization,
+            device=self.device,
         )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hessian(OnTexts):
+class Hessian(OfSpectra, OnTexts):
     """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
 
     depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
@@ -52,9 +53,8 @@ class Hessian(OnTexts):
     )
     untied: Annotated[bool, Flag(help="give the output matrix its own rows, not the embeddings'")] = False
     vocab: Annotated[int, Flag(help="number of ids")] = 2000
-    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "all")] = 200
+    pairs: Annotated[int | None, optional("only the first so many lines", "INT", "200")] = 200
     seeds: Annotated[int, Flag(help="models of each kind")] = 3
-    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
 
     def run(self) -> int:
         """Exit code."""
@@ -75,21 +75,16 @@ class Hessian(OnTexts):
         ]  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
         subjects = [on_text(model, text) for model in models]
-        request = self.asked.request(subjects, self.seeds, self.seed, self.device)
+        request = self.request(subjects)
         return models_on_text(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianStack:
+class HessianStack(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
 
-    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
     grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
-    seed: Annotated[int, Flag(help="of the first")] = 0
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
-    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
     accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
         False
     )
@@ -111,12 +106,12 @@ class HessianStack:
                 f"{several[0]} must have one value here, where placement, width and depth alone may have several; run "
                 f"the command once for each, got {sorted({getattr(one, several[0]) for one in found})}."
             )
-        request = self.asked.request([of_stack(one) for one in found], self.seeds, self.seed, self.device)
+        request = self.request([of_stack(one) for one in found])
         return simplified_stacks(request, found, self.out, dry_run=self.dry_run, accept=self.accept)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianModule:
+class HessianModule(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of any torch module, from a factory as `probe` takes it."""
 
     factory: Annotated[
@@ -124,14 +119,8 @@ class HessianModule:
         Positional,
         Flag(name="factory", help="MODULE:FACTORY, or a built-in name such as encoder-post; docs/probe.md"),
     ]
-    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("32",)
     depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:8:x2",)
-    seeds: Annotated[int, Flag(help="modules of each size")] = 4
-    seed: Annotated[int, Flag(help="of the first")] = 0
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    asked: Annotated[Asked, Flag(name="")] = field(default_factory=Asked)
-    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
 
     def run(self) -> int:
         """Exit code."""
@@ -143,5 +132,5 @@ class HessianModule:
             of_module(self.factory, width, depth)
             for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
         ]  # fmt: skip
-        request = self.asked.request(subjects, self.seeds, self.seed, self.device)
+        request = self.request(subjects)
         return modules(request, self.out, dry_run=self.dry_run)

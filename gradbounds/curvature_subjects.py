@@ -88,9 +88,7 @@ def of_stack(stack: Stack) -> Subject:
     if stack.source_tokens:
         blocks |= {"encoder": ("encoder_*",)}
     blocks |= {f"layer {n}": (f"[WX]?_{n}",) for n in range(1, stack.depth + 1)}
-    matrices = sum(
-        d_in * d_out for part in (stack, stack.encoder) if part for d_in, d_out in weight_shapes(part).values()
-    )
+    matrices = sum(d_in * d_out for part in stack.parts for d_in, d_out in weight_shapes(part).values())
     of_a_token = stack.depth * (8 * stack.width + 2 * stack.ffn_width + stack.heads * stack.tokens) + 3 * stack.vocab
     return Subject(
         placement=stack.placement, width=stack.width, depth=stack.depth, blocks=blocks, key={"stack": asdict(stack)},

@@ -11,10 +11,10 @@ from checks.results import results
 from checks.verdict import Verdict
 from gradbounds.judging import accept_verdicts, check_checkout
 from gradbounds.manifest import session
-from gradbounds.spectra import Request, measured, size, title, written
+from gradbounds.spectra import Request, measured, size, written
 from simulate.files import write_whole
 from simulate.parallel_text import ParallelText
-from theory.stack import Stack
+from theory.stack import Stack, title
 
 
 def models_on_text(request: Request, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:

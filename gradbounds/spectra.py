@@ -24,12 +24,13 @@ from simulate.curvature import MATRICES, Matrix, extreme_eigenvalues, probe_spec
 from simulate.files import write_whole
 from simulate.problems import Problem
 from simulate.sample import check_count
-from theory.stack import TITLES
+from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]
 """Subject, seed, matrix, block and probe; probe -1 are the extreme eigenvalues."""
 
 
+# Inputs and labels of stacks have the seeds from there on.
 _LARGEST_SEED = 2**32
 
 # Of both extreme eigenvalues, mostly.
@@ -105,31 +106,7 @@ def measured(request: Request, out: Path) -> Spectra:
         ValueError: an argument is outside its range, there is no such device, or a loss is not finite.
     """
     request.check()
-    table = _measured(request, out, list(request.jobs()))
-    return Spectra(table, summaries(table))
-
-
-def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
-    """Print the whole matrices and exponents, and write tables and the figure.
-
-    Args:
-        request: what was asked.
-        spectra: what was measured.
-        out: folder.
-        beside: predictions, `checks.gauss_newton.predictions`, for the figure.
-    """
-    for line in lines(spectra.found):
-        print(line)
-    write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
-    write_whole(out / "summaries.csv", spectra.found.to_csv(index=False).encode())
-    write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
-    print(f"Table   {out / 'spectra.csv'} (nodes and weights), {out / 'summaries.csv'}")
-    if request.extreme:
-        figure = drawn(densities(spectra.table), spectra.found, beside)
-        print(f"Figure  {save(figure, out, 'curvature')[-1]}")
-
-
-def _measured(request: Request, out: Path, jobs: list[Job]) -> pd.DataFrame:
+    jobs = list(request.jobs())
     frames, start, fresh = [], time.perf_counter(), 0
     wanted: dict[str, Any] = {"steps": request.steps, "device": request.device,
                               "reorthogonalize": request.reorthogonalize}  # fmt: skip
@@ -152,7 +129,28 @@ def _measured(request: Request, out: Path, jobs: list[Job]) -> pd.DataFrame:
         if new:
             left = (time.perf_counter() - start) * (len(jobs) - number) / fresh
             print(f"{number} of {len(jobs)} spectra, {duration(left)} left", file=sys.stderr, flush=True)
-    return pd.concat(frames, ignore_index=True)
+    table = pd.concat(frames, ignore_index=True)
+    return Spectra(table, summaries(table))
+
+
+def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
+    """Print the whole matrices and exponents, and write tables and the figure.
+
+    Args:
+        request: what was asked.
+        spectra: what was measured.
+        out: folder.
+        beside: predictions, `checks.gauss_newton.predictions`, for the figure.
+    """
+    for line in lines(spectra.found):
+        print(line)
+    write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
+    write_whole(out / "summaries.csv", spectra.found.to_csv(index=False).encode())
+    write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
+    print(f"Table   {out / 'spectra.csv'} (nodes and weights), {out / 'summaries.csv'}")
+    if request.extreme:
+        figure = drawn(densities(spectra.table), spectra.found, beside)
+        print(f"Figure  {save(figure, out, 'curvature')[-1]}")
 
 
 def _one(
@@ -209,8 +207,3 @@ def lines(found: pd.DataFrame) -> list[str]:
             name = f"{title(row.placement)}, {other}, {row.matrix}, {row.quantity}"
             said.append(f"{name} ~ {letter}^{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]")
     return said
-
-
-def title(placement: object) -> str:
-    """A placement as prose has it; a module's name as it is."""
-    return TITLES.get(str(placement), str(placement))

@@ -8,19 +8,25 @@ from gradbounds.flags import Flag, Positional, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnTexts:
+class IntoFolder:
+    """Flags of commands that make networks and keep what they measure of them."""
+
+    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
+    seed: Annotated[int, Flag(help="of the first network")] = 0
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTexts(IntoFolder):
     """Flags of commands that make translation models on two texts."""
 
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
     placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="of LayerNorm")] = ("post", "pre")
     heads: Annotated[int, Flag(help="of every attention")] = 4
     smoothing: Annotated[float, Flag(help="of labels")] = 0.1
     units: Annotated[Literal["words", "bpe"], Flag(help="what has an id: words, or pieces by sentencepiece")] = "words"
-    seed: Annotated[int, Flag(help="of the first model")] = 0
-    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
-    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
     accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
         False
     )

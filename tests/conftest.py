@@ -15,6 +15,7 @@ import torch
 from hypothesis import settings
 
 from simulate import Cell, Samples, read_windows, sample
+from tests.parallel import write
 from theory import Stack
 
 torch.set_num_threads(1)
@@ -40,6 +41,12 @@ def small_grid() -> list[Samples]:
         for width, depth in ((64, 2), (128, 2), (256, 2), (256, 4), (256, 6))
     }
     return [sample(stack, draws=32, seed=1) for stack in sorted(stacks, key=str)]
+
+
+@pytest.fixture(scope="session")
+def parallel_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A small text of our own and its translation, line by line."""
+    return write(tmp_path_factory.mktemp("parallel"))
 
 
 @pytest.fixture

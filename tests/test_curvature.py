@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from parallel import write
 from torch import nn
 
 from simulate import curvature
@@ -34,8 +33,8 @@ def exact(problem, patterns=("*",)):
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    return read_pairs(*write(tmp_path_factory.mktemp("text")), vocab=20, pairs=11)
+def text(parallel_files):
+    return read_pairs(*parallel_files, vocab=20, pairs=11)
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])

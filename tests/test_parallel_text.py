@@ -8,17 +8,12 @@ from simulate.parallel_text import BEGIN, END, PADDING, UNKNOWN, read_pairs
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("text"))
+def text(parallel_files):
+    return read_pairs(*parallel_files, vocab=40)
 
 
-@pytest.fixture(scope="module")
-def text(files):
-    return read_pairs(*files, vocab=40)
-
-
-def test_words_have_ids_by_frequency(files):
-    text = read_pairs(*files, vocab=10)
+def test_words_have_ids_by_frequency(parallel_files):
+    text = read_pairs(*parallel_files, vocab=10)
     assert (len(text), text.vocab, text.names) == (200, 10, ("text.src", "text.tgt"))
     assert all(ids[0] == BEGIN and ids[-1] == END for ids in text.targets)
     assert all(ids[-1] == END and BEGIN not in ids for ids in text.sources)
@@ -27,12 +22,12 @@ def test_words_have_ids_by_frequency(files):
     assert counts[END + 1 :].argmax() in (0, 1), "the most frequent words, one of either language, come first"
     assert counts[UNKNOWN] > 0
     assert counts[PADDING] == 0
-    assert len(read_pairs(*files, vocab=10, pairs=3)) == 3
+    assert len(read_pairs(*parallel_files, vocab=10, pairs=3)) == 3
 
 
-def test_pieces(files):
+def test_pieces(parallel_files):
     """Byte-pair encoding: as many ids as asked for, and none unknown."""
-    text = read_pairs(*files, vocab=60, units="bpe")
+    text = read_pairs(*parallel_files, vocab=60, units="bpe")
     ids = np.concatenate([*text.targets, *text.sources])
     assert ids.max() < 60
     assert UNKNOWN not in ids

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from parallel import write
 from scipy.stats import chisquare
 
 from checks.translation import INGREDIENTS, ablated, labelled, predicted, stack_of, without
@@ -18,13 +17,8 @@ SMALL = Translation(width=32, depth=2, heads=2, ffn_width=48, vocab=40, dropout=
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module")
-def text(files):
-    return read_pairs(*files, vocab=40)
+def text(parallel_files):
+    return read_pairs(*parallel_files, vocab=40)
 
 
 def test_labels_that_are_not_the_texts(text, monkeypatch):

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import softmax
+from scipy.stats import sem
 
 from theory.gaussian import SoftmaxOverlap
 from theory.inputs import attention_pattern, exchangeable_inputs, gaussian_inputs, is_exchangeable, loss_positions
@@ -116,8 +118,7 @@ def gauss_newton_norms(stack: Stack, *, samples: int = 200, seed: int = 0) -> Ga
     traces, squares, largest = [], [], []
     for _ in range(samples):
         logits = stack.output_scale * root @ draw.standard_normal((n, vocab))
-        p = np.exp(logits - logits.max(-1, keepdims=True))
-        factors = _factors(p / p.sum(-1, keepdims=True))
+        factors = _factors(softmax(logits, axis=-1))
         dual = np.einsum("iba,jbc,ij->iajc", factors, factors, tangent, optimize=True).reshape(n * vocab, -1) / n
         values = np.linalg.eigvalsh(dual)
         traces.append(values.sum())
@@ -127,14 +128,10 @@ def gauss_newton_norms(stack: Stack, *, samples: int = 200, seed: int = 0) -> Ga
     return GaussNewtonNorms(
         trace=float(np.mean(traces)),
         frobenius=frobenius,
-        frobenius_sem=_sem(squares) / (2 * frobenius),
+        frobenius_sem=float(sem(squares)) / (2 * frobenius),
         largest=float(np.mean(largest)),
-        largest_sem=_sem(largest),
+        largest_sem=float(sem(largest)),
     )
-
-
-def _sem(values: list[float]) -> float:
-    return float(np.std(values, ddof=1)) / len(values) ** 0.5
 
 
 def _factors(p: Array) -> Array:

@@ -28,6 +28,12 @@ LossOn = Literal["all", "last"]
 TITLES: dict[str, str] = {name: composition.title for name, composition in COMPOSITIONS.items()}
 """Placements as prose and pictures have them."""
 
+
+def title(name: object) -> str:
+    """A placement as prose has it; the name of something else, such as a module, as it is."""
+    return TITLES.get(str(name), str(name))
+
+
 PAPER = ("post", "pre")
 """The placements of Xiong et al. (2020): what the paper claims is about these."""
 
