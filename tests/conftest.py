@@ -1,6 +1,11 @@
 """Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
 
-from jaxtyping import install_import_hook
+import os
+
+# Before NumPy loads its library: on a busy core, threads of small products wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from jaxtyping import config, install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
 with install_import_hook(
@@ -8,13 +13,17 @@ with install_import_hook(
 ):
     import simulate  # noqa: F401
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
 from simulate import Cell, Samples, read_windows, sample
+from simulate.engines import Engine
 from tests.parallel import write
 from theory import Stack
 
@@ -22,6 +31,30 @@ torch.set_num_threads(1)
 # A busy machine must not fail a property by its clock, and a red suite must be red again on the next run.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+
+def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The run of a network with its shapes checked in the first batch of each Stack, engine and dtype alone.
+
+    The shapes of the next batches follow from the same lines, and checking them would take most of the suite's time.
+    """
+    seen: set[tuple[Stack, type, torch.dtype]] = set()
+
+    def checked(stack: Stack, engine: Engine, *rest: Any) -> Any:
+        kind = stack, type(engine), engine.dtype
+        config.update("jaxtyping_disable", kind in seen)
+        seen.add(kind)
+        try:
+            return run(stack, engine, *rest)
+        finally:
+            config.update("jaxtyping_disable", False)
+
+    return checked
+
+
+# `simulate.sample` is the function, which the package shows under the name of its module.
+sampling = import_module("simulate.sample")
+sampling.run = checked_at_first(sampling.run)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
