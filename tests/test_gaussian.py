@@ -27,7 +27,7 @@ def test_relu_kernels_are_their_integrals(correlation):
     slope = stats.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]]).cdf([0, 0])
     assert relu_kernel(correlation) == pytest.approx(energy, abs=1e-7)
     assert relu_slope_kernel(correlation) == pytest.approx(slope, abs=1e-7)
-    assert relu_kernel(np.array([correlation]))[0] == pytest.approx(relu_kernel(correlation), rel=1e-13)
+    assert relu_kernel(np.array([correlation]))[0] == pytest.approx(relu_kernel(correlation), rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 3.0, 12.0])

@@ -120,7 +120,7 @@ def test_reductions():
             patch.setitem(placements.COMPOSITIONS, placement, replace(COMPOSITIONS[placement], **changes))
             found = predict(Stack(placement=placement, depth=5))
         for name in wanted:
-            np.testing.assert_array_equal(found[name], wanted[name])
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12)
     energy = predict(Stack(placement="unnormed", depth=1, tokens=1))["hidden_energy"]
     assert energy == pytest.approx(2 * 1.5), "x + x W^V doubles it, ReLU adds half of that"
 

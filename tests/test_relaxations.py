@@ -89,8 +89,9 @@ def test_theory_is_what_samples_do(relaxed, placement):
 
 
 @pytest.mark.parametrize("relaxed", TOGETHER, ids=named)
-@pytest.mark.parametrize(("depth", "tokens"), [(2, 4), (6, 16)])
+@pytest.mark.parametrize(("depth", "tokens"), [(2, 4), (4, 8)])
 def test_relaxations_compose(relaxed, depth, tokens):
+    """`make evidence` has L = 6 and n = 16 as well."""
     stack = Stack(**{"width": 1024, "depth": depth, "tokens": tokens, "vocab": 64} | relaxed)
     worst, names = off(sample(stack, draws=64, seed=2), predict(stack, patterns=1024))
     assert worst <= 1, names
@@ -124,14 +125,15 @@ def test_both_engines_have_one_law(relaxed):
 
 
 def test_the_papers_setting_is_what_it_was():
-    """Every prediction of the paper's setting, before the first relaxation was written, bit for bit but for the libm.
+    """Every prediction of the paper's setting, to rounding, as it was before the first relaxation was written.
 
-    On the machine where the file was written they are equal.
+    Libraries of other machines round elementary functions, eigenvalues and sums in other ways: by 1e-14 where it was
+    looked for.
     """
     for case in json.loads((Path(__file__).parent / "paper_setting.json").read_text()):
         prediction = predict(Stack(**case["stack"]))
         for name, value in case["values"].items():
-            np.testing.assert_allclose(np.atleast_1d(prediction[name]), value, rtol=1e-14, err_msg=name)
+            np.testing.assert_allclose(np.atleast_1d(prediction[name]), value, rtol=1e-12, err_msg=name)
 
 
 def test_one_token_makes_attention_a_linear_map():
@@ -140,24 +142,24 @@ def test_one_token_makes_attention_a_linear_map():
     for name in plain:
         np.testing.assert_allclose(causal[name], plain[name], rtol=1e-9)
     energies = predict(Stack(tokens=1, output_projection="random"))["attention_energy"]
-    np.testing.assert_allclose(energies, 2.0, rtol=1e-13)
+    np.testing.assert_allclose(energies, 2.0, rtol=1e-12)
 
 
 def test_a_linear_network_has_its_closed_form():
     """Identity units and no norm, n = 1: every layer multiplies energy and gradient by 4."""
     stack = Stack(activation="identity", normalization="none", tokens=1, depth=5, width=64, vocab=16)
     prediction = predict(stack)
-    np.testing.assert_allclose(prediction["hidden_energy"], 4.0 ** np.arange(1, 6), rtol=1e-13)
+    np.testing.assert_allclose(prediction["hidden_energy"], 4.0 ** np.arange(1, 6), rtol=1e-12)
     gradient = prediction["loss_gradient_sq"]
-    np.testing.assert_allclose(prediction["input_gradient_sq"], gradient * 4.0**5, rtol=1e-13)
-    np.testing.assert_allclose(prediction["grad_sq_W2"], 64 * gradient * 4.0**5 / 2, rtol=1e-13)
+    np.testing.assert_allclose(prediction["input_gradient_sq"], gradient * 4.0**5, rtol=1e-12)
+    np.testing.assert_allclose(prediction["grad_sq_W2"], 64 * gradient * 4.0**5 / 2, rtol=1e-12)
 
 
 def test_no_branch_is_the_identity():
     prediction = predict(Stack(placement="rezero", depth=7))
     np.testing.assert_array_equal(prediction["hidden_energy"], 1.0)
     np.testing.assert_array_equal(prediction["grad_sq_W2"], 0.0)
-    assert prediction["input_gradient_sq"] * 8 == pytest.approx(prediction["loss_gradient_sq"], rel=1e-15)
+    assert prediction["input_gradient_sq"] * 8 == pytest.approx(prediction["loss_gradient_sq"], rel=1e-12)
 
 
 def test_many_sequences_leave_the_expected_gradient():
