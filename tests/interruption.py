@@ -13,18 +13,23 @@ import pyarrow.parquet as pq
 
 from simulate import Run
 
-# 240 blocks of a few milliseconds: ten cells, 24 blocks of 64 draws each.
-SWEEP = [
-    "sweep", "--width", "8:16:+8", "--vocab", "4", "--depth", "1:5:+1", "--tokens", "2", "--placement", "pre",
-    "--draws", "1536", "--land-every", "0.05",
-]  # fmt: skip
-BLOCKS = 240
+
+def short_blocks(draws: int) -> list[str]:
+    """A sweep of ten cells, in blocks of 64 draws and of a few milliseconds."""
+    return [
+        "sweep", "--width", "8:16:+8", "--vocab", "4", "--depth", "1:5:+1", "--tokens", "2", "--placement", "pre",
+        "--draws", str(draws), "--land-every", "0.05",
+    ]  # fmt: skip
 
 
-def start(out: Path, workers: int = 1, dask: str = "") -> subprocess.Popen:
-    """The sweep in a process of its own."""
+SWEEP = short_blocks(768)
+BLOCKS = 120
+
+
+def start(out: Path, workers: int = 1, line: list[str] = SWEEP, dask: str = "") -> subprocess.Popen:
+    """A sweep in a process of its own, by so many workers or those of a scheduler."""
     where = ["--dask", dask] if dask else ["--workers", str(workers)]
-    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), *where]
+    command = [sys.executable, "-m", "gradbounds", *line, "--out", str(out), *where]
     # A suite that a shell runs in the background has SIGINT ignored, and children inherit that.
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -44,13 +49,20 @@ def landed(out: Path) -> int:
     return len(Run.open(out).landed()) if (out / "manifest.toml").exists() else 0
 
 
-def stop_at_random(out: Path, rng: np.random.Generator, how: signal.Signals, workers: int = 1) -> subprocess.Popen:
-    """Start or continue the sweep, and signal it somewhere between its first file and its last."""
-    process = start(out, workers)
+def stop_at_random(
+    out: Path,
+    rng: np.random.Generator,
+    how: signal.Signals,
+    workers: int = 1,
+    line: list[str] = SWEEP,
+    last: float = 0.6,
+) -> subprocess.Popen:
+    """Start or continue a sweep, and signal it at most `last` seconds after its first new file."""
+    process = start(out, workers, line)
     seen = len(list((out / "blocks").glob("*.parquet")))
     while process.poll() is None and len(list((out / "blocks").glob("*.parquet"))) == seen:
         time.sleep(0.005)
-    time.sleep(rng.uniform(0.0, 1.2))
+    time.sleep(rng.uniform(0.0, last))
     process.send_signal(how)
     _, said = process.communicate(timeout=60)
     assert process.returncode in (-how, 0), said

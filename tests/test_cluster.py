@@ -4,7 +4,9 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -84,19 +86,30 @@ def whole(tmp_path_factory):
     return table_digest(out)
 
 
-def test_the_cluster(dask, whole, tmp_path):
-    """One worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
-    assert "has none" in refusal(tmp_path, dask.address), "no worker yet"
-    first = dask.worker()
-    dask.worker()
-    process = start(tmp_path / "workers", dask=dask.address)
-    wait_for_a_file(tmp_path / "workers", process)
-    first.kill()
-    dask.worker()
-    said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
-    assert landed(tmp_path / "workers") == BLOCKS
-    assert table_digest(tmp_path / "workers") == whole
+@contextmanager
+def after_the_first_file(out, happens):
+    """Something that happens while a sweep of this process runs, as soon as its first blocks have landed."""
+
+    def follow():
+        while not list((out / "blocks").glob("*.parquet")):
+            time.sleep(0.005)
+        happens()
+
+    thread = Thread(target=follow, daemon=True)
+    thread.start()
+    yield
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def test_the_cluster(dask, whole, tmp_path, capsys):
+    """The only worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
+    assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
+    first, out = dask.worker(), tmp_path / "workers"
+    with after_the_first_file(out, lambda: (first.kill(), dask.worker())):
+        assert main([*SWEEP, "--out", str(out), "--dask", dask.address]) == 0
+    assert landed(out) == BLOCKS
+    assert table_digest(out) == whole
     with cluster.dask_pool(dask.address, gpu=False) as (pool, _):
         impostor = dask.impostor()
         with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* has {'torch': '1.0'}"):
@@ -117,17 +130,16 @@ def test_the_cluster(dask, whole, tmp_path):
     assert table_digest(tmp_path / "scheduler") == whole
 
 
-def refusal(tmp_path, address):
-    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(tmp_path / "no"), "--dask", address]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+def refusal(tmp_path, address, capsys):
+    assert main([*SWEEP, "--out", str(tmp_path / "no"), "--dask", address]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
     assert not (tmp_path / "no").exists()
-    return done.stderr.splitlines()[-1]
+    return error.splitlines()[-1]
 
 
-def test_bad_addresses_are_refused(tmp_path):
-    assert "dask must be the address of a running scheduler" in refusal(tmp_path, "nonsense")
+def test_bad_addresses_are_refused(tmp_path, capsys):
+    assert "dask must be the address of a running scheduler" in refusal(tmp_path, "nonsense", capsys)
 
 
 def test_other_versions_are_refused():

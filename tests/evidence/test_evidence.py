@@ -8,7 +8,7 @@ from scipy import stats
 
 from gradbounds.cli import main
 from tests.experiments import coverage, exponent_alarms, power
-from tests.interruption import BLOCKS, SWEEP, landed, repeated_draws, stop_at_random, table_digest
+from tests.interruption import landed, repeated_draws, short_blocks, stop_at_random, table_digest
 from tests.record import record
 
 pytestmark = pytest.mark.evidence
@@ -17,19 +17,21 @@ pytestmark = pytest.mark.evidence
 def test_fifty_kills(tmp_path):
     """Every sweep is killed one to three times, by one worker or two, and then finished."""
     whole = tmp_path / "whole"
-    assert main([*SWEEP, "--out", str(whole)]) == 0
+    line, blocks = short_blocks(1536), 240
+    assert main([*line, "--out", str(whole)]) == 0
     digest, rng = table_digest(whole), np.random.default_rng(0)
     equal, repeated, kills, left = 0, 0, 0, []
     for trial in range(50):
         out = tmp_path / str(trial)
         for _ in range(1 + trial % 3):
-            if landed(out) < BLOCKS:
-                kills += stop_at_random(out, rng, signal.SIGKILL, workers=1 + trial % 2).returncode == -signal.SIGKILL
+            if landed(out) < blocks:
+                stopped = stop_at_random(out, rng, signal.SIGKILL, 1 + trial % 2, line, last=1.2)
+                kills += stopped.returncode == -signal.SIGKILL
                 left.append(landed(out))
-        assert main([*SWEEP, "--out", str(out)]) == 0
+        assert main([*line, "--out", str(out)]) == 0
         equal += table_digest(out) == digest
         repeated += repeated_draws(out)
-    found = {"sweeps": 50, "blocks of each": BLOCKS, "kills": kills, "byte-equal tables": equal}
+    found = {"sweeps": 50, "blocks of each": blocks, "kills": kills, "byte-equal tables": equal}
     found |= {"draws of landed blocks sampled again": repeated}
     found |= {"blocks landed at a kill, quartiles": np.percentile(left, [0, 25, 50, 75, 100]).tolist()}
     record("kills", found)
