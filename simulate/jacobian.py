@@ -28,7 +28,10 @@ def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> Jacob
     """Sample tokens with mean `offset` and measure the norm of LayerNorm's Jacobian at each, in float64."""
     generator = torch.Generator().manual_seed(seed)
     x = offset + torch.randn(draws, width, generator=generator, dtype=torch.float64)
-    jacobians = torch.func.vmap(torch.func.jacrev(layer_norm))(x)
+    # One copy of a token for each row of its Jacobian: the gradient of one output.
+    copies = x[:, None].repeat(1, width, 1).requires_grad_()
+    outputs = torch.eye(width, dtype=x.dtype).expand_as(copies)
+    (jacobians,) = torch.autograd.grad(layer_norm(copies), copies, outputs)
     centred = x - x.mean(1, keepdim=True)
     return JacobianNorms(
         exact=torch.linalg.matrix_norm(jacobians, 2).numpy(),

@@ -22,7 +22,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from simulate import Cell, Samples, read_windows, sample
+from simulate import Cell, Samples, problems, read_windows, sample
 from simulate.engines import Engine
 from tests.parallel import write
 from theory import Stack
@@ -34,9 +34,9 @@ settings.load_profile("suite")
 
 
 def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
-    """The run of a network with its shapes checked in the first batch of each Stack, engine and dtype alone.
+    """A pass through a network with its shapes checked at the first of each Stack, engine and dtype alone.
 
-    The shapes of the next batches follow from the same lines, and checking them would take most of the suite's time.
+    The shapes of the next follow from the same lines, and checking them would take most of the suite's time.
     """
     seen: set[tuple[Stack, type, torch.dtype]] = set()
 
@@ -55,6 +55,7 @@ def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
 # `simulate.sample` is the function, which the package shows under the name of its module.
 sampling = import_module("simulate.sample")
 sampling.run = checked_at_first(sampling.run)
+problems.layers = checked_at_first(problems.layers)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ from figures import (
     scaling,
     slack,
 )
+from gradbounds.drawing import save
 from simulate import sample
 from theory import Stack, predict
 from theory.stack import PAPER, TITLES
@@ -63,6 +64,13 @@ def test_scaling(small_grid, against, values, vocab):
         assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
     assert "rms over draws" in figure.axes[0].get_ylabel()
     assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+
+
+def test_equal_figures_are_equal_files(small_grid, tmp_path):
+    for name in ("one", "other"):
+        save(scaling(longest_series(last_layer_table(small_grid), "width"), "width"), tmp_path, name)
+    for suffix in ("svg", "png"):
+        assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"other.{suffix}").read_bytes()
 
 
 def test_scaling_without_a_series(small_grid):

@@ -15,7 +15,7 @@ from theory.slack import STEPS, chain
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_symbols(placement):
     assert slack.product_of_factors(placement) == 1
-    assert slack.growth(placement) == [0, 0, sp.Rational(1, 2), 0, 0, 0]
+    assert slack.growth(placement) == (0, 0, sp.Rational(1, 2), 0, 0, 0)
     assert len(slack.factors(placement)) == len(STEPS) == 6
     logarithm = slack.factors(placement)[3]
     assert sp.limit(logarithm / sp.sqrt(sp.log(d)), d, sp.oo) == 2

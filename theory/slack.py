@@ -7,6 +7,7 @@ Source: Xiong et al. (2020), proof of Theorem 1, appendix E; the positions are m
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import sympy as sp
@@ -135,15 +136,16 @@ def factors(placement: Placement) -> list[sp.Expr]:
     ]
 
 
-def growth(placement: Placement) -> list[sp.Expr]:
+@cache  # limits take sympy a second, and a run has several series
+def growth(placement: Placement) -> tuple[sp.Expr, ...]:
     """The exponent in d of each factor at fixed V/d, as d → ∞: lim ln(factor)/ln d.
 
     >>> growth("pre")
-    [0, 0, 1/2, 0, 0, 0]
+    (0, 0, 1/2, 0, 0, 0)
     """
     ratio = sp.Symbol("v", positive=True)
     fixed = {V: ratio * d, margin: 1, confidence: 1 / (ratio * d)}
-    return [sp.limit(sp.log(factor.subs(fixed)) / sp.log(d), d, sp.oo) for factor in factors(placement)]
+    return tuple(sp.limit(sp.log(factor.subs(fixed)) / sp.log(d), d, sp.oo) for factor in factors(placement))
 
 
 def product_of_factors(placement: Placement) -> sp.Expr:
