@@ -46,7 +46,7 @@ def test_coverage_of_exponents():
 @pytest.mark.parametrize("level", [0.05, 0.01])
 def test_the_alarm_of_exponents_is_calibrated(level):
     """2000 null experiments at 128 draws: an alarm 1.5 times too frequent at 5%, or 2.2 times at 1%, is seen."""
-    alarms = exponent_alarms(experiments=2000, draws=128, seed=2, level=level, shift=0.0)
+    alarms = exponent_alarms(experiments=2000, draws=128, seed=2, level=level)
     assert stats.binom(2000, 1.2 * level).sf(alarms - 1) > 1e-5
     assert stats.binom(2000, 0.8 * level).cdf(alarms) > 1e-5
 

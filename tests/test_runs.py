@@ -32,8 +32,9 @@ def test_merged_runs(tmp_path, capsys):
 
 
 def test_runs_lists_and_inspects(tmp_path, capsys):
-    for name, depth in (("one", "1"), ("two", "2:31:+1")):
-        assert main(["sweep", "--width", "8", "--depth", depth, "--draws", "1", "--out", str(tmp_path / name)]) == 0
+    for name, vocab in (("one", "9"), ("two", "10:39:+1")):
+        sizes = ["--width", "8", "--depth", "1", "--vocab", vocab, "--draws", "1"]
+        assert main(["sweep", *sizes, "--out", str(tmp_path / name)]) == 0
     capsys.readouterr()
     assert main(["runs", str(tmp_path)]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -43,7 +44,7 @@ def test_runs_lists_and_inspects(tmp_path, capsys):
     ]
     assert main(["runs", str(tmp_path / "two")]) == 0
     said = capsys.readouterr().out
-    assert "all cells: width 8" in said
+    assert "all cells: width 8, depth 1" in said
     assert "... and 30 cells more" in said
     assert f"(gradbounds {gradbounds.__version__}, " in said
 

@@ -98,17 +98,21 @@ def test_the_command(tmp_path, capsys):
 
 def test_stacks(tmp_path, capsys):
     """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
-    run = ["hessian-stack", "--width", "10:40:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
+    run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
-    assert main(run) == 0
+    ends = [word if word != "16:64:x2" else "16" for word in run]
+    assert main([*ends[:-1], str(tmp_path / "ends")]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"Post-LN, L = 1, largest ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
     assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
+    assert main([*run, "--no-extreme"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Post-LN, L = 1, trace ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
     table = pd.read_csv(tmp_path / "run" / "theory.csv")
-    assert set(table["width"]) == {10, 20, 40}
+    assert set(table["width"]) == {16, 32, 64}
     assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
-    assert (tmp_path / "run" / "curvature.png").stat().st_size > 30_000
-    blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--out", str(tmp_path / "blocks")]
+    assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
+    blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
+    blocks += ["--out", str(tmp_path / "blocks")]
     assert main([*run[:1], *run[3:-2], *blocks]) == 0
     assert re.search(r"Pre-LN d = 16, L = 1, last W2, trace +\d", capsys.readouterr().out)
     table = pd.read_csv(tmp_path / "blocks" / "theory.csv")

@@ -51,8 +51,7 @@ def test_coverage_of_exponents():
 def test_alarm_and_power_of_exponents():
     """20000 null experiments at 128 draws; an alarm 1.2 times too frequent at 5%, or 1.5 times at 1%, is seen."""
     rates = {
-        level: exponent_alarms(experiments=20_000, draws=128, seed=3, level=level, shift=0.0) / 20_000
-        for level in (0.05, 0.01)
+        level: exponent_alarms(experiments=20_000, draws=128, seed=3, level=level) / 20_000 for level in (0.05, 0.01)
     }
     powers = {shift: power(experiments=2000, draws=128, seed=4, shift=shift) for shift in (0.02, 0.03, 0.05)}
     record(
