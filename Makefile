@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test lint figures evidence clean
+.PHONY: verify test quick lint figures evidence clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
 
 test: .venv/installed
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# For the inner loop: all of theory, and one test of every other file.
+quick: .venv/installed
+	$(BIN)/python -m pytest -n auto --dist worksteal -m quick
 
 # The pictures that README and docs show.
 figures: verify

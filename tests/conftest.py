@@ -25,6 +25,7 @@ from hypothesis import settings
 from simulate import Cell, Samples, problems, read_windows, sample
 from simulate.engines import Engine
 from tests.parallel import write
+from tests.quick import mark_quick
 from theory import Stack
 
 torch.set_num_threads(1)
@@ -58,7 +59,9 @@ sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
 
 
+@pytest.hookimpl(tryfirst=True)  # before what is not marked is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_quick(items)
     if torch.cuda.is_available():
         return
     for item in items:

@@ -138,6 +138,7 @@ def refusal(tmp_path, address, capsys):
     return error.splitlines()[-1]
 
 
+@pytest.mark.quick
 def test_bad_addresses_are_refused(tmp_path, capsys):
     assert "dask must be the address of a running scheduler" in refusal(tmp_path, "nonsense", capsys)
 

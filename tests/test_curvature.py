@@ -57,6 +57,7 @@ def test_the_exact_hessian(placement):
         assert abs(np.mean(found) - float(target)) < 5 * np.std(found, ddof=1) / 12**0.5
 
 
+@pytest.mark.quick
 def test_all_steps_are_the_whole_spectrum():
     """As many steps as dimensions give v's own components on every eigenvector, and a mass below any value."""
     problem = stack_problem(Stack(width=4, depth=1, tokens=2, vocab=3), seed=0)

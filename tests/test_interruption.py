@@ -90,6 +90,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
     assert_finished_by_the_same_command(out, whole)
 
 
+@pytest.mark.quick
 def test_a_disk_that_fills_up(tmp_path, whole, monkeypatch, capsys):
     """The disk is full from the fifth file on; with room again, the same command finishes."""
     out, sync, synced = tmp_path / "run", os.fsync, []

@@ -11,21 +11,19 @@ from simulate import network
 SWEEP = "sweep --width 192 --depth 1 --tokens 2 --vocab 16 --draws 64 --seed 3".split()
 
 
-def suite(run, *others):
+FLAGS = ["-q", "-rA", "-p", "no:cacheprovider", "--gradbounds-run"]
+
+
+def suite(run):
     """The suite about a run as a user starts it, somewhere else than in the checkout."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-rA",
-        "-p",
-        "no:cacheprovider",
-        "--gradbounds-run",
-        str(run),
-        *others,
-    ]
+    command = [sys.executable, "-m", "pytest", *FLAGS, str(run)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=run.parent)
+
+
+def suite_here(run, capsys):
+    """The same in this process, which is as good and has imported everything: exit code, output, errors."""
+    code = pytest.main([*FLAGS, str(run), "--rootdir", str(run.parent), "-c", "/dev/null"])
+    return code, *capsys.readouterr()
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +47,19 @@ def test_a_good_run_passes(run):
     assert "failed" not in said
 
 
-def test_a_planted_error_fails(tmp_path, monkeypatch):
+def test_a_planted_error_fails(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(network, "gain", lambda stack, role: 2.0)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 0
-    done = suite(tmp_path / "run")
-    assert done.returncode == 1, done.stdout
-    assert "FAILED" in done.stdout
-    assert "ffn_hidden_energy" in done.stdout
+    capsys.readouterr()
+    code, said, _ = suite_here(tmp_path / "run", capsys)
+    assert code == 1, said
+    assert "FAILED" in said
+    assert "ffn_hidden_energy" in said
 
 
-def test_a_folder_that_is_no_run(tmp_path):
-    done = suite(tmp_path / "nothing")
-    assert done.returncode == 4
-    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in done.stderr
-    assert "Traceback" not in done.stderr
+@pytest.mark.quick
+def test_a_folder_that_is_no_run(tmp_path, capsys):
+    code, _, error = suite_here(tmp_path / "nothing", capsys)
+    assert code == 4
+    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in error
+    assert "Traceback" not in error
