@@ -101,7 +101,8 @@ def command(files, out, *more):
 
 def test_the_command(files, tmp_path, capsys):
     """Models, theory, table, figure; a second time nothing is measured, and another seed is one more model."""
-    code = main(command(files, tmp_path / "run", "--seeds", "2", "--initialization", "xavier", "--ingredients"))
+    more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "40"]
+    code = main(command(files, tmp_path / "run", *more))
     said = capsys.readouterr().out
     assert code in (0, 1)  # at d = 32 theory may be further off than it is judged to be
     assert "Post-LN  xavier  decoder W2 theory" in said
@@ -114,7 +115,7 @@ def test_the_command(files, tmp_path, capsys):
     made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
     # 2 placements x 2 seeds x (3 depths + 7 ingredients), and theory of the 8 of the least depth.
     assert len(made) == 2 * 2 * 10 + 2 * 8
-    main(command(files, tmp_path / "run", "--seeds", "2", "--initialization", "xavier", "--ingredients"))
+    main(command(files, tmp_path / "run", *more))
     again = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
     assert again == made
     assert capsys.readouterr().out == said

@@ -93,7 +93,7 @@ def test_commands_on_a_run_that_is_being_written(tmp_path, capsys):
     assert process.returncode == 0, error
     capsys.readouterr()
     assert main(["watch", str(out)]) == 0
-    assert "10 of 10 cells, 100% of 15360 draws, finished" in capsys.readouterr().out
+    assert "10 of 10 cells, 100% of 7680 draws, finished" in capsys.readouterr().out
 
 
 def test_cells_with_one_draw_are_left_out(tmp_path, capsys, monkeypatch):
