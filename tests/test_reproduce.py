@@ -101,7 +101,7 @@ def command(files, out, *more):
 
 def test_the_command(files, tmp_path, capsys):
     """Models, theory, table, figure; a second time nothing is measured, and another seed is one more model."""
-    more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "40"]
+    more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "16"]
     code = main(command(files, tmp_path / "run", *more))
     said = capsys.readouterr().out
     assert code in (0, 1)  # at d = 32 theory may be further off than it is judged to be
