@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test quick lint figures evidence clean
+.PHONY: verify test quick lint figures evidence evidence-list clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -19,9 +19,13 @@ figures: verify
 	$(BIN)/gradbounds figures runs/verify --out docs/figures
 	rm -f docs/figures/*.svg
 
-# What is too heavy for the suite: kills, laws and chains in number; rewrites tests/evidence/*.json.
+# What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes
+# on where it was, unless the sources changed or FRESH=1.
 evidence: .venv/installed
-	$(BIN)/python -m pytest -m evidence -n auto
+	$(BIN)/python -m tests.evidence_parts $(PART) $(if $(FRESH),--fresh)
+
+evidence-list: .venv/installed
+	$(BIN)/python -m tests.evidence_parts --list
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -35,5 +39,5 @@ lint: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/evidence
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,5 @@
 """Spectra of translation models on real text, MULTI30K naming the folder of val.de and val.en, and of stacks."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from checks.curvature import curvature_exponents, more_curvature, residual_shares
 from gradbounds.cli import main
-from tests.record import record
+from tests.record import circumstances, record
 from tests.test_gauss_newton import exact
 from theory import Stack
 from theory.curvature import gauss_newton_traces
@@ -20,12 +19,16 @@ pytestmark = pytest.mark.evidence
 FOLDER = os.environ.get("MULTI30K", "")
 
 
-def summary(out: Path) -> dict[str, Any]:
+def texts() -> list[str]:
+    """The flags of the two texts."""
+    return ["--source", str(Path(FOLDER) / "val.de"), "--target", str(Path(FOLDER) / "val.en")]
+
+
+def summary(out: Path, arguments: list[str]) -> dict[str, Any]:
     """What a run found: per placement and matrix geometric means over seeds, the residual term's part, and H1."""
-    about = json.loads((out / "about.json").read_text())
     table = pd.read_csv(out / "summaries.csv")
     table = table[table["block"] == "all"]
-    found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
+    found = circumstances(out, arguments)
     found["dimension"] = {placement: int(one["dimension"].iloc[0]) for placement, one in table.groupby("placement")}
     for (placement, matrix), one in table.groupby(["placement", "matrix"]):
         found[f"{placement}, {matrix}"] = {
@@ -48,12 +51,11 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def scaling(out: Path) -> dict[str, Any]:
+def scaling(out: Path, arguments: list[str]) -> dict[str, Any]:
     """Exponents of whole matrices in depth and width, and the placements' ratio at every size."""
-    about = json.loads((out / "about.json").read_text())
     table = pd.read_csv(out / "summaries.csv")
     table = table[table["block"] == "all"]
-    found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
+    found = circumstances(out, arguments)
     for against, other in (("depth", "width"), ("width", "depth")):
         for row in curvature_exponents(table, against).to_dict("records"):
             name = f"{row['placement']}, {row['matrix']}, {row['quantity']}, {other} = {row[other]}"
@@ -72,21 +74,21 @@ SIZES = "--width 8 16 32 --depth 2 4 8 --vocab 500 --pairs 100 --steps 20 --seed
 
 
 @pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
-def test_scaling(tmp_path):
+def test_scaling(kept_folder):
     """Exponents in depth and width, and H1 at nine sizes."""
-    source, target = (str(Path(FOLDER) / f"val.{end}") for end in ("de", "en"))
-    assert main(["hessian", "--source", source, "--target", target, *SIZES, "--out", str(tmp_path)]) == 0
-    found = scaling(tmp_path)
+    out = kept_folder / "sizes"
+    command = ["hessian", *texts(), *SIZES, "--out", str(out)]
+    assert main(command) == 0
+    found = scaling(out, command)
     record("hessian-sizes", found)
     assert len(found["H1, hessian"]) == len(found["H1, gauss-newton"]) == 9
 
 
-def beside(out: Path) -> dict[str, Any]:
+def beside(out: Path, arguments: list[str]) -> dict[str, Any]:
     """Theory beside the Gauss-Newton matrix of stacks: how many agree, the widest deviation, and every number."""
-    about = json.loads((out / "about.json").read_text())
     table = pd.read_csv(out / "theory.csv")
     judged = table[table["judged"]]
-    found: dict[str, Any] = {name: about[name] for name in ("command", "processor", "gpu", "torch", "device")}
+    found = circumstances(out, arguments)
     found["agreement"] = {str(word): int(count) for word, count in judged["agreement"].value_counts().items()}
     found["widest"] = rounded(float((judged["measured"] / judged["predicted"] - 1).abs().max()))
     found["theory, measured, s.e."] = {
@@ -108,11 +110,14 @@ STACKS = "--width 32:128:x2 --depth 2:8:x2 --tokens 4 --vocab 8 --seeds 16 --ste
 BLOCKS = "--width 128 --depth 4 --tokens 4 --vocab 8 --seeds 16 --steps 4 --probes 3 --blocks".split()
 
 
-def test_stacks(tmp_path):
+def test_stacks(kept_folder):
     """Nothing differs from theory, of whole matrices and of blocks."""
-    assert main(["hessian-stack", *STACKS, "--out", str(tmp_path / "sizes")]) == 0
-    assert main(["hessian-stack", *BLOCKS, "--out", str(tmp_path / "blocks")]) == 0
-    found = {"sizes": beside(tmp_path / "sizes"), "blocks": beside(tmp_path / "blocks")}
+    found = {}
+    for name, sizes in (("sizes", STACKS), ("blocks", BLOCKS)):
+        out = kept_folder / f"stacks-{name}"
+        command = ["hessian-stack", *sizes, "--out", str(out)]
+        assert main(command) == 0
+        found[name] = beside(out, command)
     record("hessian-stacks", found)
     assert "differs" not in found["sizes"]["agreement"] | found["blocks"]["agreement"]
 
@@ -135,13 +140,14 @@ def test_last_block():
 
 
 @pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
-def test_spectra(tmp_path):
+def test_spectra(kept_folder):
     """Masses are 1, and traces of Gauss-Newton matrices positive."""
-    source, target = (str(Path(FOLDER) / f"val.{end}") for end in ("de", "en"))
-    assert main(["hessian", "--source", source, "--target", target, "--steps", "30", "--out", str(tmp_path)]) == 0
-    found = summary(tmp_path)
+    out = kept_folder / "spectra"
+    command = ["hessian", *texts(), "--steps", "30", "--out", str(out)]
+    assert main(command) == 0
+    found = summary(out, command)
     record("hessian", found)
-    weights = pd.read_csv(tmp_path / "spectra.csv").query("probe >= 0")
+    weights = pd.read_csv(out / "spectra.csv").query("probe >= 0")
     masses = weights.groupby(["placement", "seed", "matrix", "probe"])["weight"].sum()
     assert np.allclose(masses, 1.0, atol=1e-6)
     for placement in ("post", "pre"):
