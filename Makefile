@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test lint figures evidence clean
+.PHONY: verify test lint figures evidence mutants clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -18,6 +18,10 @@ figures: verify
 # What is too heavy for the suite: kills, laws and chains in number; rewrites tests/evidence/*.json.
 evidence: .venv/installed
 	$(BIN)/python -m pytest -m evidence -n auto
+
+# One-line errors of tests/mutants.toml in copies of the tree: which test catches each; runs/mutants.json has the answers.
+mutants: .venv/installed
+	$(BIN)/python -m tests.mutants
 
 lint: .venv/installed
 	$(BIN)/ruff check .
