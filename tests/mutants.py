@@ -89,12 +89,15 @@ def rotten(mutants: Sequence[Mutant], root: Path = ROOT) -> list[str]:
         count = file.read_text(encoding="utf-8").count(mutant.old) if file.is_file() else 0
         if count != 1 or mutant.old == mutant.new:
             lines.append(f"{mutant.name}: old occurs {count} times in {mutant.file}, or new is the same")
-        lines += [
-            f"{mutant.name}: there is no {test}"
-            for test in mutant.tests
-            if not (root / test.partition("::")[0]).is_file()
-        ]
+        lines += [f"{mutant.name}: there is no {test}" for test in mutant.tests if not _exists(test, root)]
     return lines
+
+
+def _exists(test: str, root: Path) -> bool:
+    """Whether there is such a file and, where one is named, such a test in it."""
+    name, _, function = test.partition("::")
+    file = root / name
+    return file.is_file() and (not function or f"def {function}(" in file.read_text(encoding="utf-8"))
 
 
 def copy_tracked(root: Path, tree: Path) -> None:
