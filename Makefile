@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test quick lint figures evidence evidence-list clean
+.PHONY: verify test quick lint figures evidence evidence-list mutants clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -26,6 +26,10 @@ evidence: .venv/installed
 
 evidence-list: .venv/installed
 	$(BIN)/python -m tests.evidence_parts --list
+
+# One-line errors of tests/mutants.toml in copies of the tree: which test catches each; runs/mutants.json has the answers.
+mutants: .venv/installed
+	$(BIN)/python -m tests.mutants
 
 lint: .venv/installed
 	$(BIN)/ruff check .
