@@ -16,7 +16,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,7 +72,7 @@ class Verdict:
     caught_by: str | None
     stage: str = "first"
     seconds: float = 0.0
-    trouble: str = field(default="")
+    trouble: str = ""
 
 
 def read_mutants(path: Path = LIST) -> list[Mutant]:
@@ -140,7 +140,8 @@ def tested(tree: Path, arguments: Sequence[str], limit: float) -> tuple[str | No
         return None, ""
     if failed:
         return failed[0], ""
-    return None, "\n".join(said.read_text(encoding="utf-8", errors="replace").splitlines()[-5:])
+    last = said.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+    return None, "\n".join([f"exit code {code}", *last])
 
 
 def judged(mutant: Mutant, arguments: Sequence[str], stage: str, limit: float, root: Path = ROOT) -> Verdict:

@@ -112,3 +112,12 @@ def test_the_gamma_law_of_pre_ln(width, depth):
         predicted = float(PreEnergy(stack).excess_probability(epsilon))
         found = (values > (1 + epsilon) * PreEnergy(stack).mean).mean()
         assert abs(found - predicted) < 0.1 * predicted + 4.5 * np.sqrt(predicted / 8000)
+
+
+def test_the_variance_is_that_of_the_law():
+    """By parts, from the tails of the exact law: E Y² = ∫ 2 y P[Y > y] dy."""
+    law, y = PostEnergy(16), np.linspace(0, 200, 401)
+    tail = law.sf(y)
+    mean, square = (np.trapezoid(weight * tail, y) for weight in (1, 2 * y))
+    assert law.mean == pytest.approx(mean, rel=1e-4)
+    assert law.variance == pytest.approx(square - mean**2, rel=1e-3)

@@ -154,3 +154,10 @@ def test_work_counts_the_encoder():
     assert whole.steps == 2 * 6 + 1
     layers = [one.normals / draws - 512 * 256 for one, draws in zip((plain, whole), each, strict=True)]
     assert layers[1] / layers[0] == pytest.approx((3 + 4) / 3, rel=0.01)
+
+
+def test_the_memory_receives_what_its_values_multiply():
+    """He's values double what a gradient passes; at gain 1, of every other test here, nobody sees whether they do."""
+    stack = Stack(width=256, depth=1, tokens=2, source_tokens=3, vocab=16, initialization="he")
+    widest, beyond = off(sample(stack, draws=128, seed=0), predict(stack))
+    assert widest <= 1, beyond

@@ -195,3 +195,16 @@ def test_a_stack_that_cannot_be_read():
     for change in (larger, dropping):
         assert not probe(factory(change), widths=[64], depths=[2], seeds=1).stacks
     assert not probe(BUILTINS["transformer-pre"].factory, widths=[64], depths=[2], seeds=1).stacks
+
+
+def test_two_seeds_widen_an_interval_by_student_s_t():
+    """Three depths of two seeds have 3 degrees of freedom: an interval 1.6 times as wide as with many."""
+    frame = synthetic(-0.3, rising=0.0, spread=0.0, seeds=2)
+    frame["value"] *= np.where(frame["seed"] == 0, 0.9, 1.1)
+    row = probe_exponents(frame).query("against == 'depth' and parameter == 'w'").iloc[0]
+    # Squares of 0.81 and 1.21: the relative variance of each norm's square, over 4 for the norm's and 2 for the mean.
+    variance = np.var([0.81, 1.21], ddof=1) / np.mean([0.81, 1.21]) ** 2 / 4 / 2
+    logs = np.log([4, 8, 16])
+    sem = (variance / np.sum((logs - logs.mean()) ** 2)) ** 0.5
+    assert row.exponent == pytest.approx(-0.3)
+    assert (row.high - row.low) / 2 == pytest.approx(stats.t.ppf(0.975, 3) * sem)

@@ -133,3 +133,10 @@ def test_loss_gradient_bound_is_exceeded_no_more_often_than_it_says():
         limit = float(theorem1.loss_gradient_bound().subs(values)) / np.sqrt(2)
         assert stats.binom(1000, allowed).sf(int((norms > limit).sum()) - 1) > 1e-5
         assert (norms > limit - np.sqrt(vocab / size)).mean() > allowed
+
+
+@pytest.mark.parametrize("width", [4, 64])
+def test_how_far_lemma3_is_off_is_a_mean_of_an_inverse_norm(width):
+    """Offset √d E[1/χ] with d − 1 degrees of freedom, by quadrature of the law of χ."""
+    inverse = stats.chi(width - 1).expect(lambda norm: 1 / norm)
+    assert layer_norm.uncentred_ratio_mean(width, 50.0) == pytest.approx(50 * width**0.5 * inverse, rel=1e-6)

@@ -157,3 +157,7 @@ def test_series():
     with pytest.raises(ValueError, match="^target_exponent must have 3 cells that differ in width or depth alone"):
         goals_of([Cell(Stack(width=8)), Cell(Stack(width=16))], sem=None, exponent=0.1)
     assert seconds_of("2d") == 172800
+
+
+def test_durations_of_every_unit():
+    assert [seconds_of(text) for text in ("7", "7s", "7m", "7h", "7d")] == [7, 7, 420, 25_200, 604_800]

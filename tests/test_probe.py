@@ -1,10 +1,12 @@
 """Probing any module: what is measured against a slow twin and against our own networks, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
+from checks.probe import profile_table
 from gradbounds.cli import main
 from gradbounds.probing import probe as judged
 from simulate import probe, sample
@@ -208,3 +210,26 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         assert main(["probe", name, "--out", str(tmp_path / "no")]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
+
+
+def test_every_module_has_random_numbers_of_its_own():
+    """Of every width, depth and number: intervals of exponents take them for independent."""
+    seeds = []
+
+    def factory(width, depth):
+        seeds.append(torch.initial_seed())
+        return one_module(width, depth)
+
+    probe(factory, widths=[4, 6], depths=[1, 2], seeds=2)
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_the_errors_of_a_profile_are_of_norms():
+    """Three squares with a mean of 4: their standard error over twice the root."""
+    rows = [(8, 2, seed, "layers", 1, "w", "gradient", square**0.5) for seed, square in enumerate((2.0, 4.0, 6.0))]
+    rows += [(8, 2, seed, "layers", 1, "", "hidden_energy", energy) for seed, energy in enumerate((1.0, 2.0, 3.0))]
+    columns = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
+    row = profile_table(pd.DataFrame(rows, columns=columns)).iloc[0]
+    assert row["gradient"] == pytest.approx(2.0)
+    assert row["gradient_sem"] == pytest.approx(2 / 3**0.5 / 4)
+    assert row["energy_sem"] == pytest.approx(1 / 3**0.5)

@@ -197,3 +197,15 @@ def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
     for name in whole:
         assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name
         np.testing.assert_allclose(parts.errors[name], whole.errors[name], rtol=0.3, atol=1e-9)
+
+
+def test_linear_logits_of_four_heads():
+    """Logits over d/h give queries and keys gradients in proportion to h; false alarm of each number 6e-5."""
+    stack = Stack(width=256, depth=1, tokens=3, vocab=16, query_key_scale=1.0, attention_scale="linear", heads=4)
+    widest, beyond = off(sample(stack, draws=128, seed=0), predict(stack))
+    assert widest <= 1, beyond
+
+
+def test_the_error_of_two_patterns_of_each_window():
+    """Windows 0, 2 and 1, 1: unbiased variances of 2 and 0, and the mean of four numbers."""
+    assert prediction._error(np.array([[0.0, 2.0], [1.0, 1.0]])) == pytest.approx(((2 + 0) / 2 / 4) ** 0.5)

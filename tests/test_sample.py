@@ -167,3 +167,14 @@ def test_block_sizes_follow_memory(engine):
     assert sizes[0] == 64
     assert sizes[-1] == 1
     assert all(size & (size - 1) == 0 for size in sizes)
+
+
+def test_a_text_is_named_by_what_it_holds():
+    """Two files of one name are two cells; one file under two names is one."""
+    stack, ids = Stack(width=8, depth=1, tokens=2, vocab=4), np.array([[0, 1, 2], [2, 3, 0]])
+    first, other, moved = (
+        Cell(stack, text=TextWindows(ids=ids, digest=digest, source=source)).name
+        for digest, source in (("a", "words.txt"), ("b", "words.txt"), ("a", "moved.txt"))
+    )
+    assert first == moved
+    assert first != other

@@ -210,3 +210,21 @@ def test_dry_run_and_bad_input(tmp_path, capsys):
         assert message in error
         assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_the_error_of_a_frobenius_norm():
+    """Of two probes: half of the relative error of the mean square, which is half of their difference."""
+    row = summaries(spectrum("post", 2, 0, 6.0)).iloc[0]
+    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
+    assert row["frobenius_sem"] == pytest.approx((squares[1] - squares[0]) / 2 / (2 * np.mean(squares) ** 0.5))
+
+
+def test_a_ratio_beyond_1_by_chance_is_undecided():
+    """Logarithms of -0.1, 0.2 and 0.3 have a mean above 0 and an interval that holds 0."""
+    rows = [spectrum("post", 2, seed, np.exp(log)) for seed, log in enumerate((-0.1, 0.2, 0.3))]
+    rows += [spectrum("pre", 2, seed, 1.0) for seed in range(3)]
+    for sign, ratio in ((1, np.exp(0.4 / 3)), (-1, np.exp(-0.4 / 3))):
+        table = pd.concat(rows).assign(node=lambda t, sign=sign: np.sign(t["node"]) * t["node"].abs() ** sign)
+        found = more_curvature(summaries(table[table["probe"] < 0]), "encoder-decoder", "")
+        assert [v.verdict for v in found] == ["undecided"]
+        assert found[0].measured == pytest.approx(ratio)

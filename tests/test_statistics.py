@@ -64,3 +64,9 @@ def test_agreement_has_three_words():
     assert scalar_agreement(0.5, 0.505, 0.001, 0.02) == "agrees"
     assert scalar_agreement(0.5, 0.505, 0.01, 0.02) == "undecided"
     assert scalar_agreement(0.5, 0.55, 0.01, 0.02) == "differs"
+
+
+def test_an_exponent_agrees_where_its_95_percent_interval_is_inside():
+    """1.96 standard errors of 0.0103 exceed the margin of 0.02, and 1.645 of them do not."""
+    assert scalar_agreement(0.5, 0.5, 0.0101, 0.02) == "agrees"
+    assert scalar_agreement(0.5, 0.5, 0.0103, 0.02) == "undecided"

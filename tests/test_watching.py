@@ -4,9 +4,10 @@ import os
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from gradbounds.cli import main
-from gradbounds.watching import state, watch
+from gradbounds.watching import state, view, watch
 from simulate import Cell, Run, cell, sweep
 from simulate.cost import block_work
 from tests.interruption import BLOCKS, landed, start, wait_for_a_file
@@ -117,3 +118,14 @@ def test_bad_input(tmp_path, capsys):
     assert "run must be one of `gradbounds sweep`" in capsys.readouterr().err
     with pytest.raises(ValueError, match="^every must be a positive number of seconds, got 0"):
         watch(tmp_path, every=0)
+
+
+def test_the_error_shown_is_that_of_the_norm(tmp_path, cells, capsys):
+    """In percent, beside the root mean square: half of the relative error of the mean square."""
+    run = begun(tmp_path, cells[:1], 64)
+    console = Console(width=200)
+    console.print(view(state(run, cells[:1])))
+    (samples,) = run.samples()
+    squares = samples["grad_sq_W2"][:, -1].astype(float)
+    percent = 100 * squares.std(ddof=1) / 8 / squares.mean() / 2
+    assert f"{squares.mean() ** 0.5:.4g} ± {percent:.2g}%" in capsys.readouterr().out

@@ -1,0 +1,33 @@
+"""Theory beside samples: whose errors count, and which networks are wide enough."""
+
+import dataclasses
+import importlib
+
+import numpy as np
+
+from checks.comparison import comparison, in_large_width
+from checks.statistics import estimate
+from simulate import sample
+from theory import Prediction, Stack
+
+MODULE = importlib.import_module("checks.comparison")  # checks.comparison itself is the function
+
+
+def test_the_error_of_a_prediction_counts(monkeypatch):
+    """A mean ten of its standard errors off differs from exact theory, and not from theory as uncertain as that."""
+    samples = sample(Stack(width=256, depth=1, tokens=2, vocab=8), draws=64, seed=0)
+    loss = estimate(samples["loss"])
+    predicted = {"loss": np.array(loss.mean - max(10 * loss.sem, 0.1 * loss.mean))}
+    for errors, word in (({}, "differs"), ({"loss": np.array(0.1 * loss.mean + 10 * loss.sem)}, "undecided")):
+        prediction = Prediction(samples.stack, predicted, errors)
+        monkeypatch.setattr(MODULE, "prediction_of", lambda _, prediction=prediction: prediction)
+        table = comparison([samples])
+        assert table.loc[table["quantity"] == "loss", "agreement"].tolist() == [word]
+
+
+def test_all_tokens_of_a_batch_ask_for_width():
+    """The output matrix's gradient is off by the number of its rows over d, whatever sequences they are of."""
+    one = Stack(width=256, depth=1, tokens=8, vocab=16)
+    assert in_large_width(one)
+    assert not in_large_width(dataclasses.replace(one, sequences=4))
+    assert not in_large_width(dataclasses.replace(one, tokens=32))
