@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -35,8 +36,8 @@ NORMAL_ONLY = (
 )
 
 # Random numbers and sums in float64 take two passes over memory: in pieces of this many numbers, the second is over a
-# cache. On a GPU pieces cost a launch each, and save nothing.
-_PIECE = 2**16
+# cache, and calls are few. On a GPU pieces cost a launch each, and save nothing.
+_PIECE = 2**18
 
 Square = Float[Tensor, "draws rows rows"]
 
@@ -46,12 +47,13 @@ def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Floa
 
     A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers.
     """
-    size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)
+    shifted = gram.clone()
+    diagonal = shifted.diagonal(dim1=-2, dim2=-1)
     # The smallest numbers keep a matrix of zeros definite.
-    extra = ridge * size + least**2 + torch.finfo(torch.float32).tiny ** 2
-    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    lower, info = torch.linalg.cholesky_ex(gram + extra[:, None, None] * eye)
-    return torch.where((info == 0)[:, None, None], lower, torch.nan), extra.sqrt()
+    extra = diagonal.mean(-1).mul_(ridge).add_(least**2 + torch.finfo(torch.float32).tiny ** 2)
+    diagonal.add_(extra[:, None])
+    lower, info = torch.linalg.cholesky_ex(shifted)
+    return lower.masked_fill_((info != 0)[:, None, None], torch.nan), extra.sqrt_()
 
 
 def pulled_back(
@@ -97,7 +99,7 @@ class ConditionedMap:
         lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
         normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
         self._state = rows, rows_gram, lower, extra, normals
-        return lower.to(rows.dtype) @ normals
+        return torch.bmm(lower.to(rows.dtype), normals)
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
@@ -155,7 +157,11 @@ class ConditionedEngine:
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
             room = self._room(torch.float64, piece.shape).copy_(piece)
-            torch.bmm(room, room.mT, out=result)
+            if rows.device.type == "cpu":
+                # NumPy sees that both factors are one array, and has BLAS sum half of a symmetric result.
+                np.matmul(room.numpy(), room.mT.numpy(), out=result.numpy())
+            else:
+                torch.bmm(room, room.mT, out=result)
         return grams
 
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
