@@ -1,5 +1,6 @@
 """The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,8 @@ from gradbounds.manifest import manifest
 from gradbounds.progress import duration, progress
 from gradbounds.recipe import Recipe
 from simulate import Cell, Run, read_windows, sweep
-from simulate.cost import plan
 from simulate.execution import ONE_PROCESS, Execution
+from simulate.planning import plan
 from simulate.sweep import check_sweep
 
 
@@ -56,7 +57,7 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers
-    estimate = plan(cells, draws=recipe.draws, workers=workers)
+    estimate = plan(cells, draws=recipe.draws, workers=workers, limits=execution.limits)
     print(f"cells   {estimate.cells}")
     print(f"draws   {estimate.draws} in {estimate.blocks} blocks")
     print(f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}")
@@ -65,6 +66,22 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
     if out is not None and (out / "manifest.toml").exists():
         print(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
     return 0
+
+
+def byte_count(text: str) -> float:
+    """A size with its unit, in bytes: powers of 1000 with kB, MB, GB, TB, of 1024 with KiB, MiB, GiB, TiB.
+
+    Raises:
+        ValueError: it is no size above 0.
+
+    >>> byte_count("500MB"), byte_count("1.5 GiB")
+    (500000000.0, 1610612736.0)
+    """
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]) or (found[3] and not found[2]):
+        raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
+    number, prefix, binary = found.groups()
+    return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
 
 
 def size(count: float) -> str:

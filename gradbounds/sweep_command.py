@@ -77,8 +77,12 @@ class Sweep:
         float | None, optional("blocks go to a worker together until they take so long", "FLOAT", "0, in a cluster 0.2")
     ] = None
     blocks_at_once: Annotated[
-        int, optional("blocks in one batch of tensors", "INT", "1, on cuda as many as fit its free memory")
+        int, optional("blocks in one batch of tensors", "INT", "as many as make a draw cheaper and fit into memory")
     ] = 0
+    memory: Annotated[
+        str | None,
+        optional("for batches of all workers, or of each worker of a cluster", "500MB|4GB", "half of what is free"),
+    ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
     dry_run: Annotated[
@@ -140,10 +144,14 @@ class Sweep:
     @contextmanager
     def _execution(self, device: str) -> Iterator["Execution"]:
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
+        from gradbounds.sampling import byte_count
         from simulate.execution import Execution
 
         ours = Execution(
-            workers=1 if self.workers is None else self.workers, land_every=self.land_every, at_once=self.blocks_at_once
+            workers=1 if self.workers is None else self.workers,
+            land_every=self.land_every,
+            at_once=self.blocks_at_once,
+            memory=None if self.memory is None else byte_count(self.memory),
         )
         if self.task_seconds is not None:
             ours = replace(ours, task_seconds=self.task_seconds)

@@ -18,7 +18,7 @@ DtypeName = Literal["float32", "float64"]
 
 # Sized so that a block's weights take about 128 MiB in float32, and so that small networks still share a tensor.
 _BLOCK_NORMALS = 2**25
-_BLOCK_DRAWS = 64
+MOST_DRAWS = 64
 
 _CONDITIONED_FROM = 6
 
@@ -84,7 +84,7 @@ class Cell:
             met = [(rows_met(part)[role], a, b) for part in parts for role, (a, b) in weight_shapes(part).items()]
             each = sum(rows * (a + b) for rows, a, b in met)
             normals = s.depth * each + s.rows * (2 * s.width + s.vocab)
-        return max(1, min(_BLOCK_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
+        return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:
         """How many blocks hold at least so many draws."""

@@ -11,14 +11,17 @@ from simulate.streams import Streams
 class DenseMap:
     """A map that holds its matrices, one per draw."""
 
-    def __init__(self, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None) -> None:
+    def __init__(
+        self, streams: Streams, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None
+    ) -> None:
+        self._product = streams.product
         self.weight = weight
         self._full_gradients = full_gradients
         self._rows: Tensor | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
         self._rows = rows
-        return rows @ self.weight
+        return self._product(rows, self.weight)
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
@@ -28,7 +31,8 @@ class DenseMap:
             raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
         if self._full_gradients is not None:
             self._full_gradients.insert(0, rows.mT @ gradient)
-        return gradient @ self.weight.mT, inner(rows @ rows.mT, gradient @ gradient.mT)
+        grams = self._product(rows, rows.mT), self._product(gradient, gradient.mT)
+        return self._product(gradient, self.weight.mT), inner(*grams)
 
 
 class DenseEngine:
@@ -58,10 +62,11 @@ class DenseEngine:
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
             self.weights.setdefault(name, []).append(weight)
-        return DenseMap(weight, self.full_gradients.setdefault(name, []) if self._keep else None)
+        return DenseMap(self.streams, weight, self.full_gradients.setdefault(name, []) if self._keep else None)
 
     def spectral_norm(self, name: str) -> Float[Tensor, " draws"]:
         """‖W‖₂ of the one kept matrix of that role, from the smaller Gram matrix."""
         (weight,) = self.weights[name]
-        gram = weight @ weight.mT if weight.shape[-2] <= weight.shape[-1] else weight.mT @ weight
-        return torch.linalg.eigvalsh(gram)[..., -1].sqrt()
+        first = weight if weight.shape[-2] <= weight.shape[-1] else weight.mT
+        grams = self.streams.blocks(self.streams.product(first, first.mT))
+        return torch.cat([torch.linalg.eigvalsh(gram)[..., -1] for gram in grams]).sqrt()

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from multiprocessing import connection, get_context, parent_process
+from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any
 
@@ -17,15 +19,12 @@ import torch
 from numpy.typing import NDArray
 
 from simulate.cell import Cell, check_device
-from simulate.cost import block_bytes, block_work
-from simulate.sample import check_count, sample_blocks
+from simulate.cost import block_work
+from simulate.memory import BatchLimits, check_memory, next_batch, useful_blocks
+from simulate.sample import check_count, sample_batches
 
 LAND_EVERY = 5.0
 """Seconds between files of a young sweep: what an interruption can lose."""
-
-# A GPU is given blocks of so many bytes at once, where its free memory, of which a batch takes half, allows.
-_GPU_BATCH = 2**34
-_MOST_AT_ONCE = 256
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
@@ -40,7 +39,9 @@ class Execution:
         workers: processes of one thread; on CUDA they take the GPUs in turn.
         land_every: seconds between files at first, later 1% of the sweep's age.
         task_seconds: blocks of a cell are handed to a worker together until they take about so long.
-        at_once: blocks in one batch of tensors; 0 for one on a CPU, and on a GPU for as many as fit its free memory.
+        at_once: blocks in one batch of tensors; 0 for as many as make a draw cheaper and fit into memory.
+        memory: bytes for the batches of all workers together, or of each worker of a pool; None for half of what is
+            free, of which a worker of a pool takes the share of a core.
         pool: an executor of `workers`, if there is one already.
 
     Raises:
@@ -51,11 +52,13 @@ class Execution:
     land_every: float = LAND_EVERY
     task_seconds: float = 0.0
     at_once: int = 0
+    memory: float | None = None
     pool: Executor | None = None
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers, 1)
         check_count("at_once", self.at_once, 0)
+        check_memory(self.memory)
         for name in ("land_every", "task_seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be a number of seconds of at least 0, got {getattr(self, name)!r}.")
@@ -78,23 +81,28 @@ class Execution:
 
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]], end: float) -> Iterator[Task]:
         """Blocks as tasks, in their order, until the monotonic clock says `end`."""
-        waiting: list[int] = []
-        last: tuple[Cell, int] | None = None
-        for cell, seed, block in blocks:
-            if time.monotonic() > end:
-                return
-            if last is not None and (last != (cell, seed) or len(waiting) >= self._most(cell)):
-                yield *last, tuple(waiting)
-                waiting = []
-            last = cell, seed
-            waiting.append(block)
-        if last is not None:
-            yield *last, tuple(waiting)
+        for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
+            left, most, start = [block for _, _, block in group], self._most(cell), 0
+            while start < len(left):
+                if time.monotonic() > end:
+                    return
+                size = next_batch(len(left) - start, most)
+                yield cell, seed, tuple(left[start : start + size])
+                start += size
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Of batches, where they are sampled."""
+        elsewhere = self.pool is not None
+        sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
+        return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
 
     def _most(self, cell: Cell) -> int:
-        """Blocks of a task."""
-        fits = 1 if cell.device_kind == "cpu" else min(int(_GPU_BATCH // block_bytes(cell)), _MOST_AT_ONCE)
-        return max(1, self.at_once or fits, int(self.task_seconds / block_work(cell).cost))
+        """Blocks of a task: a batch, or more where that would be over too soon."""
+        # The memory of a worker elsewhere, or of its GPU, is not known here.
+        known = self.pool is None and cell.device_kind == "cpu"
+        batch = self.limits.blocks(cell) if known else self.at_once or useful_blocks(cell)
+        return max(batch, int(self.task_seconds / block_work(cell).cost))
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
         """Tasks and what they gave, as they finish."""
@@ -112,7 +120,7 @@ class Execution:
                 if task is None:
                     exhausted = True
                     break
-                future = pool.submit(sample_task, *task, self.at_once)
+                future = pool.submit(sample_task, *task, self.limits)
                 futures[future] = task
                 future.add_done_callback(finished.put)
             if not futures:
@@ -148,33 +156,14 @@ class InProcess(Executor):
         return future
 
 
-def sample_task(cell: Cell, seed: int, blocks: Sequence[int], at_once: int) -> list[Values]:
-    """The draws of the blocks of a task, in batches of `at_once` of them, or as many as memory allows.
+def sample_task(cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits) -> list[Values]:
+    """The draws of the blocks of a task.
 
     Raises:
         ValueError: there is no such device here, or one block does not fit into its memory.
     """
     check_device(cell.device)
-    together = at_once or blocks_that_fit(cell)
-    found: list[Values] = []
-    while len(found) < len(blocks):
-        batch = blocks[len(found) : len(found) + together]
-        try:
-            found += sample_blocks(cell, seed, batch)
-        except ValueError:
-            # Somebody else may have taken the memory that was free.
-            if len(batch) == 1:
-                raise
-            together = len(batch) // 2
-    return found
-
-
-def blocks_that_fit(cell: Cell) -> int:
-    """Blocks of a batch: one on a CPU, whose cache it fills; those that take half of a GPU's free memory."""
-    if cell.device_kind == "cpu":
-        return 1
-    free, _ = torch.cuda.mem_get_info(cell.device)
-    return max(1, int(min(free / 2, _GPU_BATCH) // block_bytes(cell)))
+    return sample_batches(cell, seed, blocks, limits)
 
 
 def _start_worker(numbers: Any) -> None:

@@ -16,6 +16,7 @@ from simulate.cell import Cell, DtypeName, EngineName, check_device
 from simulate.conditioned import ConditionedEngine
 from simulate.dense import DenseEngine
 from simulate.engines import Engine
+from simulate.memory import BatchLimits, fitting, next_batch
 from simulate.network import run
 from simulate.streams import Streams
 from simulate.tables import cell_columns, layer_frame
@@ -77,6 +78,7 @@ def sample(
     device: str = "cpu",
     dtype: DtypeName = "float32",
     text: str | Path | TextWindows | None = None,
+    memory: float | None = None,
 ) -> Samples:
     """Independent random networks of a Stack, forward and backward.
 
@@ -92,6 +94,8 @@ def sample(
         dtype: "float32" or "float64", of weights and tokens.
         text: a text file, or its windows, for inputs and labels; each draw takes one window at random. Without it
             inputs are independent N(0, I_d) tokens and labels uniform.
+        memory: bytes that a batch of draws may take, beyond the one block that it holds at least; None for half of what
+            is free. The numbers do not depend on it.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -106,7 +110,7 @@ def sample(
     check_device(device)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
-    blocks = [sample_block(cell, seed, block) for block in range(cell.blocks(draws))]
+    blocks = sample_batches(cell, seed, range(cell.blocks(draws)), BatchLimits(memory=memory))
     values = {name: np.concatenate([b[name] for b in blocks])[:draws] for name in blocks[0]}
     return Samples(cell, np.full(draws, seed), values)
 
@@ -119,13 +123,36 @@ def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floa
     return sample_blocks(cell, seed, [block])[0]
 
 
+def sample_batches(
+    cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
+) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of some blocks, in batches as large as limits say, and as memory turns out to allow.
+
+    Raises:
+        ValueError: one block does not fit into memory.
+    """
+    found: list[dict[str, NDArray[np.floating]]] = []
+    most = limits.blocks(cell)
+    while len(found) < len(blocks):
+        size = next_batch(len(blocks) - len(found), most)
+        batch = blocks[len(found) : len(found) + size]
+        try:
+            found += sample_blocks(cell, seed, batch)
+        except ValueError:
+            # Somebody else may have taken the memory that was free.
+            if len(batch) == 1:
+                raise
+            most = len(batch) // 2
+    return found
+
+
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
     """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
 
     Raises:
         ValueError: the batch does not fit into memory.
     """
-    with _one_thread(), _memory(cell):
+    with _one_thread(), fitting(cell):
         streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
@@ -147,7 +174,7 @@ def network_inputs(
     x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
     shape = (streams.draws, stack.rows)
     if cell.text is None:
-        x = _correlated(stack, x)
+        x = _correlated(stack, streams, x)
         if stack.labels == "zipf":
             ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
             labels = streams.chosen(1 / ranks, stack.rows)
@@ -171,7 +198,7 @@ def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source w
     if encoder is None:
         return None
     x = engine.streams.normal(encoder.rows, encoder.width, dtype=engine.dtype)
-    return _positioned(encoder, engine, _correlated(encoder, x))
+    return _positioned(encoder, engine, _correlated(encoder, engine.streams, x))
 
 
 def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
@@ -180,14 +207,14 @@ def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
     return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
 
 
-def _correlated(stack: Stack, x: Tensor) -> Tensor:
+def _correlated(stack: Stack, streams: Streams, x: Tensor) -> Tensor:
     """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
     if not stack.input_gram and stack.input_correlation == 0.0:
         return x
     # Of the symmetric root, since a Gram matrix may be singular.
     values, vectors = np.linalg.eigh(stack.input_covariance)
     root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
-    return (root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x)
+    return torch.cat([(root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x) for x in streams.blocks(x)])
 
 
 def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
@@ -211,21 +238,6 @@ def check_count(name: str, value: object, least: int) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
-
-
-@contextmanager
-def _memory(cell: Cell) -> Iterator[None]:
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        # On a CPU torch says so in the text of a plain RuntimeError.
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
-            raise
-        s = cell.stack
-        raise ValueError(
-            f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
-            f"depth {s.depth} and vocab {s.vocab} does not with the {cell.engine} engine."
-        ) from error
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Generator, Tensor
 
+# Bytes; torch begins a tensor of the CPU at a multiple.
+_ALIGNED = 64
+
 
 class Streams:
     """One generator per block of equally many draws; the blocks stand one after another in a batch.
@@ -28,7 +31,8 @@ class Streams:
     def fill_normal(self, numbers: Tensor, std: float = 1.0, *, piece: int = sys.maxsize) -> Tensor:
         """Independent N(0, std²) numbers in a contiguous tensor of shape (draws, ...), so many at a time."""
         for part, generator in self._parts(numbers):
-            for some in part.view(-1).split(piece):
+            # Of blocks of one draw there are many, and every view that is made for each of them counts.
+            for some in part.view(-1).split(piece) if part.numel() > piece else (part,):
                 some.normal_(0.0, std, generator=generator)
         return numbers
 
@@ -56,6 +60,20 @@ class Streams:
         for part, generator in self._parts(numbers):
             part.view(-1).copy_(torch.multinomial(weights, part.numel(), replacement=True, generator=generator))
         return numbers
+
+    def product(self, first: Tensor, second: Tensor) -> Tensor:
+        """The product of two batches of matrices, (draws, a, b) and (draws, b, c).
+
+        On a CPU each block is multiplied by itself: how a product of many matrices is rounded depends on how many.
+        """
+        if self.device.type != "cpu":
+            return first @ second
+        return torch.cat([a @ b for a, b in zip(self.blocks(first), self.blocks(second), strict=True)])
+
+    def blocks(self, batch: Tensor) -> list[Tensor]:
+        """The blocks of a batch, (draws, ...), aligned as tensors of their own: rounding hangs on that too."""
+        parts = batch.split(self._each)
+        return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
     def _parts(self, numbers: Tensor) -> Iterator[tuple[Tensor, Generator]]:
         return zip(numbers.split(self._each), self._generators, strict=True)

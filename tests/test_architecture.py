@@ -15,7 +15,7 @@ STANDARD = set(sys.stdlib_module_names)
 MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy"},
     "simulate": {
-        "torch", "numpy", "scipy", "pandas", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
+        "torch", "numpy", "scipy", "pandas", "psutil", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
         "sentencepiece", "curvlinops",
         "theory.stack",
         "theory.quantities", "theory.placements", "theory.initializations", "theory.weights",

@@ -2,14 +2,17 @@
 
 import pickle
 import signal
+import sys
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
 import torch
 
-from simulate import Cell, Run, execution, read_windows, sweep
-from simulate.execution import Execution, blocks_that_fit, sample_task
+from simulate import Cell, Run, execution, memory, read_windows, sample, sweep
+from simulate.cost import block_bytes
+from simulate.execution import Execution, sample_task
+from simulate.memory import BatchLimits
 from simulate.sample import sample_block, sample_blocks
 from simulate.streams import Streams
 from theory import Stack
@@ -72,25 +75,76 @@ def test_memory_that_is_short(monkeypatch):
 
         return tried
 
-    monkeypatch.setattr(execution, "sample_blocks", at_most(2))
-    found = sample_task(cell, 0, range(7), 5)
-    assert sizes == [5, 2, 2, 2, 1]
+    monkeypatch.setattr(sys.modules["simulate.sample"], "sample_blocks", at_most(2))
+    found = sample_task(cell, 0, range(7), BatchLimits(at_once=5))
+    assert sizes == [4, 2, 2, 2, 1]
     for k, values in enumerate(found):
         np.testing.assert_array_equal(values["loss"], sample_block(cell, 0, k)["loss"])
-    monkeypatch.setattr(execution, "sample_blocks", at_most(0))
+    monkeypatch.setattr(sys.modules["simulate.sample"], "sample_blocks", at_most(0))
     with pytest.raises(ValueError, match="^width, depth and vocab must fit into the memory"):
-        sample_task(cell, 0, range(4), 4)
+        sample_task(cell, 0, range(4), BatchLimits(at_once=4))
 
 
-def test_blocks_that_fit(monkeypatch):
-    cpu, gpu = (Cell(Stack(width=256, depth=4), "dense", device) for device in ("cpu", "cuda"))
-    assert blocks_that_fit(cpu) == 1
-    counts = []
+def test_blocks_that_fit_a_gpu(monkeypatch):
+    gpu, counts = Cell(Stack(width=256, depth=4), "dense", "cuda"), []
     for gibibytes in (0.1, 1, 8, 80, 800):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, g=gibibytes: (int(g * 2**30), 0))
-        counts.append(blocks_that_fit(gpu))
+        counts.append(BatchLimits().blocks(gpu))
     assert counts[0] >= 1
     assert counts[1] < counts[2] < counts[3] == counts[4]
+
+
+DEEP = Cell(Stack(width=1024, depth=1000))
+
+
+def test_batches_follow_memory(monkeypatch):
+    """Half of what is free, in equal shares; what is given; a block at least; and no more than is of use."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 40.5 * block_bytes(DEEP))
+    assert DEEP.draws_per_block == 1
+    assert BatchLimits().blocks(DEEP) == 20
+    assert BatchLimits(sharers=2).blocks(DEEP) == 10
+    assert BatchLimits(memory=7.5 * block_bytes(DEEP)).blocks(DEEP) == 7
+    assert BatchLimits(memory=7.5 * block_bytes(DEEP), sharers=2).blocks(DEEP) == 3
+    assert BatchLimits(memory=1.0).blocks(DEEP) == 1
+    assert 32 <= BatchLimits(memory=1e15).blocks(DEEP) <= 64
+    tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)], np.inf)
+    assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("engine", ["dense", "conditioned"])
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_memory_changes_nothing(monkeypatch, placement, engine):
+    """To the last bit, and the batches do differ."""
+    monkeypatch.setattr(sys.modules["simulate.cell"], "MOST_DRAWS", 2)
+    cell, sizes, blocks = Cell(Stack(placement=placement, width=48, depth=3, vocab=16), engine), [], sample_blocks
+
+    def counted(cell, seed, indices):
+        sizes.append(len(indices))
+        return blocks(cell, seed, indices)
+
+    monkeypatch.setattr(sys.modules["simulate.sample"], "sample_blocks", counted)
+    found = [
+        sample(cell.stack, draws=13, seed=0, engine=engine, memory=size)
+        for size in (1.0, 3.5 * block_bytes(cell), None)
+    ]
+    assert sizes == [1] * 7 + [3, 2, 2] + [7]
+    for name in found[0]:
+        np.testing.assert_array_equal(found[1][name], found[0][name])
+        np.testing.assert_array_equal(found[2][name], found[0][name])
+
+
+@pytest.mark.parametrize(
+    "stack", [Stack(width=101), Stack(width=96, query_key_scale=1.0), Stack(width=96, embeddings="tied")]
+)
+def test_what_a_batch_would_round_otherwise_stays_alone(stack):
+    assert BatchLimits(memory=1e15).blocks(Cell(stack, "conditioned")) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1.0, np.nan, np.inf, "4GB", True])
+def test_memory_must_be_bytes(size):
+    for call in (lambda: sample(Stack(), draws=1, seed=0, memory=size), lambda: Execution(memory=size)):
+        with pytest.raises(ValueError, match="^memory must be a positive number of bytes"):
+            call()
 
 
 def test_workers_take_the_gpus_in_turn(monkeypatch):
@@ -115,7 +169,7 @@ def test_a_worker_needs_no_text(tmp_path):
     cell = Cell(Stack(width=8, depth=1, tokens=4, vocab=6), text=read_windows(path, tokens=4, vocab=6))
     here = sample_block(cell, 0, 0)
     path.unlink()
-    (there,) = sample_task(pickle.loads(pickle.dumps(cell)), 0, [0], 0)
+    (there,) = sample_task(pickle.loads(pickle.dumps(cell)), 0, [0], BatchLimits())
     for name in here:
         np.testing.assert_array_equal(there[name], here[name])
 

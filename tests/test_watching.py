@@ -18,7 +18,7 @@ STACKS = [Stack(width=d, depth=1, tokens=2, vocab=4) for d in (8, 16, 32)]
 
 @pytest.fixture
 def cells(monkeypatch):
-    monkeypatch.setattr(cell, "_BLOCK_DRAWS", 16)
+    monkeypatch.setattr(cell, "MOST_DRAWS", 16)
     return [Cell(stack) for stack in STACKS]
 
 
@@ -98,7 +98,7 @@ def test_commands_on_a_run_that_is_being_written(tmp_path, capsys):
 
 
 def test_cells_with_one_draw_are_left_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(cell, "_BLOCK_DRAWS", 1)
+    monkeypatch.setattr(cell, "MOST_DRAWS", 1)
     line = ["sweep", "--width", "8", "16", "--depth", "1", "--placement", "post", "--draws"]
     assert main([*line, "1", "--out", str(tmp_path / "run")]) == 0
     for command in (["check"], ["figures", "--out", str(tmp_path / "figures")]):
