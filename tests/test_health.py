@@ -137,7 +137,7 @@ def covered(experiments):
         found = probe_exponents(synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed))
         row = found[(found["against"] == "depth") & (found["parameter"] == "w")].iloc[0]
         inside.append(row.low <= -0.3 <= row.high)
-    return np.mean(inside)
+    return float(np.mean(inside))
 
 
 def test_intervals_of_exponents_cover():
