@@ -66,7 +66,7 @@ def against_depth(engine: str, placement: str) -> dict[str, object]:
 
 
 def side_by_side(total: int = DRAWS) -> dict[str, object]:
-    """Processor seconds of some draws of each placement at d = 1024, n = 8, L = 1000: a block at a time, and in batches."""
+    """Processor seconds of draws of each placement at d = 1024, n = 8, L = 1000: a block at a time, and in batches."""
     calls: dict[str, Callable[[], object]] = {}
     for placement in ("post", "pre"):
         stack = Stack(placement=placement, width=1024, depth=DEEP, tokens=TOKENS)  # type: ignore[arg-type]
