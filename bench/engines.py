@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench import depth
 from simulate import Cell
 from simulate.cost import block_work
 from simulate.sample import sample_block
@@ -169,4 +170,5 @@ def report() -> dict[str, object]:
         "cases": [case(stack, rates) for stack in STACKS],
         "conditioned, d = 2^12 to 2^18": wide(rates),
         "conditioned, d = 2^20, one draw": largest(),
+        "against the depth": depth.report(),
     }
