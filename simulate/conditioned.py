@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.engines import GradientNorms, inner
+from simulate.memory import keep_freed_memory
 from simulate.streams import Streams
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
@@ -131,6 +132,7 @@ class ConditionedEngine:
         self.dtype = dtype
         self.gradients = GradientNorms()
         self._rooms: dict[torch.dtype, Tensor] = {}
+        keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
