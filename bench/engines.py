@@ -2,7 +2,8 @@
 
 Every time is the minimum of interleaved repetitions. Each contender uses one core and both, and its faster way counts:
 the loop by threads inside an operation, the engines by blocks side by side. The limit of an engine is the time that its
-random numbers and its matrix products would take alone on one core, at this machine's own rates for one.
+random numbers and its matrix products would take alone on one core, at this machine's own rates for one, all products
+in float32. `python -m bench engines` has every case, `python -m bench engines-1024` only d = 1024, L = 12, n = 16.
 """
 
 import subprocess
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from bench import depth
+from bench.parts import fastest_parts
 from simulate import Cell
 from simulate.cost import block_work
 from simulate.sample import sample_block
@@ -32,6 +34,7 @@ STACKS = [
     )
 ]  # fmt: skip
 WIDE = [Stack(width=2**k, depth=12, tokens=16, vocab=512) for k in (12, 14, 16, 18)]
+MIDDLE = Stack(width=1024, depth=12, tokens=16, vocab=512)
 LARGEST = Stack(width=2**20, depth=12, tokens=16, vocab=512)
 
 
@@ -76,17 +79,19 @@ def torch_loop(stack: Stack, threads: int) -> None:
 
 
 def limits() -> dict[str, float]:
-    """This machine's rates with one thread: random numbers, float32 matrix products, copied bytes, per second."""
+    """This machine's rates with one thread: random numbers, matrix products, copied bytes, per second."""
     numbers, square, large = torch.empty(2**16), torch.randn(1024, 1024), torch.empty(2**26)
+    double = square.double()
     generator, target = torch.Generator().manual_seed(0), torch.empty(2**26)
     seconds = fastest(
         {
             "normals": lambda: [numbers.normal_(generator=generator) for _ in range(16)],
             "flops": lambda: square @ square,
+            "flops, float64": lambda: double @ double,
             "bytes": lambda: target.copy_(large),
         }
     )
-    done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "bytes": 8 * 2**26}
+    done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "flops, float64": 2 * 1024**3, "bytes": 8 * 2**26}
     return {name: done[name] / seconds[name] for name in done}
 
 
@@ -114,7 +119,9 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
     }  # fmt: skip
     for engine, cell in cells.items():
         report[f"loop over {engine}"] = loop / min(each[engine].values())
+        report[f"loop over {engine}, one core each"] = each["loop"][1] / each[engine][1]
         report[f"{engine}, limit on one core"] = limit(cell, rates, each[engine][1])
+        report[f"{engine}, seconds per draw on one core, by parts"] = fastest_parts(cell, REPETITIONS)
     return report
 
 
@@ -152,6 +159,13 @@ def largest() -> dict[str, float]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     seconds, peak = done.stdout.split()
     return {"seconds": float(seconds), "peak GiB": float(peak)}
+
+
+def middle() -> dict[str, object]:
+    """Loop, engines and limits at d = 1024, L = 12, n = 16."""
+    torch.set_num_threads(1)
+    rates = limits()
+    return {"limits per second, one thread": rates, "cases": [case(MIDDLE, rates)]}
 
 
 def report() -> dict[str, object]:

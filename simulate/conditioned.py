@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from simulate.allocator import keep_freed_memory
 from simulate.engines import GradientNorms, inner
 from simulate.streams import Streams
 
@@ -131,6 +132,7 @@ class ConditionedEngine:
         self.dtype = dtype
         self.gradients = GradientNorms()
         self._rooms: dict[torch.dtype, Tensor] = {}
+        keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
