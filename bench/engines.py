@@ -3,7 +3,9 @@
 Every time is the minimum of interleaved repetitions. Each contender uses one core and both, and its faster way counts:
 the loop by threads inside an operation, the engines by blocks side by side. The limit of an engine is the time that its
 random numbers and its matrix products would take alone on one core, at this machine's own rates for one, all products
-in float32. `python -m bench engines` has every case, `python -m bench engines-1024` only d = 1024, L = 12, n = 16.
+in float32. The loop shares the process, and with it the freed memory that the conditioned engine has glibc keep, which
+makes it faster than in a process of its own. `python -m bench engines` has every case, `python -m bench engines-1024`
+only d = 1024, L = 12, n = 16.
 """
 
 import subprocess
