@@ -160,3 +160,10 @@ def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run"]) == 0
     assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run", "--dry-run"]) == 0
     assert "landed  2 blocks are in run already" in capsys.readouterr().out
+
+
+def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text('[[grid]]\nplacement = "post"\nwidth = 8\n[[grid]]\nplacement = "post"\nwidth = 16\ndepth = 2\n')
+    changed = Sweep(file=file, grid=Fields(width=("32",))).recipe().stacks()
+    assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]

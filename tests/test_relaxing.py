@@ -157,3 +157,10 @@ def test_along_a_field(tmp_path, capsys):
     ):
         assert main([*line, *bad]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("placement", "limit"), [("post", 0.0), ("pre", -0.5)])
+def test_the_limit_is_that_of_the_norm(placement, limit):
+    """Of GELU too the exponents of Theorem 1 in L: constant, and the root of 1/L."""
+    stack = Stack(placement=placement, width=64, depth=2, tokens=2, vocab=4, activation="gelu")
+    assert relaxations._limit(stack) == pytest.approx(limit, abs=0.01)
