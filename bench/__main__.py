@@ -1,6 +1,7 @@
 """`python -m bench NAME` prints one JSON object with the machine named; `python -m bench figure` draws the engines'."""
 
 import json
+import os
 import platform
 import sys
 from pathlib import Path
@@ -12,11 +13,21 @@ from bench import curvature, drawing, engines, predictions, probing, scale, stor
 REPORTS = {
     "curvature": curvature.report,
     "engines": engines.report,
+    "engines-1024": engines.middle,
     "predictions": predictions.report,
     "probing": probing.report,
     "scale": scale.report,
     "store": store.report,
 }
+
+
+def processor() -> str:
+    """The processor's name: Linux says it in a file, others to Python."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def main() -> None:
@@ -28,6 +39,8 @@ def main() -> None:
         sys.exit(f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench figure RESULTS.json PICTURE.png")
     machine = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "processor": processor(),
+        "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

@@ -2,7 +2,10 @@
 
 Every time is the minimum of interleaved repetitions. Each contender uses one core and both, and its faster way counts:
 the loop by threads inside an operation, the engines by blocks side by side. The limit of an engine is the time that its
-random numbers and its matrix products would take alone on one core, at this machine's own rates for one.
+random numbers and its matrix products would take alone on one core, at this machine's own rates for one, all products
+in float32. The loop shares the process, and with it the freed memory that the conditioned engine has glibc keep, which
+makes it faster than in a process of its own. `python -m bench engines` has every case, `python -m bench engines-1024`
+only d = 1024, L = 12, n = 16.
 """
 
 import subprocess
@@ -15,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bench import depth
+from bench.parts import fastest_parts
 from simulate import Cell
 from simulate.cost import block_work
 from simulate.sample import sample_block
@@ -31,6 +36,7 @@ STACKS = [
     )
 ]  # fmt: skip
 WIDE = [Stack(width=2**k, depth=12, tokens=16, vocab=512) for k in (12, 14, 16, 18)]
+MIDDLE = Stack(width=1024, depth=12, tokens=16, vocab=512)
 LARGEST = Stack(width=2**20, depth=12, tokens=16, vocab=512)
 
 
@@ -75,17 +81,19 @@ def torch_loop(stack: Stack, threads: int) -> None:
 
 
 def limits() -> dict[str, float]:
-    """This machine's rates with one thread: random numbers, float32 matrix products, copied bytes, per second."""
+    """This machine's rates with one thread: random numbers, matrix products, copied bytes, per second."""
     numbers, square, large = torch.empty(2**16), torch.randn(1024, 1024), torch.empty(2**26)
+    double = square.double()
     generator, target = torch.Generator().manual_seed(0), torch.empty(2**26)
     seconds = fastest(
         {
             "normals": lambda: [numbers.normal_(generator=generator) for _ in range(16)],
             "flops": lambda: square @ square,
+            "flops, float64": lambda: double @ double,
             "bytes": lambda: target.copy_(large),
         }
     )
-    done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "bytes": 8 * 2**26}
+    done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "flops, float64": 2 * 1024**3, "bytes": 8 * 2**26}
     return {name: done[name] / seconds[name] for name in done}
 
 
@@ -113,7 +121,9 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, object]:
     }  # fmt: skip
     for engine, cell in cells.items():
         report[f"loop over {engine}"] = loop / min(each[engine].values())
+        report[f"loop over {engine}, one core each"] = each["loop"][1] / each[engine][1]
         report[f"{engine}, limit on one core"] = limit(cell, rates, each[engine][1])
+        report[f"{engine}, seconds per draw on one core, by parts"] = fastest_parts(cell, REPETITIONS)
     return report
 
 
@@ -153,6 +163,13 @@ def largest() -> dict[str, float]:
     return {"seconds": float(seconds), "peak GiB": float(peak)}
 
 
+def middle() -> dict[str, object]:
+    """Loop, engines and limits at d = 1024, L = 12, n = 16."""
+    torch.set_num_threads(1)
+    rates = limits()
+    return {"limits per second, one thread": rates, "cases": [case(MIDDLE, rates)]}
+
+
 def report() -> dict[str, object]:
     """Predictions in milliseconds; loop, engines and limits; the widest."""
     torch.set_num_threads(1)
@@ -169,4 +186,5 @@ def report() -> dict[str, object]:
         "cases": [case(stack, rates) for stack in STACKS],
         "conditioned, d = 2^12 to 2^18": wide(rates),
         "conditioned, d = 2^20, one draw": largest(),
+        "against the depth": depth.report(),
     }

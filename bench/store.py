@@ -11,8 +11,9 @@ from collections.abc import Callable
 import pandas as pd
 
 from simulate import Cell, Run, sweep
-from simulate.cost import plan
 from simulate.execution import Execution
+from simulate.memory import BatchLimits
+from simulate.planning import plan
 from simulate.sample import sample_block
 from theory import Stack
 
@@ -79,7 +80,7 @@ def report() -> dict[str, object]:
     """Everything above, interleaved where it is a ratio."""
     many = cells(10_000)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        dry = seconds(lambda: plan(cells(10_000), draws=1, workers=1))
+        dry = seconds(lambda: plan(cells(10_000), draws=1, workers=1, limits=BatchLimits()))
         run = new_run(folder)
         whole = seconds(lambda: sweep(many, draws=1, seed=0, run=run))
         scan = seconds(lambda: sweep(many, draws=1, seed=0, run=run))

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from simulate.allocator import keep_freed_memory
 from simulate.engines import GradientNorms, inner
 from simulate.streams import Streams
 
@@ -79,8 +80,8 @@ def pulled_back(
         fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
         fresh_extra: the columns of N for the extra coordinates.
     """
-    known = (gradient @ forward.mT).double()
-    overlap = (fresh @ rows.mT).double() + extra[:, None, None] * fresh_extra
+    known = torch.bmm(gradient, forward.mT).double()
+    overlap = torch.bmm(fresh, rows.mT).double().addcmul_(extra[:, None, None], fresh_extra)
     # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
@@ -110,8 +111,8 @@ class ConditionedMap:
         n, d_in = rows.shape[1:]
         gradient_gram = self._engine.gram(gradient)
         root = factor(gradient_gram, ROOT_RIDGE)[0]
-        fresh = root.to(rows.dtype) @ self._engine.normals(n, d_in, self._std, keep=False)
-        fresh_extra = root @ self._engine.normals(n, n, self._std).double()
+        fresh = torch.bmm(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
+        fresh_extra = torch.bmm(root, self._engine.normals(n, n, self._std).double())
         product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
         return product, inner(rows_gram, gradient_gram).to(rows.dtype)
 
@@ -131,6 +132,7 @@ class ConditionedEngine:
         self.dtype = dtype
         self.gradients = GradientNorms()
         self._rooms: dict[torch.dtype, Tensor] = {}
+        keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:

@@ -58,7 +58,7 @@ class DenseEngine:
         if uniform:
             weight = self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std)
         else:
-            weight = self.streams.normal(d_in, d_out, dtype=self.dtype) * std
+            weight = self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std)
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
             self.weights.setdefault(name, []).append(weight)

@@ -86,6 +86,8 @@ def test_bad_files_are_refused(tmp_path, capsys, content, message):
     (["--dry-run", "--target-sem", "0.1"], "dry_run must stand without a target"),
     (["--task-seconds", "-1"], "task_seconds must be a number of seconds of at least 0"),
     (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),
+    (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
+    (["--memory", "0GB"], "memory must be a size above 0"),
 ])  # fmt: skip
 def test_flags_that_would_be_ignored_are_refused(tmp_path, capsys, flags, message):
     assert main([*SWEEP, "--out", str(tmp_path / "run"), *flags]) == 2

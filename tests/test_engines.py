@@ -1,12 +1,17 @@
 """Random linear maps and their gradient norms."""
 
+import time
+
 import pytest
 import torch
 from scipy import stats
 
+from bench.parts import REST, Clock, block_parts
+from simulate import Cell
 from simulate.dense import DenseEngine
 from simulate.engines import apply_map, inner
 from simulate.streams import Streams
+from theory import Stack
 
 
 def engine(draws: int = 2, seed: int = 0) -> DenseEngine:
@@ -57,3 +62,21 @@ def test_spectral_norm(vocab):
     e = engine()
     weight = e.map("Wemb", 8, vocab, 1.0).weight
     torch.testing.assert_close(e.spectral_norm("Wemb"), torch.linalg.matrix_norm(weight, 2), rtol=1e-10, atol=0)
+
+
+def test_time_belongs_to_the_innermost_part():
+    clock = Clock()
+    inner_part = clock.timed("normals", lambda: time.sleep(0.02))
+    clock.timed("products", lambda: [inner_part(), time.sleep(0.005)])()
+    assert clock.seconds["normals"] >= 0.02
+    assert 0.005 <= clock.seconds["products"] < clock.seconds["normals"]
+
+
+@pytest.mark.parametrize(("name", "absent"), [
+    ("dense", {"Gram matrices", "factorizations"}), ("conditioned", {"norm of the output matrix"}),
+])  # fmt: skip
+def test_a_block_has_its_parts(name, absent):
+    cell = Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name)
+    parts = block_parts(cell)
+    all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
+    assert set(parts) == all_parts - absent

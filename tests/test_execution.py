@@ -184,3 +184,22 @@ def test_batches_and_processes_on_gpus(tmp_path):
     for one, many in zip(runs[0].samples(), runs[1].samples(), strict=True):
         for name in one:
             np.testing.assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)
+
+
+def test_memory_of_a_control_group(tmp_path):
+    """The least of what limits leave, in both versions, above the own group too; files that were read are no loss."""
+    own, root = tmp_path / "cgroup", tmp_path / "groups"
+    for group, limit in (("job", "1000"), ("job/step", "max")):
+        (root / group).mkdir(parents=True)
+        for name, text in (("memory.max", limit), ("memory.current", "700"), ("memory.stat", "inactive_file 50")):
+            (root / group / name).write_text(f"{text}\n")
+    own.write_text("0::/job/step\n")
+    assert list(memory._left_in_groups(own, root)) == [350]
+    (root / "memory").mkdir()
+    old = {"memory.limit_in_bytes": "500", "memory.usage_in_bytes": "600", "memory.stat": "total_inactive_file 20"}
+    for name, text in old.items():
+        (root / "memory" / name).write_text(text)
+    own.write_text("3:cpu:/elsewhere\n4:memory:/not/seen/here\n")
+    assert list(memory._left_in_groups(own, root)) == [0]
+    assert list(memory._left_in_groups(tmp_path / "nowhere", root)) == []
+    assert 0 < memory.free_memory() < 2**60

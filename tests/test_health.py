@@ -208,3 +208,15 @@ def test_two_seeds_widen_an_interval_by_student_s_t():
     sem = (variance / np.sum((logs - logs.mean()) ** 2)) ** 0.5
     assert row.exponent == pytest.approx(-0.3)
     assert (row.high - row.low) / 2 == pytest.approx(stats.t.ppf(0.975, 3) * sem)
+
+
+def test_the_layer_that_breaks_a_gradient_is_the_last_that_has_none():
+    """Backward it reaches the layers below; forward an output that is not finite is the first layer's."""
+    frame = synthetic(0.0, rising=0.0, depths=(6,))
+    for quantity, layers, named, what in (
+        ("gradient", (1, 2, 3), 3, "its gradient is not finite, and no layer's after it"),
+        ("hidden_energy", (4, 5, 6), 4, "its output is not finite, and no layer's before it"),
+    ):
+        broken = (frame["quantity"] == quantity) & frame["layer"].isin(layers)
+        (alarm,) = alarms(frame.assign(value=frame["value"].where(~broken, np.nan)))
+        assert (alarm.layer, alarm.kind, alarm.what) == (named, "non-finite", what)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from parallel import write
 
-from simulate.parallel_text import BEGIN, END, PADDING, UNKNOWN, read_pairs
+from simulate.parallel_text import BEGIN, END, PADDING, UNKNOWN, ParallelText, read_pairs
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +78,11 @@ def test_minibatches(text):
     assert max(sizes) <= 100
     again = next(text.batches(100, np.random.default_rng(0)))
     assert again.tolist() == seen[: len(again)]
+
+
+def test_a_minibatch_is_full():
+    """Three pairs of three target tokens each are nine: the begin of a sentence is no label."""
+    ids = np.arange(4)
+    text = ParallelText(sources=(ids,) * 6, targets=(ids,) * 6, vocab=8, digest="", names=("", ""))
+    first, second = (batch for batch, _ in zip(text.batches(9, np.random.default_rng(0)), range(2), strict=False))
+    assert len(first) == len(second) == 3

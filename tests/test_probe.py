@@ -233,3 +233,23 @@ def test_the_errors_of_a_profile_are_of_norms():
     assert row["gradient"] == pytest.approx(2.0)
     assert row["gradient_sem"] == pytest.approx(2 / 3**0.5 / 4)
     assert row["energy_sem"] == pytest.approx(1 / 3**0.5)
+
+
+def test_a_layer_that_runs_twice_or_never_is_said():
+    class Twice(nn.Module):
+        """Three layers, of which the first runs twice and the last never."""
+
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            return self.layers[1](self.layers[0](self.layers[0](x)))
+
+    def factory(width, depth):
+        return Twice(), lambda seed: (torch.ones(2, 3, 4), lambda y: y.square().mean())
+
+    notes = probe(factory, widths=[4], depths=[3], seeds=1, layers=["layers.*"]).notes
+    assert "layer 1 of layers ran 2 times, of which the last is recorded" in notes
+    assert "layer 3 of layers never ran" in notes
+    assert not any("layer 2" in note and "ran" in note for note in notes)

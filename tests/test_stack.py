@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from theory import Stack
+from theory.inputs import loss_positions
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,8 @@ def test_the_paper_setting_differs_in_nothing():
 def test_what_differs_from_the_defaults_is_all_there_is(stack):
     assert Stack(**stack.non_default()) == stack
     assert all(getattr(Stack(), name) != value for name, value in stack.non_default().items())
+
+
+def test_the_loss_on_the_last_token_is_that_of_every_sequence():
+    stack = Stack(tokens=3, sequences=2, loss_on="last")
+    assert loss_positions(stack).tolist() == [0, 0, 1, 0, 0, 1]

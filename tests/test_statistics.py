@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from checks.statistics import Estimate, agreement, chance_limit, estimate, pooled, scalar_agreement
+from checks.statistics import Estimate, agreement, chance_limit, estimate, log_variance, pooled, scalar_agreement
 
 RNG = np.random.default_rng
 
@@ -70,3 +70,8 @@ def test_an_exponent_agrees_where_its_95_percent_interval_is_inside():
     """1.96 standard errors of 0.0103 exceed the margin of 0.02, and 1.645 of them do not."""
     assert scalar_agreement(0.5, 0.5, 0.0101, 0.02) == "agrees"
     assert scalar_agreement(0.5, 0.5, 0.0103, 0.02) == "undecided"
+
+
+def test_the_variance_of_logarithms_is_unbiased():
+    assert log_variance([1.0, np.exp(2.0)]) == pytest.approx(2.0)
+    assert np.isnan(log_variance([1.0, 0.0])), "a draw without a logarithm"

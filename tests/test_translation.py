@@ -149,3 +149,12 @@ def test_ingredients(text):
     frame = labelled(found, replace(SMALL, smoothing=0.0), 4, SMALL)
     assert set(frame["without"]) == {"label smoothing"}
     assert set(frame["seed"]) == {4}
+
+
+def test_effective_pairs_count_long_ones_more(text):
+    """(Σ l)²/Σ l² of the lengths of a mini-batch, which is that of all pairs here: fewer than there are."""
+    rows = measure(SMALL, text, batches=1, batch_tokens=10_000, seed=0).set_index("statistic")["value"]
+    lengths = np.array([len(ids) - 1 for ids in text.targets])
+    assert len(set(lengths)) > 1
+    assert rows["pairs"] == len(lengths)
+    assert rows["effective pairs"] == pytest.approx(lengths.sum() ** 2 / (lengths**2).sum())

@@ -5,17 +5,18 @@ import pytest
 
 from gradbounds import sampling
 from gradbounds.recipe import Recipe
-from simulate import Cell, cost
-from simulate.cost import Plan, plan
+from simulate import Cell, planning
 from simulate.execution import Execution
+from simulate.memory import BatchLimits
+from simulate.planning import Plan, plan
 from theory import Stack
 
 
 def test_every_worker_takes_memory_and_shares_the_time(monkeypatch):
     """With one rate for every step: no calibration."""
-    monkeypatch.setattr(cost, "_rates", lambda _: np.array([1.0, 0.0, 0.0, 0.0]))
+    monkeypatch.setattr(planning, "_rates", lambda _: np.array([1.0, 0.0, 0.0, 0.0]))
     cells = [Cell(Stack(width=16, depth=depth)) for depth in (1, 3)]
-    one, four = (plan(cells, draws=128, workers=workers) for workers in (1, 4))
+    one, four = (plan(cells, draws=128, workers=workers, limits=BatchLimits(at_once=1)) for workers in (1, 4))
     assert one.seconds == pytest.approx(2 * (1 + 1) + 2 * (3 + 1)), "two blocks of 64 draws each, and a step more"
     assert four.seconds == pytest.approx(one.seconds / 4)
     assert four.memory == pytest.approx(4 * one.memory)

@@ -1,0 +1,95 @@
+"""Time a layer and draw against the depth: deep stacks fill memory with few draws, and every layer costs something.
+
+Times are those of the processor, minima of interleaved repetitions with one thread, of batches as `simulate.sample`
+makes them. Where others keep a machine busy they are nearer to what it can do than those of a clock.
+"""
+
+import time
+from collections.abc import Callable
+
+from simulate import Cell, sample
+from simulate.cost import block_bytes
+from simulate.memory import BatchLimits
+from simulate.sample import sample_batches, sample_blocks
+from theory import Stack
+
+DEPTHS = (12, 36, 100, 300, 1000)
+WIDTHS = {"conditioned": 1024, "dense": 64}
+TOKENS = 8
+REPETITIONS = 2
+
+# Bytes of a batch, so that a machine of 8 GB can do it.
+MEMORY = 5e9
+
+# A thousand layers of 64 draws, in batches of one block as they were until batches followed memory, and as they are.
+DEEP, DRAWS = 1000, 64
+
+
+def fastest(calls: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
+    """Processor seconds of each call, the minimum over interleaved repetitions."""
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(repetitions):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            best[name] = min(best[name], time.process_time() - start)
+    return best
+
+
+def against_depth(engine: str, placement: str) -> dict[str, object]:
+    """Milliseconds of a layer and draw in one batch, by depth, and the draws of that batch.
+
+    The dense engine is timed at a smaller width: at d = 1024 a thousand layers of one draw have 12 GB of weights.
+    """
+    width = WIDTHS[engine]
+    cells = {
+        depth: Cell(Stack(placement=placement, width=width, depth=depth, tokens=TOKENS), engine)  # type: ignore[arg-type]
+        for depth in DEPTHS
+    }
+    sizes = {depth: BatchLimits(memory=MEMORY).blocks(cell) for depth, cell in cells.items()}
+    seconds = fastest(
+        {
+            str(depth): lambda cell=cell, count=sizes[depth]: sample_blocks(cell, 0, range(count))
+            for depth, cell in cells.items()
+        },
+        REPETITIONS,
+    )
+    draws = {depth: sizes[depth] * cell.draws_per_block for depth, cell in cells.items()}
+    each = {str(depth): 1000 * seconds[str(depth)] / (depth * draws[depth]) for depth in DEPTHS}
+    return {
+        "engine": engine, "placement": placement, "width": width, "tokens": TOKENS,
+        "milliseconds per layer and draw": each,
+        "draws in a batch": {str(depth): count for depth, count in draws.items()},
+        "estimated MB of a batch": {str(d): round(sizes[d] * block_bytes(cell) / 1e6) for d, cell in cells.items()},
+        "largest over L = 12": max(each.values()) / each["12"],
+    }  # fmt: skip
+
+
+def side_by_side(total: int = DRAWS) -> dict[str, object]:
+    """Processor seconds of draws of each placement at d = 1024, n = 8, L = 1000: a block at a time, and in batches."""
+    calls: dict[str, Callable[[], object]] = {}
+    for placement in ("post", "pre"):
+        stack = Stack(placement=placement, width=1024, depth=DEEP, tokens=TOKENS)  # type: ignore[arg-type]
+        cell = Cell(stack)
+        blocks = range(cell.blocks(total))
+        calls[f"{placement}, a block at a time"] = lambda cell=cell, blocks=blocks: sample_batches(
+            cell, 0, blocks, BatchLimits(at_once=1)
+        )
+        calls[f"{placement}, batches"] = lambda stack=stack: sample(stack, draws=total, seed=0, memory=MEMORY)
+    limits = BatchLimits(memory=MEMORY)
+    seconds = fastest(calls, 1)
+    return {
+        "width": 1024, "tokens": TOKENS, "depth": DEEP, "draws": total, "engine": cell.engine,
+        "most draws in a batch": min(total, limits.blocks(cell) * cell.draws_per_block),
+        "processor seconds": seconds,
+        "milliseconds per layer and draw": {name: 1000 * value / (DEEP * total) for name, value in seconds.items()},
+        "times faster": {
+            p: seconds[f"{p}, a block at a time"] / seconds[f"{p}, batches"] for p in ("post", "pre")
+        },
+    }  # fmt: skip
+
+
+def report() -> dict[str, object]:
+    """Both engines and placements by depth, and a thousand layers in both ways."""
+    by_depth = [against_depth(engine, placement) for engine in WIDTHS for placement in ("post", "pre")]
+    return {"MB of a batch": round(MEMORY / 1e6), "by depth": by_depth, "a thousand layers": side_by_side()}

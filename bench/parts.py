@@ -1,0 +1,73 @@
+"""Where the time of a block goes: the engines' own functions, timed without what they call of one another."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from simulate import Cell, conditioned
+from simulate.conditioned import ConditionedEngine, ConditionedMap
+from simulate.dense import DenseEngine, DenseMap
+from simulate.sample import sample_block
+from simulate.streams import Streams
+
+# The last part holds what is in no function above: LayerNorm, activations, sums, autograd, and what is recorded.
+REST = "elementwise and the rest"
+# Triangular solves are among the products: they are in one function with them.
+PARTS: dict[str, list[tuple[Any, str]]] = {
+    "normals": [(Streams, "fill_normal")],
+    "Gram matrices": [(ConditionedEngine, "gram")],
+    "factorizations": [(conditioned, "factor")],
+    "products": [(one, name) for one in (ConditionedMap, DenseMap) for name in ("forward", "pullback")],
+    "norm of the output matrix": [(DenseEngine, "spectral_norm")],
+}
+
+
+class Clock:
+    """Seconds by part; time belongs to the innermost part that runs."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys([*PARTS, REST], 0.0)
+        self._running, self._since = REST, time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Count what runs inside for a part."""
+        outer = self._turn(name)
+        try:
+            yield
+        finally:
+            self._turn(outer)
+
+    def _turn(self, name: str) -> str:
+        now, before = time.perf_counter(), self._running
+        self.seconds[before] += now - self._since
+        self._running, self._since = name, now
+        return before
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, counted for a part."""
+
+        def call(*args: object, **kwargs: object) -> object:
+            with self.part(part):
+                return function(*args, **kwargs)
+
+        return call
+
+
+def block_parts(cell: Cell) -> dict[str, float]:
+    """Seconds per draw of every part that a block of a cell has, on this thread."""
+    with ExitStack() as patches:
+        clock = Clock()
+        for part, places in PARTS.items():
+            for owner, name in places:
+                patches.enter_context(patch.object(owner, name, clock.timed(part, getattr(owner, name))))
+        with clock.part(REST):
+            sample_block(cell, 0, 0)
+    return {part: seconds / cell.draws_per_block for part, seconds in clock.seconds.items() if seconds}
+
+
+def fastest_parts(cell: Cell, repetitions: int) -> dict[str, float]:
+    """The parts of the fastest of some blocks."""
+    return min((block_parts(cell) for _ in range(repetitions)), key=lambda parts: sum(parts.values()))
