@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test quick lint figures evidence evidence-list mutants clean
+.PHONY: verify test quick lint figures evidence evidence-list mutants compatibility clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -31,6 +31,11 @@ evidence-list: .venv/installed
 mutants: .venv/installed
 	$(BIN)/python -m tests.mutants
 
+# `make quick` with the oldest and the newest Python and libraries that pyproject.toml allows; downloads about 6 GB, as
+# torch's builds for Linux bring GPU libraries. Rewrites tests/evidence/compatibility.json.
+compatibility: .venv/installed
+	$(BIN)/python -m tests.compatibility
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -40,8 +45,10 @@ lint: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradbounds needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@# backpack asks for torchvision without importing it; one of another build than torch's breaks transformers.
+	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/evidence
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/evidence runs/compatibility
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

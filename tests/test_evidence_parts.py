@@ -10,6 +10,7 @@ from tests.record import FOLDER, kept_case
 from tests.resumption import Resumption
 
 PARTS = read_parts()
+OTHERS = ("mutants", "compatibility")
 UNITS = """
 import pytest
 from pathlib import Path
@@ -37,9 +38,9 @@ def test_every_evidence_test_has_one_part():
 
 
 def test_every_evidence_file_has_one_part():
-    """What surviving mutants write is not evidence of this kind."""
+    """What `make mutants` and `make compatibility` write is not evidence of this kind."""
     listed = [file for part in PARTS.values() for file in part.files]
-    there = [file.stem for file in FOLDER.glob("*.json") if not file.stem.startswith("mutants")]
+    there = [file.stem for file in FOLDER.glob("*.json") if not file.stem.startswith(OTHERS)]
     assert sorted(listed) == sorted(there)
 
 
