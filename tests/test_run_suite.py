@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from checks import Verdict
+from gradbounds import run_suite
 from gradbounds.cli import main
 from simulate import network
 
@@ -63,3 +65,17 @@ def test_a_folder_that_is_no_run(tmp_path):
     assert done.returncode == 4
     assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_exponent_passes_only_where_it_agrees():
+    about = {
+        "claim": "T1", "part": "exponent in d", "verdict": "undecided", "claimed": "", "predicted": 0.5,
+        "measured": 0.6, "interval": (0.5, 0.7), "setting": "",
+    }  # fmt: skip
+    judge = run_suite.test_exponent_is_the_predicted_one
+    judge(Verdict(agreement="agrees", **about))
+    with pytest.raises(AssertionError, match=r"samples 0.6 \[0.5, 0.7\], theory 0.5"):
+        judge(Verdict(agreement="differs", **about))
+    for word in ("undecided", "beyond"):
+        with pytest.raises(pytest.skip.Exception, match=word):
+            judge(Verdict(agreement=word, **about))
