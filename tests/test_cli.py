@@ -12,6 +12,7 @@ from checks import results
 from checks.experiment import verify_cells
 from checks.results import COMMITTED, load_results
 from gradbounds import judging, sampling
+from gradbounds.bound import bound_text
 from gradbounds.cli import main
 from simulate import Cell, Run, network
 from theory import QUANTITIES, Stack
@@ -217,3 +218,8 @@ def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "DIFFERS hidden_energy layer 2 at post, d = 256, L = 2" in said
     assert "CHANGED L2a" in said
+
+
+def test_the_bound_in_words_is_of_its_placement():
+    for placement, words in (("post", "tends to a constant"), ("pre", "falls like 1/sqrt(L) in the end")):
+        assert f"with the depth it {words}." in bound_text(Stack(placement=placement, width=64, depth=2))

@@ -164,3 +164,12 @@ def test_spread_of_a_heavy_tail():
 def test_the_alarm_of_the_suite_is_rarer_than_these():
     assert 2 * stats.norm.sf(CHANCE) < 1e-4
     assert list(WIDTHS) == sorted(WIDTHS)
+
+
+def test_a_model_is_rejected_beyond_2_58_standard_errors():
+    """Two-sided at 1%: 2.45 errors of the power of ln x do not reject x^a, and 2.7 do."""
+    x = np.geomspace(64, 65536, 11)
+    sem = model_choice(x, x**0.5 * np.log(x), 0.01 * x**0.5 * np.log(x)).sem
+    for errors, stands in ((2.45, True), (2.7, False)):
+        y = x**0.5 * np.log(x) ** (errors * sem)
+        assert (model_choice(x, y, 0.01 * y).model in ("x^a", "undecided")) == stands

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
+from checks import Verdict
+from gradbounds import run_suite
 from gradbounds.cli import main
 from simulate import network
 
 SWEEP = "sweep --width 192 --depth 1 --tokens 2 --vocab 16 --draws 64 --seed 3".split()
-
-
 FLAGS = ["-q", "-rA", "-p", "no:cacheprovider", "--gradbounds-run"]
 
 
@@ -63,3 +63,19 @@ def test_a_folder_that_is_no_run(tmp_path, capsys):
     assert code == 4
     assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in error
     assert "Traceback" not in error
+
+
+def test_an_exponent_passes_only_where_it_agrees():
+    about = {
+        "claim": "T1", "part": "exponent in d", "verdict": "undecided", "claimed": "", "predicted": 0.5,
+        "measured": 0.6, "interval": (0.5, 0.7), "setting": "",
+    }  # fmt: skip
+    found = {}
+    for word in ("agrees", "differs", "undecided", "beyond"):
+        try:
+            found[word] = run_suite.test_exponent_is_the_predicted_one(Verdict(agreement=word, **about))
+        except (AssertionError, pytest.skip.Exception) as said:  # a skip would skip this test too
+            found[word] = type(said)
+    assert found == {
+        "agrees": None, "differs": AssertionError, "undecided": pytest.skip.Exception, "beyond": pytest.skip.Exception,
+    }  # fmt: skip

@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ import pytest
 from parallel import write
 
 from checks.curvature import curvature_exponents, densities, more_curvature, residual_shares, summaries
+from gradbounds import spectra
 from gradbounds.cli import main
+from simulate.lanczos import Quadrature
 
 # curvlinops' functional calls warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -228,3 +231,20 @@ def test_a_ratio_beyond_1_by_chance_is_undecided():
         found = more_curvature(summaries(table[table["probe"] < 0]), "encoder-decoder", "")
         assert [v.verdict for v in found] == ["undecided"]
         assert found[0].measured == pytest.approx(ratio)
+
+
+def test_every_probe_is_a_vector_of_its_own(monkeypatch):
+    """Of every seed too; else their scatter, and so every error, is 0."""
+    seeds = []
+
+    def probed(*_, seed, **__):
+        seeds.append(seed)
+        return Quadrature(np.zeros(1), np.ones(1), 4)
+
+    monkeypatch.setattr(spectra, "probe_spectrum", probed)
+    problem = SimpleNamespace(parameters=lambda _: [SimpleNamespace(numel=lambda: 4)])
+    request = SimpleNamespace(steps=2, reorthogonalize=True)
+    for seed in (0, 1):
+        for probe in (0, 1):
+            spectra._one(request, problem, "hessian", ("*",), probe, seed)
+    assert len(set(seeds)) == 4
