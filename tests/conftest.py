@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 from simulate import Cell, Samples, problems, read_windows, sample
 from simulate.engines import Engine
@@ -78,6 +79,12 @@ def small_grid() -> list[Samples]:
         for width, depth in ((64, 2), (128, 2), (256, 2), (256, 4), (256, 6))
     }
     return [sample(stack, draws=32, seed=1) for stack in sorted(stacks, key=str)]
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made, and saved as files without a picture: for tests that look at none."""
+    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: file.write(b"no picture"))
 
 
 @pytest.fixture(scope="session")

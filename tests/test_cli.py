@@ -45,7 +45,7 @@ def test_bound(capsys):
     assert r"\sqrt{\log{\left(100 d \right)}}" in capsys.readouterr().out
 
 
-def test_sweep_check_and_figures(run, tmp_path, capsys):
+def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
     cells = Run.open(run).samples()
     assert len(cells) == 12
     assert all(s.stack.vocab == s.stack.width and s.draws >= 5 for s in cells)
@@ -63,7 +63,7 @@ def test_sweep_check_and_figures(run, tmp_path, capsys):
     assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
 
 
-def test_a_figure_that_a_run_cannot_give_is_said(tmp_path, capsys):
+def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsys):
     assert main(["sweep", "--width", "8", "--depth", "2", "--draws", "2", "--out", str(tmp_path / "run")]) == 0
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
     said = capsys.readouterr().out
@@ -154,7 +154,7 @@ def test_a_reader_that_stops_reading_is_no_error(tmp_path, command):
     assert done.stdout.count("\n") == 1
 
 
-def test_what_differs_is_not_accepted(tmp_path, monkeypatch, capsys):
+def test_what_differs_is_not_accepted(blank_pictures, tmp_path, monkeypatch, capsys):
     (tmp_path / "checks" / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     cells = [Cell(Stack(width=256, depth=1, tokens=2))]

@@ -76,7 +76,7 @@ def test_a_run_to_a_precision(tmp_path, cells):
     assert state(run, cells).done
 
 
-def test_commands_on_a_run_that_is_being_written(tmp_path, capsys):
+def test_commands_on_a_run_that_is_being_written(blank_pictures, tmp_path, capsys):
     """`check`, `figures` and `watch` give what there is so far, and the sweep goes on."""
     out = tmp_path / "run"
     process = start(out)
@@ -97,7 +97,7 @@ def test_commands_on_a_run_that_is_being_written(tmp_path, capsys):
     assert "10 of 10 cells, 100% of 7680 draws, finished" in capsys.readouterr().out
 
 
-def test_cells_with_one_draw_are_left_out(tmp_path, capsys, monkeypatch):
+def test_cells_with_one_draw_are_left_out(blank_pictures, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(cell, "MOST_DRAWS", 1)
     line = ["sweep", "--width", "8", "16", "--depth", "1", "--placement", "post", "--draws"]
     assert main([*line, "1", "--out", str(tmp_path / "run")]) == 0
