@@ -50,7 +50,7 @@ def test_the_exact_law(width):
 def test_the_exact_law_is_the_samplers(depth):
     """In every layer, whatever the tokens, at n = 1 where hidden_energy is one token's; false alarm 1e-5."""
     width = 64
-    values = sample(Stack(width=width, depth=depth, tokens=1, vocab=2), draws=8000, seed=3)["hidden_energy"][:, -1]
+    values = sample(Stack(width=width, depth=depth, tokens=1, vocab=16), draws=8000, seed=3)["hidden_energy"][:, -1]
     assert distance(values.astype(float) * width, PostEnergy(width)) > 1e-5
     assert distance(values.astype(float) * width * 1.03, PostEnergy(width)) < 1e-5
 
@@ -104,7 +104,7 @@ def test_far_tails():
 @pytest.mark.parametrize(("width", "depth"), [(64, 6), (256, 3)])
 def test_the_gamma_law_of_pre_ln(width, depth):
     """Probabilities within 10% and 4.5 standard errors of 8000 draws at n = 1."""
-    stack = Stack(placement="pre", width=width, depth=depth, tokens=1, vocab=2)
+    stack = Stack(placement="pre", width=width, depth=depth, tokens=1, vocab=16)
     values = sample(stack, draws=8000, seed=5)["hidden_energy"][:, -1].astype(float) * width
     variance = concentration.pre_energy_variance(stack)[-1] * width
     assert values.var() == pytest.approx(variance, rel=0.08)

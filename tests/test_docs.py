@@ -57,7 +57,7 @@ def test_saturated_exponent():
 def test_last_layer_corrections(placement, coefficient):
     """Relative correction times d at d = 32; false alarm 1e-5, a coefficient off by 1.4 is missed with 1e-3."""
     assert "about $-1.7/d$ for Post-LN and $+1.5/d$ for Pre-LN at $n = 4$, $L = 6$" in TEXT
-    stack = Stack(placement=placement, width=32, depth=6, tokens=4, vocab=100)
+    stack = Stack(placement=placement, width=32, depth=6, tokens=4, vocab=96)
     values = sample(stack, draws=8000, seed=5)["grad_sq_W2"][:, -1].astype(float)
     found = 32 * (values / predict(stack)["grad_sq_W2"][-1] - 1)
     assert abs(found.mean() - coefficient) < 4.42 * stats.sem(found)
