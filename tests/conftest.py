@@ -1,10 +1,5 @@
 """Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
 
-import os
-
-# Before NumPy loads its library: on a busy core, threads of small products wait for one another.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 from jaxtyping import config, install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
@@ -22,6 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
 
 from simulate import Cell, Samples, problems, read_windows, sample
 from simulate.engines import Engine
@@ -29,7 +25,9 @@ from tests.parallel import write
 from tests.quick import mark_quick
 from theory import Stack
 
+# On a busy core, threads of small products wait for one another.
 torch.set_num_threads(1)
+threadpool_limits(1)
 # A busy machine must not fail a property by its clock, and a red suite must be red again on the next run.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")

@@ -46,7 +46,7 @@ def test_the_exact_law(width):
     assert abs(squares.mean() - PostEnergy(width).variance) < 4.4 * stats.sem(squares)
 
 
-@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("depth", [4])
 def test_the_exact_law_is_the_samplers(depth):
     """In every layer, whatever the tokens, at n = 1 where hidden_energy is one token's; false alarm 1e-5."""
     width = 64

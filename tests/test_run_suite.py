@@ -14,14 +14,8 @@ SWEEP = "sweep --width 192 --depth 1 --tokens 2 --vocab 16 --draws 64 --seed 3".
 FLAGS = ["-q", "-rA", "-p", "no:cacheprovider", "--gradbounds-run"]
 
 
-def suite(run):
-    """The suite about a run as a user starts it, somewhere else than in the checkout."""
-    command = [sys.executable, "-m", "pytest", *FLAGS, str(run)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=run.parent)
-
-
 def suite_here(run, capsys):
-    """The same in this process, which is as good and has imported everything: exit code, output, errors."""
+    """The suite about a run in this process, which has imported everything: exit code, output, errors."""
     code = pytest.main([*FLAGS, str(run), "--rootdir", str(run.parent), "-c", "/dev/null"])
     return code, *capsys.readouterr()
 
@@ -35,11 +29,10 @@ def run(tmp_path_factory):
     return out
 
 
-def test_a_good_run_passes(run):
-    done = suite(run)
-    assert done.returncode == 0, done.stdout
-    assert "PASSED" in done.stdout
-    said = done.stdout
+def test_a_good_run_passes(run, capsys):
+    code, said, _ = suite_here(run, capsys)
+    assert code == 0, said
+    assert "PASSED" in said
     assert "test_exponent_is_the_predicted_one[T1: Post-LN, exponent in d (V = 64, L = 1, n = 2)]" in said
     assert "test_means_are_the_predicted_ones[pre-d256-L1-" in said
     assert "test_verdict_is_the_committed_one[L1: all layers]" in said
@@ -58,11 +51,13 @@ def test_a_planted_error_fails(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.quick
-def test_a_folder_that_is_no_run(tmp_path, capsys):
-    code, _, error = suite_here(tmp_path / "nothing", capsys)
-    assert code == 4
-    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in error
-    assert "Traceback" not in error
+def test_a_folder_that_is_no_run(tmp_path):
+    """As a user starts it, in a process of its own."""
+    command = [sys.executable, "-m", "pytest", *FLAGS, str(tmp_path / "nothing")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 4
+    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_exponent_passes_only_where_it_agrees():
