@@ -82,7 +82,8 @@ BY_TURNS = [
 def test_theory_is_what_samples_do(relaxed, placement):
     """Every quantity of every layer within 3% or 4 standard errors; and without the relaxation's rule some is not.
 
-    In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most 0.3% of false alarms in each, with a fixed seed.
+    In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most
+    0.3% of false alarms in each, with a fixed seed.
     """
     width = 256 if relaxed.get("initialization") in ("xavier_uniform", "pytorch") else 1024
     stack = Stack(**{"placement": placement, "width": width, "depth": 3, "tokens": 4, "vocab": 16} | relaxed)
