@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -159,11 +158,7 @@ class ConditionedEngine:
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
             room = self._room(torch.float64, piece.shape).copy_(piece)
-            if rows.device.type == "cpu":
-                # NumPy sees that both factors are one array, and has BLAS sum half of a symmetric result.
-                np.matmul(room.numpy(), room.mT.numpy(), out=result.numpy())
-            else:
-                torch.bmm(room, room.mT, out=result)
+            torch.bmm(room, room.mT, out=result)
         return grams
 
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
