@@ -14,8 +14,8 @@ def keep_freed_memory() -> None:
     """Let a process keep up to 512 MiB that it freed, for its next block; once, and for the whole process.
 
     By default glibc returns the top of its heap to the system as soon as some MiB of it are free, and every block pays
-    for the same pages again: a fifth of its time at d = 1024, L = 12, n = 16 (12 ms a draw instead of 15.4 on an EPYC). Tensors of 32 MiB and more still go back at once. Other
-    C libraries are left as they are.
+    for the same pages again: a fifth of its time at d = 1024, L = 12, n = 16 (12 ms a draw instead of 15.4 on an EPYC).
+    Tensors of 32 MiB and more still go back at once. Other C libraries are left as they are.
     Source: mallopt(3), Linux man-pages.
     """
     if platform.libc_ver()[0] != "glibc":

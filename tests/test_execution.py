@@ -26,11 +26,19 @@ CELLS = [
 ]
 
 
+# Relative: how a library rounds products of many matrices may hang on how many there are.
+ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+
+
+def same(one, other, dtype="float32"):
+    return np.allclose(one, other, rtol=ROUNDING[dtype], atol=0, equal_nan=True)
+
+
 def differences(cell, blocks):
-    """How many quantities of blocks that share a batch differ from those of blocks by themselves."""
+    """How many quantities of blocks that share a batch differ from those of blocks by themselves, beyond rounding."""
     found = zip(blocks, sample_blocks(cell, 0, blocks), strict=True)
     alone = [(sample_block(cell, 0, block), values) for block, values in found]
-    return sum(not np.array_equal(one[name], values[name], equal_nan=True) for one, values in alone for name in one)
+    return sum(not same(one[name], values[name], cell.dtype) for one, values in alone for name in one)
 
 
 @pytest.mark.parametrize(("stack", "engine"), CELLS)
@@ -79,7 +87,7 @@ def test_memory_that_is_short(monkeypatch):
     found = sample_task(cell, 0, range(7), BatchLimits(at_once=5))
     assert sizes == [4, 2, 2, 2, 1]
     for k, values in enumerate(found):
-        np.testing.assert_array_equal(values["loss"], sample_block(cell, 0, k)["loss"])
+        assert same(values["loss"], sample_block(cell, 0, k)["loss"])
     monkeypatch.setattr(sys.modules["simulate.sample"], "sample_blocks", at_most(0))
     with pytest.raises(ValueError, match="^width, depth and vocab must fit into the memory"):
         sample_task(cell, 0, range(4), BatchLimits(at_once=4))
@@ -114,7 +122,7 @@ def test_batches_follow_memory(monkeypatch):
 @pytest.mark.parametrize(("engine", "width", "tokens", "vocab"), [("dense", 512, 1, 7), ("conditioned", 96, 5, 16)])
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_memory_changes_nothing(monkeypatch, placement, engine, width, tokens, vocab):
-    """To the last bit, and the batches do differ."""
+    """To rounding, to the last bit on the CPUs where it was tried; and the batches do differ."""
     monkeypatch.setattr(sys.modules["simulate.cell"], "MOST_DRAWS", 1)
     cell, sizes, blocks = (
         Cell(Stack(placement=placement, width=width, depth=2, tokens=tokens, vocab=vocab), engine),
@@ -133,8 +141,8 @@ def test_memory_changes_nothing(monkeypatch, placement, engine, width, tokens, v
     assert sizes[:10] == [1] * 7 + [3, 2, 2]
     assert max(sizes[10:]) > 3
     for name in found[0]:
-        np.testing.assert_array_equal(found[1][name], found[0][name])
-        np.testing.assert_array_equal(found[2][name], found[0][name])
+        assert same(found[1][name], found[0][name])
+        assert same(found[2][name], found[0][name])
 
 
 @pytest.mark.parametrize(
