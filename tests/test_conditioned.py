@@ -3,6 +3,7 @@
 import platform
 import resource
 from functools import cache
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -178,8 +179,7 @@ def drawn_densely(placement):
     return numbers(planted_stack(placement), "dense", 5000, 7)
 
 
-@pytest.mark.parametrize("placement", ["post", "pre"])
-@pytest.mark.parametrize("error", PLANTED)
+@pytest.mark.parametrize(("error", "placement"), list(zip(PLANTED, cycle(["post", "pre"]), strict=False)))
 def test_planted_errors_are_seen(monkeypatch, placement, error):
     dense = drawn_densely(placement)
     monkeypatch.setattr(conditioned, *PLANTED[error])

@@ -1,8 +1,5 @@
 """`pytest --gradbounds-run RUN`: a good run passes, a planted error fails, what cannot be told is skipped."""
 
-import subprocess
-import sys
-
 import pytest
 
 from checks import Verdict
@@ -51,13 +48,11 @@ def test_a_planted_error_fails(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.quick
-def test_a_folder_that_is_no_run(tmp_path):
-    """As a user starts it, in a process of its own."""
-    command = [sys.executable, "-m", "pytest", *FLAGS, str(tmp_path / "nothing")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 4
-    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_folder_that_is_no_run(tmp_path, capsys):
+    code, _, error = suite_here(tmp_path / "nothing", capsys)
+    assert code == 4
+    assert "ERROR: --gradbounds-run: run must be a folder that `gradbounds sweep` wrote" in error
+    assert "Traceback" not in error
 
 
 def test_an_exponent_passes_only_where_it_agrees():
