@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from bench.store import seconds
-from simulate.curvature import extreme_eigenvalues, operator, plain_operations, probe_spectrum, product
-from simulate.parallel_text import ParallelText, read_pairs
-from simulate.problems import Problem, stack_problem, translation_problem
-from simulate.translator import Translation
-from theory.curvature import gauss_newton_norms
+from simulate.curvature.operators import extreme_eigenvalues, operator, plain_operations, probe_spectrum, product
+from simulate.curvature.problems import Problem, stack_problem, translation_problem
+from simulate.translation.model import Translation
+from simulate.translation.parallel_text import ParallelText, read_pairs
+from theory.mean_field.gauss_newton import gauss_newton_norms
 from theory.stack import Stack
 
 REPETITIONS = 7

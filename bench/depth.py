@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from simulate import Cell, sample
-from simulate.cost import block_bytes
-from simulate.memory import BatchLimits
-from simulate.sample import sample_batches, sample_blocks
+from simulate.runs.cost import block_bytes
+from simulate.runs.memory import BatchLimits
+from simulate.runs.sample import sample_batches, sample_blocks
 from theory import Stack
 
 DEPTHS = (12, 36, 100, 300, 1000)

@@ -21,9 +21,10 @@ from torch import nn
 from bench import depth
 from bench.parts import fastest_parts
 from simulate import Cell
-from simulate.cost import block_work
-from simulate.sample import sample_block
-from theory import Stack, gaussian, predict
+from simulate.runs.cost import block_work
+from simulate.runs.sample import sample_block
+from theory import Stack, predict
+from theory.mean_field import gaussian
 
 REPETITIONS = 5
 CORES = (1, 2)

@@ -6,11 +6,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from simulate import Cell, conditioned
-from simulate.conditioned import ConditionedEngine, ConditionedMap
-from simulate.dense import DenseEngine, DenseMap
-from simulate.sample import sample_block
-from simulate.streams import Streams
+from simulate import Cell
+from simulate.network import conditioned
+from simulate.network.conditioned import ConditionedEngine, ConditionedMap
+from simulate.network.dense import DenseEngine, DenseMap
+from simulate.network.random_streams import Streams
+from simulate.runs.sample import sample_block
 
 # The last part holds what is in no function above: LayerNorm, activations, sums, autograd, and what is recorded.
 REST = "elementwise and the rest"

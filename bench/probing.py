@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bench.store import seconds
 from simulate import probe
-from simulate.factories import Factory
-from simulate.probe_builtins import BUILTINS
+from simulate.modules.catalogue import BUILTINS
+from simulate.modules.factories import Factory
 
 WIDTH, DEPTH, SEEDS, REPETITIONS = 256, 8, 10, 8
 NAMES = ("encoder-post", "transformer-pre")

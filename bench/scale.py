@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.store import new_run, seconds
 from simulate import Cell, Run, sweep
-from simulate.execution import Execution
-from simulate.sample import sample_block
-from simulate.sweep import Progress
+from simulate.runs.execution import Execution
+from simulate.runs.sample import sample_block
+from simulate.runs.sweep import Progress
 from theory import Stack
 
 BLOCKS = 1_000_000

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pandas as pd
 
 from simulate import Cell, Run, sweep
-from simulate.execution import Execution
-from simulate.memory import BatchLimits
-from simulate.planning import plan
-from simulate.sample import sample_block
+from simulate.runs.execution import Execution
+from simulate.runs.memory import BatchLimits
+from simulate.runs.planning import plan
+from simulate.runs.sample import sample_block
 from theory import Stack
 
 REPETITIONS = 5

@@ -2,7 +2,7 @@
 
 from checks.comparison import comparison
 from checks.fits import PowerLaw, power_law
-from checks.judge import verdicts
+from checks.stacks.judge import verdicts
 from checks.statistics import Estimate, estimate
 from checks.verdict import Verdict
 

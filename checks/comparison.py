@@ -12,7 +12,7 @@ import pandas as pd
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.random_attention import is_approximate
+from theory.mean_field.attention.sampled import is_approximate
 
 LARGE_WIDTH = 1 / 80
 """Largest finite-width correction, in units of its order, up to which a prediction is judged at its 3% margin."""

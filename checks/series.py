@@ -52,7 +52,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
     Against the width the vocabulary is fixed as V/d, where the bound's B does not depend on d, or else as V.
 
     Args:
-        table: a row per cell with its fields and draws, such as `checks.theorem1.last_layer_table`.
+        table: a row per cell with its fields and draws, such as `checks.stacks.theorem1.last_layer_table`.
         against: "width", "depth" or "tokens".
 
     Raises:

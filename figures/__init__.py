@@ -1,19 +1,19 @@
 """Pictures of claims, predictions and samples: data frames in, matplotlib Figures out."""
 
 from figures.concentration import concentration
-from figures.curvature import curvature
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
-from figures.exponents import local_exponents
 from figures.fig3 import fig3
 from figures.hidden_energy import hidden_energy
-from figures.path import path
+from figures.layer_profile import layer_profile
+from figures.local_exponents import local_exponents
 from figures.placements import placements
 from figures.probe import probe
-from figures.profile import layer_profile
+from figures.proof_chain import slack
+from figures.relaxation_path import path
 from figures.relaxations import relaxations
 from figures.scaling import scaling
-from figures.slack import slack
+from figures.spectra import curvature
 from figures.style import style
 
 __all__ = [

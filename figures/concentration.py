@@ -13,7 +13,7 @@ def concentration(table: pd.DataFrame) -> Figure:
     Points are shares of draws with exact 95% intervals, lines theory (exact for Post-LN), thin dashes exp(−d ε²/8).
 
     Args:
-        table: `checks.concentration.excess_table`.
+        table: `checks.stacks.concentration.excess_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
     with style():

@@ -18,10 +18,10 @@ def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame, exces
     All of one initialization; error bars are ± 2 standard errors over seeds.
 
     Args:
-        profiles: `checks.translation.profiles`.
-        last: `checks.translation.last_norms`.
-        shares: `checks.translation.shares`; its panel is empty where no ingredient was switched off.
-        excess: `checks.translation.excess_shares`.
+        profiles: `checks.models.translation.profiles`.
+        last: `checks.models.translation.last_norms`.
+        shares: `checks.models.translation.shares`; its panel is empty where no ingredient was switched off.
+        excess: `checks.models.translation.excess_shares`.
     """
     with style():
         figure = Figure(figsize=(10.5, 6.6), layout="constrained", dpi=160)

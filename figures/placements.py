@@ -13,7 +13,7 @@ def placements(norms: pd.DataFrame) -> Figure:
     """‖∂L/∂W²‖_F of the last layer against L, and over the layers of the deepest stack; lines are theory.
 
     Args:
-        norms: `checks.placements.layer_norms`.
+        norms: `checks.stacks.placements.layer_norms`.
     """
     with style():
         figure, (against, over) = panels(2)

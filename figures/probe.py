@@ -13,7 +13,7 @@ def probe(table: pd.DataFrame) -> Figure:
     """Mean energy of every layer's output, and root mean square of its gradient, ± 2 standard errors, at one width.
 
     Args:
-        table: `checks.probe.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
+        table: `checks.models.probe.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
             gradient_sem; the largest width is drawn.
     """
     width = table["width"].max()

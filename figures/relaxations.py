@@ -23,7 +23,7 @@ def relaxations(table: pd.DataFrame) -> Figure:
     """One line per relaxation, one mark per placement with ± 2 standard errors; ticks are large-width theory.
 
     Args:
-        table: `checks.relaxations.relaxation_table`.
+        table: `checks.stacks.relaxations.relaxation_table`.
     """
     names = list(dict.fromkeys(table["relaxation"]))
     height = {name: -k for k, name in enumerate(names)}

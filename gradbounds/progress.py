@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from simulate.sweep import Progress
+from simulate.runs.sweep import Progress
 
 _LINES = 10
 

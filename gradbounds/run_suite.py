@@ -8,7 +8,7 @@ import pytest
 
 from checks import Verdict, comparison, verdicts
 from checks.results import committed_results, common
-from gradbounds.runs import judged_samples
+from gradbounds.actions.runs import judged_samples
 from simulate import Run
 
 

@@ -1,12 +1,12 @@
 """What random networks do: independent draws of a Stack, their quantities, and the folder they land in."""
 
-from simulate.cell import Cell
-from simulate.execution import Execution
-from simulate.jacobian import JacobianNorms, jacobian_norms
-from simulate.probe import Probed, probe
-from simulate.sample import Samples, sample
-from simulate.store import Run
-from simulate.sweep import sweep
+from simulate.modules.probe import Probed, probe
+from simulate.network.layer_norm_jacobian import JacobianNorms, jacobian_norms
+from simulate.runs.cell import Cell
+from simulate.runs.execution import Execution
+from simulate.runs.sample import Samples, sample
+from simulate.runs.store import Run
+from simulate.runs.sweep import sweep
 from simulate.text import TextWindows, read_windows
 
 __all__ = [

@@ -17,7 +17,7 @@ from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 
-from tests.record import record
+from tests.helpers.evidence_file import record
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "runs" / "compatibility"

@@ -4,12 +4,17 @@ from jaxtyping import config, install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
 with install_import_hook(
-    ["simulate.engines", "simulate.dense", "simulate.conditioned", "simulate.network"], "beartype.beartype"
+    [
+        "simulate.network.engines",
+        "simulate.network.dense",
+        "simulate.network.conditioned",
+        "simulate.network.transformer",
+    ],
+    "beartype.beartype",
 ):
     import simulate  # noqa: F401
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +24,11 @@ from hypothesis import settings
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
-from simulate import Cell, Samples, problems, read_windows, sample
-from simulate.engines import Engine
-from tests.parallel import write
+from simulate import Cell, Samples, read_windows, sample
+from simulate.curvature import problems
+from simulate.network.engines import Engine
+from simulate.runs import sample as sampling
+from tests.helpers.parallel_text import write
 from tests.quick import mark_quick
 from theory import Stack
 
@@ -52,8 +59,6 @@ def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-# `simulate.sample` is the function, which the package shows under the name of its module.
-sampling = import_module("simulate.sample")
 sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
 

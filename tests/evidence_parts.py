@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.record import FOLDER
+from tests.helpers.evidence_file import FOLDER
 from tests.resumption import KEPT
 
 ROOT = Path(__file__).parents[1]

@@ -13,16 +13,22 @@ SOURCES = ("theory", "simulate", "checks", "figures", "gradbounds")
 class Resumption:
     """What passed, one folder for a file of tests and a state of the sources.
 
-    Sources are the packages, tests/*.py (evidence imports from them), the pins and the file itself, as they were at
-    the start: evidence in another file may be added or changed without running this again.
+    Sources are the packages, tests but evidence (which imports from them), the pins and the file itself, as they were
+    at the start: evidence in another file may be added or changed without running this again.
     """
 
     def __init__(self, root: Path):
         self.root = root
         self.digest = hashlib.sha256()
         files = [file for folder in SOURCES for file in (root / folder).rglob("*.py")]
-        for file in sorted([*files, *(root / "tests").glob("*.py"), *root.glob("constraints.txt")]):
+        for file in sorted([*files, *self._test_files(root), *root.glob("constraints.txt")]):
             self._add(self.digest, file)
+
+    @staticmethod
+    def _test_files(root: Path) -> list[Path]:
+        """All but evidence."""
+        tests = root / "tests"
+        return [file for file in tests.rglob("*.py") if tests / "evidence" not in file.parents]
 
     def _add(self, digest: "hashlib._Hash", file: Path) -> None:
         # Names and lengths too: no text moves from one file to another unseen.

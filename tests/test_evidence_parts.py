@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.evidence_parts import forget, main, read_parts
-from tests.record import FOLDER, kept_case
+from tests.helpers.evidence_file import FOLDER, kept_case
 from tests.resumption import Resumption
 
 PARTS = read_parts()

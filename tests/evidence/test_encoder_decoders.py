@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simulate import sample
-from tests.agreement import deviations
-from tests.record import record
+from tests.helpers.agreement import deviations
+from tests.helpers.evidence_file import record
 from theory import Stack, predict
 
 pytestmark = pytest.mark.evidence

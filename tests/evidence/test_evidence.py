@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from gradbounds.cli import main
-from tests.experiments import coverage, exponent_alarms, power
-from tests.interruption import landed, repeated_draws, short_blocks, stop_at_random, table_digest
-from tests.record import record
+from tests.helpers.evidence_file import record
+from tests.helpers.experiments import coverage, exponent_alarms, power
+from tests.helpers.interruption import landed, repeated_draws, short_blocks, stop_at_random, table_digest
 
 pytestmark = pytest.mark.evidence
 

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from checks.translation import growth, last_norms, profiles, shares
+from checks.models.translation import growth, last_norms, profiles, shares
 from gradbounds.cli import main
-from tests.record import circumstances, record
+from tests.helpers.evidence_file import circumstances, record
 
 FOLDER = os.environ.get("MULTI30K", "")
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.curvature import curvature_exponents, more_curvature, residual_shares
+from checks.models.spectra import curvature_exponents, more_curvature, residual_shares
 from gradbounds.cli import main
-from tests.record import circumstances, record
-from tests.test_gauss_newton import exact
+from tests.agreement.test_gauss_newton import exact
+from tests.helpers.evidence_file import circumstances, record
 from theory import Stack
-from theory.curvature import gauss_newton_traces
+from theory.mean_field.gauss_newton import gauss_newton_traces
 
 pytestmark = pytest.mark.evidence
 FOLDER = os.environ.get("MULTI30K", "")

@@ -8,8 +8,8 @@ import pytest
 
 from checks.statistics import estimate, spread
 from simulate import sample
-from tests.record import record
-from tests.same_law import FALSE_ALARM, differences, numbers
+from tests.helpers.evidence_file import record
+from tests.helpers.same_law import FALSE_ALARM, differences, numbers
 from theory import Stack, predict
 
 pytestmark = pytest.mark.evidence

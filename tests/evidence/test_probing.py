@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from checks.health import alarms
-from checks.probe import probe_exponents
+from checks.models.health import alarms
+from checks.models.probe import probe_exponents
 from simulate import probe
-from simulate.probe_builtins import BUILTINS
-from tests.probed_modules import FAULTS, planted
-from tests.record import record
-from tests.test_health import covered
+from simulate.modules.catalogue import BUILTINS
+from tests.checks.test_health import covered
+from tests.helpers.evidence_file import record
+from tests.helpers.probed_modules import FAULTS, planted
 from theory import predict
 
 pytestmark = pytest.mark.evidence

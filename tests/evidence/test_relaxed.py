@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from simulate import sample
-from tests.agreement import deviations
-from tests.record import kept_case, record
-from tests.relaxed_cases import ALONE, TOGETHER
+from tests.helpers.agreement import deviations
+from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.relaxed_cases import ALONE, TOGETHER
 from theory import Stack, predict
 
 pytestmark = pytest.mark.evidence

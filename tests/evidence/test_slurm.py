@@ -10,8 +10,8 @@ from platform import node
 
 import pytest
 
-from tests.interruption import BLOCKS, SWEEP, landed, table_digest
-from tests.record import record
+from tests.helpers.evidence_file import record
+from tests.helpers.interruption import BLOCKS, SWEEP, landed, table_digest
 
 pytestmark = pytest.mark.evidence
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")

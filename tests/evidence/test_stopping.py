@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from checks.fits import power_law
-from simulate.precision import Goal
-from tests.record import record
-from tests.test_precision import LOG_WIDTHS, oracle, stopped
+from simulate.runs.precision import Goal
+from tests.helpers.evidence_file import record
+from tests.simulate.test_precision import LOG_WIDTHS, oracle, stopped
 
 pytestmark = pytest.mark.evidence
 

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from checks.slack import ROUNDING
+from checks.stacks.proof_chain import ROUNDING
 from checks.statistics import estimate, log_variance
 from simulate import sample
-from tests.record import record
+from tests.helpers.evidence_file import record
 from theory import Stack, predict
-from theory.concentration import PostEnergy
-from theory.finite_width import corrections, log_law
-from theory.slack import STEPS, chain
-from theory.theorem1 import entry_failure_value
+from theory.mean_field.concentration import PostEnergy
+from theory.mean_field.finite_width import corrections, log_law
+from theory.paper.proof_chain import STEPS, chain
+from theory.paper.theorem1 import entry_failure_value
 
 pytestmark = pytest.mark.evidence
 

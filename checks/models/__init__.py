@@ -1,0 +1,1 @@
+"""Claims and verdicts on translation models and on modules of any kind."""

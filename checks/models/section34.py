@@ -1,0 +1,173 @@
+"""Verdicts on section 3.4 of the paper: hidden norms, the last layer against depth, and gradients over the layers."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from checks.models.translation import WHOLE, excess_shares, growth, last_norms
+from checks.statistics import Agreement, Estimate, estimate, scalar_agreement
+from checks.verdict import Verdict, Word, interval_of
+from theory import Stack, predict
+from theory.stack import TITLES
+
+ALMOST = float(np.log(1.1))
+"""A norm that changes by less than a tenth from layer to layer is called almost the same."""
+
+_EPSILON, _DELTA = 0.1, 0.125
+_ABOUT = 1.6
+# Widths of real models are finite, and their text is sampled.
+_AGREES = 0.15
+
+
+def section_3_4(frame: pd.DataFrame, about: str) -> list[Verdict]:
+    """Verdicts on models of the paper's initialization, with intervals over seeds.
+
+    Args:
+        frame: as in `checks.models.translation.profiles`.
+        about: the text, in words, for the setting.
+    """
+    frame = frame[frame["initialization"] == "xavier"]
+    found: list[Verdict] = []
+    for placement in ("post", "pre"):
+        own = frame[frame["placement"] == placement]
+        if not own.empty:
+            found += [*_concentration(own, about), *_against_depth(own, about), *_over_layers(own, about)]
+    return sorted(found, key=lambda v: v.claim)
+
+
+def _setting(frame: pd.DataFrame, about: str) -> str:
+    depths = sorted(frame["depth"].unique())
+    layers = f"{depths[0]}-{depths[0]}" + (f"..{depths[-1]}-{depths[-1]}" if len(depths) > 1 else "")
+    first, seeds = frame.iloc[0], frame["seed"].nunique()
+    return f"{layers}, d = {first['width']}, V = {first['vocab']}, {about}, {seeds} seeds"
+
+
+def _title(frame: pd.DataFrame) -> str:
+    return TITLES[frame["placement"].iloc[0]]
+
+
+def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
+    """C1: δ(0.1) of the last hidden state, over tokens of a model, beside the exact law of one token alone."""
+    least = frame[frame["depth"] == frame["depth"].min()]
+    table = excess_shares(least)
+    table = table[np.isclose(table["epsilon"], _EPSILON)]
+    values = table["share"].to_list()
+    if len(values) < 2:
+        return
+    mean, _, low, high = _interval(estimate(values))
+    word: Word = "holds" if high <= _DELTA else "fails" if low > _DELTA else "undecided"
+    yield Verdict(
+        claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", verdict=word,
+        claimed=f"at most {_DELTA}", predicted=float(table["predicted"].iloc[0]), measured=mean,
+        interval=(max(0.0, low), high), agreement="undecided", setting=_setting(least, about),
+        note="share of target tokens, of a model's mean; theory has one token of the simplified model, whose layers "
+        "have no attention to an encoder, no dropout and no sentences, so the two need not agree",
+    )  # fmt: skip
+
+
+def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
+    """C2: the last W2 gradient against the depth."""
+    norms = last_norms(frame)
+    depths = np.array(sorted(norms["depth"].unique()))
+    post = frame["placement"].iloc[0] == "post"
+    name = f"{_title(frame)}, "
+    if post:
+        values = norms.loc[norms["depth"] == depths[0], "value"].to_list()
+        if len(values) > 1:
+            mean, sem, low, high = _interval(estimate(values))
+            within, beyond = 0.9 * _ABOUT <= low and high <= 1.1 * _ABOUT, low > 1.1 * _ABOUT or high < 0.9 * _ABOUT
+            word: Word = "holds" if within else "fails" if beyond else "undecided"
+            yield Verdict(
+                claim="C2", part=name + "last ‖dL/dW2‖", verdict=word, claimed=f"about {_ABOUT}",
+                predicted=_predicted_last(frame), measured=mean, interval=(low, high),
+                agreement=_agreement(
+                    float(np.log(mean)), float(np.log(_predicted_last(frame))), sem / mean, len(values), _AGREES
+                ),
+                setting=_setting(frame[frame["depth"] == depths[0]], about),
+                note="decoder; about: the interval is within a tenth",
+            )  # fmt: skip
+    if len(depths) < 3:
+        return
+    fit = stats.linregress(np.log(norms["depth"]), np.log(norms["value"]))
+    half = float(stats.t.ppf(0.975, len(norms) - 2)) * fit.stderr
+    low, high = fit.slope - half, fit.slope + half
+    if post:
+        # Constant: less than a tenth between the ends.
+        margin = ALMOST / float(np.log(depths[-1] / depths[0]))
+        word = (
+            "holds" if -margin <= low and high <= margin else "fails" if low > margin or high < -margin else "undecided"
+        )
+    else:
+        word = "holds" if high < 0 else "fails" if low > 0 else "undecided"
+    predicted = _simplified_exponent(frame, depths)
+    yield Verdict(
+        claim="C2", part=name + "exponent of the last ‖dL/dW2‖ in L", verdict=word,
+        claimed="0" if post else "below 0", predicted=predicted, measured=float(fit.slope),
+        interval=(low, high), agreement=_agreement(
+            float(fit.slope), predicted, fit.stderr, len(norms) - 1, _AGREES / float(np.log(depths[-1] / depths[0]))
+        ), setting=_setting(frame, about),
+        note="decoder; regression over depths and seeds; constant: less than a tenth from end to end. Theory: the "
+        "simplified encoder-decoder with a source as long as the target, the same depths",
+    )  # fmt: skip
+
+
+def _predicted_last(frame: pd.DataFrame) -> float:
+    rows = frame[(frame["statistic"] == "predicted") & (frame["matrix"] == "W2") & (frame["part"] == "decoder")]
+    rows = rows[(rows["without"] == WHOLE) & (rows["layer"] == rows["depth"])]
+    return float(rows["value"].mean())
+
+
+def _simplified_exponent(frame: pd.DataFrame, depths: np.ndarray) -> float:
+    placement, width = frame["placement"].iloc[0], int(frame["width"].iloc[0])
+    norms = [
+        predict(Stack(placement=placement, width=width, depth=int(depth), tokens=16, source_tokens=16))["grad_sq_W2"][
+            -1
+        ]
+        for depth in depths
+    ]
+    return float(stats.linregress(np.log(depths), 0.5 * np.log(norms)).slope)
+
+
+def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
+    """C3: growth of W2's gradient a layer, of the decoder, of the encoder, and without the attention to it."""
+    least = frame[frame["depth"] == frame["depth"].min()]
+    for part, missing in (("decoder", WHOLE), ("encoder", WHOLE), ("decoder", "cross-attention")):
+        table = growth(least, part=part)
+        rows = table[table["without"] == missing]
+        if rows.empty or not rows["seeds"].iloc[0] >= 2:
+            continue
+        row = rows.iloc[0]
+        _, _, low, high = _interval(Estimate(row["growth"], row["sem"], int(row["seeds"])))
+        post = frame["placement"].iloc[0] == "post"
+        if post:
+            word: Word = "holds" if low > ALMOST else "fails" if high < ALMOST else "undecided"
+        else:
+            word = "holds" if -ALMOST <= low and high <= ALMOST else "undecided"
+            word = "fails" if low > ALMOST or high < -ALMOST else word
+        what = f"{part} without cross-attention" if missing != WHOLE else part
+        claimed = f"above {ALMOST:.3f}" if post else f"within {ALMOST:.3f} of 0"
+        margin = _AGREES / (int(row["depth"]) - 1)
+        yield Verdict(
+            claim="C3", part=f"{_title(frame)}, growth of ‖dL/dW2‖ a layer, {what}", verdict=word, claimed=claimed,
+            predicted=float(row["predicted"]), measured=float(row["growth"]), interval=(low, high),
+            agreement=_agreement(row["growth"], row["predicted"], row["sem"], int(row["seeds"]), margin),
+            setting=_setting(least, about),
+            note="slope over l of the logarithm of the mean norm over mini-batches, mean over seeds; grows: by more "
+            "than a tenth a layer; almost the same: by less. Theory: the recursion on pairs of the text"
+            + ("; an ingredient switched off, to see what carries the growth" if missing != WHOLE else ""),
+        )  # fmt: skip
+
+
+def _interval(found: Estimate) -> tuple[float, float, float, float]:
+    """Mean, standard error, and the 95% interval, of seeds."""
+    return float(found.mean), float(found.sem), *interval_of(found)
+
+
+def _agreement(measured: float, predicted: float, sem: float, seeds: int, margin: float) -> Agreement:
+    """Of logarithms or slopes; with few seeds a standard error is widened as Student's t has it."""
+    if not np.isfinite(predicted):
+        return "undecided"
+    wider = float(stats.t.ppf(0.975, seeds - 1) / stats.norm.ppf(0.975))
+    return scalar_agreement(measured, predicted, sem * wider, margin)

@@ -1,0 +1,1 @@
+"""Claims on the paper's stacks and their relaxations, judged on samples."""

@@ -1,0 +1,43 @@
+"""Definition 1 held against samples: how often the energy of one token exceeds (1 + ε) times its mean."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from checks.comparison import cell_fields
+from checks.statistics import share
+from simulate import Samples
+from theory import predict
+from theory.mean_field.concentration import excess_probability, gaussian_tail_bound
+
+_EPSILON = np.linspace(0.02, 0.5, 25)
+
+
+def excess_table(cells: Sequence[Samples]) -> pd.DataFrame:
+    """δ(ε) before the last LayerNorm, of samples and by theory, for cells with one token, where a draw is a token.
+
+    Returns:
+        One row per cell and ε: its fields, draws, epsilon, share with its exact 95% interval (low, high), predicted,
+        and example, exp(−d ε²/8).
+
+    Raises:
+        ValueError: no cell has one token.
+    """
+    single = [s for s in cells if s.stack.tokens == 1 and s.stack.in_paper and s.cell.text is None]
+    if not single:
+        raise ValueError("cells must have some with tokens = 1; sweep with --tokens 1 first.")
+    parts = []
+    for s in single:
+        energy = s["hidden_energy"][:, -1].astype(float) / float(predict(s.stack)["hidden_energy"][-1])
+        shares = [share(energy > 1 + epsilon) for epsilon in _EPSILON]
+        values = {
+            "epsilon": _EPSILON,
+            "share": [of for of, _ in shares],
+            "low": [low for _, (low, _) in shares],
+            "high": [high for _, (_, high) in shares],
+            "predicted": excess_probability(s.stack, _EPSILON),
+            "example": gaussian_tail_bound(s.stack.width, _EPSILON),
+        }
+        parts.append(pd.DataFrame(values).assign(draws=s.draws, **cell_fields(s)))
+    return pd.concat(parts, ignore_index=True)

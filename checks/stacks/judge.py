@@ -1,0 +1,50 @@
+"""Every verdict that a set of samples can give."""
+
+from collections.abc import Sequence
+
+from checks.comparison import prediction_of
+from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
+from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
+from checks.stacks.profiles import post_profile, pre_profile
+from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
+from checks.stacks.proof_chain import chain_kept
+from checks.stacks.relaxations import relaxation_rows
+from checks.stacks.theorem1 import bound_kept
+from checks.verdict import Verdict
+from simulate import Samples
+from theory import Stack
+from theory.stack import PAPER
+
+MINIMUM_DRAWS = 32
+"""Cells with fewer draws give no verdicts: errors estimated from fewer make intervals of exponents too narrow."""
+
+
+def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
+    """Verdicts in the order of the claims.
+
+    The claims are about Gaussian inputs and the paper's two placements, and what of Theorem 1 survives a relaxation is
+    judged by exponents alone; other cells are left to the comparison with theory, and so are cells of fewer than
+    `MINIMUM_DRAWS` draws. A claim for which the cells hold no fitting grid (an exponent needs three widths or depths)
+    gives no row.
+    """
+    enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
+    judged = [s for s in enough if s.stack.in_paper]
+    relaxed = [s for s in enough if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
+    unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
+    return [
+        *lemma1(judged),
+        *lemma2_post(judged),
+        *lemma2_pre(judged),
+        *lemma2_attention(judged),
+        # About functions and laws, not networks, and sampled on the spot; of no use beside a text.
+        *([*lemma3(), *lemma4(), *definition1(), *lemma5()] if judged else []),
+        *largest_entries(judged),
+        *bound_kept(judged),
+        *chain_kept(judged),
+        *width_exponent(judged),
+        *depth_exponent(unit_output),
+        *post_profile(unit_output),
+        *pre_profile(unit_output),
+        *looseness_exponent(unit_output),
+        *relaxation_rows(relaxed),
+    ]

@@ -1,0 +1,205 @@
+"""Lemmas 1, 2 and 3 held against samples."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from checks.comparison import in_large_width, prediction_of
+from checks.fits import power_law
+from checks.statistics import (
+    MARGIN,
+    Agreement,
+    Estimate,
+    agreement,
+    agreement_word,
+    chance_limit,
+    estimate,
+    pooled,
+)
+from checks.verdict import Verdict, Word, interval_of, names, setting
+from simulate import Samples, jacobian_norms
+from theory.paper.layer_norm import uncentred_ratio_mean
+
+# Lemma 3 is an inequality about a function, not about a network: these tokens are sampled on the spot.
+_OFFSETS = (1.0, 10.0, 100.0)
+_JACOBIAN_WIDTH = 64
+_JACOBIAN_DRAWS = 64
+
+
+def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
+    """Half of the pre-activations' energy passes a ReLU; here their variance is 1, after LayerNorm."""
+    return _one_number(cells, "L1", "all layers", "ffn_hidden_energy", 0.5, "E||ReLU(x W1)||^2 / d with s = 1")
+
+
+def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
+    """Post-LN: 3d/2 before the last LayerNorm of every layer."""
+    post = [s for s in cells if s.stack.placement == "post"]
+    return _one_number(post, "L2a", "Post-LN, all layers", "hidden_energy", 1.5, "E||x5_l||^2 / d")
+
+
+def _one_number(
+    cells: Sequence[Samples], claim: str, part: str, quantity: str, value: float, note: str
+) -> list[Verdict]:
+    """A claim that a quantity is one number in every layer: pooled over cells, and no single layer may differ."""
+    if not cells:
+        return []
+    layers = [agreement(estimate(s[quantity]), value) for s in cells]
+    different = sum(int((a == "differs").sum()) for a in layers)
+    # A draw's variance falls like 1/d, so this is close to the best weight and does not look at the draws.
+    mean = pooled(
+        [estimate(s[quantity].astype(float).mean(1)) for s in cells], [s.draws * s.stack.width for s in cells]
+    )
+    predicted = float(np.mean([np.mean(prediction_of(s)[quantity]) for s in cells]))
+    overall = agreement_word(mean, value)
+    return [
+        Verdict(
+            claim=claim,
+            part=part,
+            verdict="fails" if different or overall == "differs" else "holds" if overall == "agrees" else "undecided",
+            claimed=f"{value:g}",
+            predicted=predicted,
+            measured=float(mean.mean),
+            interval=interval_of(mean),
+            # exact at every width: the stream that enters W1 has norm sqrt(d) in both placements
+            agreement=agreement_word(mean, predicted),
+            setting=setting(cells),
+            cells=names(cells),
+            note=f"{note}, pooled over {len(cells)} cells; {different} of {sum(a.size for a in layers)} layers differ",
+        )
+    ]
+
+
+def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
+    """Pre-LN: the band, with both readings of its index: l layers passed, or l − 1 (x_l the input of layer l)."""
+    pre = [s for s in cells if s.stack.placement == "pre"]
+    if not pre:
+        return []
+    energies = [estimate(s["hidden_energy"]) for s in pre]
+    bands = [(1 + layer / 2, 1 + 3 * layer / 2) for layer in (np.arange(1, s.stack.depth + 1) for s in pre)]
+    outside, word = _band(energies, bands, "holds with a correction")
+    # As printed x_l enters layer l, so x_1 is the embedding, whose energy is d by assumption.
+    broken = max(
+        _leading(np.append(1.0, e.mean + chance_limit(e.sem, e.draws))[:-1] < band[0])
+        for e, band in zip(energies, bands, strict=True)
+    )
+    predictions = [prediction_of(s)["hidden_energy"] for s in pre]
+    predicted_broken = max(
+        _leading(np.append(1.0, p)[:-1] < band[0]) for p, band in zip(predictions, bands, strict=True)
+    )
+    deepest = max(range(len(pre)), key=lambda i: (in_large_width(pre[i].stack), pre[i].stack.depth, pre[i].stack.width))
+    depth, energy = pre[deepest].stack.depth, energies[deepest]
+    last = Estimate(energy.mean[-1], energy.sem[-1], energy.draws)
+    predicted_last = float(predictions[deepest][-1])
+    return [
+        Verdict(
+            claim="L2b",
+            part="Pre-LN, all layers",
+            verdict=word,
+            claimed=f"{1 + depth / 2:g} to {1 + 3 * depth / 2:g} at l = {depth}",
+            predicted=predicted_last,
+            measured=float(last.mean),
+            interval=interval_of(last),
+            agreement=_judged(pre[deepest], last, predicted_last),
+            setting=setting(pre),
+            cells=names(pre),
+            note=f"E||x||^2 / d after {depth} layers at d = {pre[deepest].stack.width}. With l counting layers passed, "
+            f"{outside} layers are outside the band; with x_l the input of layer l, as printed, the lower bound fails "
+            f"for l = 1 to {broken} (predicted: to {predicted_broken})",
+        )
+    ]
+
+
+def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
+    """Post-LN: uniform attention adds between nothing and d."""
+    post = [s for s in cells if s.stack.placement == "post"]
+    if not post:
+        return []
+    energies = [estimate(s["attention_energy"]) for s in post]
+    outside, word = _band(energies, [(1.0, 2.0)] * len(post), "holds")
+    # The layer with the largest prediction: picking the largest measurement would pick its error too.
+    predictions = [prediction_of(s)["attention_energy"] for s in post]
+    top = max(range(len(post)), key=lambda i: (in_large_width(post[i].stack), float(predictions[i].max())))
+    layer = int(predictions[top].argmax())
+    energy = Estimate(energies[top].mean[layer], energies[top].sem[layer], energies[top].draws)
+    predicted = float(predictions[top][layer])
+    return [
+        Verdict(
+            claim="L2c",
+            part="Post-LN, all layers",
+            verdict=word,
+            claimed="1 to 2",
+            predicted=predicted,
+            measured=float(energy.mean),
+            interval=interval_of(energy),
+            agreement=_judged(post[top], energy, predicted),
+            setting=setting(post),
+            cells=names(post),
+            note=f"E||x2_l||^2 / d where it is predicted largest, at d = {post[top].stack.width}, l = {layer + 1}; "
+            f"over all cells {outside} layers are outside the band",
+        )
+    ]
+
+
+def _judged(samples: Samples, measured: Estimate, predicted: float) -> Agreement:
+    return agreement_word(measured, predicted) if in_large_width(samples.stack) else "beyond"
+
+
+def _band(energies: Sequence[Estimate], bands: Sequence[tuple[Any, Any]], kept: Word) -> tuple[int, Word]:
+    """How many layers lie outside their band, and what that makes of the claim.
+
+    `fails` if any lies outside by more than chance; `kept` if every layer that was measured to the margin (95%
+    interval within 3%) lies inside the band widened by it; `undecided` if some does not, or none was measured so well.
+    """
+    outside, unclear, measured = 0, 0, 0
+    for e, (low, high) in zip(energies, bands, strict=True):
+        reach = chance_limit(e.sem, e.draws)
+        outside += int(((e.mean + reach < low) | (e.mean - reach > high)).sum())
+        precise = e.interval()[1] - e.mean <= MARGIN * e.mean
+        inside = (e.mean >= low * (1 - MARGIN)) & (e.mean <= high * (1 + MARGIN))
+        measured += int(precise.sum())
+        unclear += int((precise & ~inside).sum())
+    return outside, "fails" if outside else "undecided" if unclear or not measured else kept
+
+
+def _leading(values: NDArray[np.bool_]) -> int:
+    """How many entries are true before the first that is not."""
+    return int(np.cumprod(values).sum())
+
+
+def lemma3() -> list[Verdict]:
+    """Lemma 3 in both forms, on tokens a·1 + N(0, I): the printed one is off by ‖x‖/‖y‖, which has no bound."""
+    norms = [jacobian_norms(width=_JACOBIAN_WIDTH, offset=a, draws=_JACOBIAN_DRAWS, seed=0) for a in _OFFSETS]
+    ratios = [estimate(n.exact / n.uncentred) for n in norms]
+    growth = power_law(_OFFSETS[1:], [r.mean for r in ratios[1:]], [r.sem for r in ratios[1:]])
+    worst = max(float(np.abs(n.exact / n.centred - 1).max()) for n in norms)
+    centred = estimate(np.concatenate([n.exact / n.centred for n in norms]))
+    predicted = uncentred_ratio_mean(_JACOBIAN_WIDTH, _OFFSETS[-1])
+    tokens = f"x = a 1 + N(0, I_d), d = {_JACOBIAN_WIDTH}, a = 1, 10, 100, {_JACOBIAN_DRAWS} draws each"
+    return [
+        Verdict(
+            claim="L3",
+            part="as printed, with ||x||",
+            verdict="fails" if growth.interval()[0] > 0.5 else "undecided",
+            claimed="bounded",
+            predicted=predicted,
+            measured=float(ratios[-1].mean),
+            interval=interval_of(ratios[-1]),
+            agreement=agreement_word(ratios[-1], predicted),
+            setting=tokens,
+            note=f"||J_LN(x)||_2 over sqrt(d)/||x|| at a = 100; it grows like a^{growth.exponent:.3f}, without bound",
+        ),
+        Verdict(
+            claim="L3",
+            part="corrected, with y = x - mean(x)",
+            verdict="holds with a correction" if worst < 1e-9 else "fails",
+            claimed="1",
+            predicted=1.0,
+            measured=float(centred.mean),
+            interval=(1.0 - worst, 1.0 + worst),
+            agreement="agrees" if worst < 1e-9 else "differs",
+            setting=tokens,
+            note=f"||J_LN(x)||_2 over sqrt(d)/||y||, an equality; largest deviation of any draw {worst:.1e} (interval)",
+        ),
+    ]

@@ -1,0 +1,136 @@
+"""The steps of the proof held against samples: Lemmas 4 and 5, Definition 1's example, and E1."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+from checks.statistics import FALSE_ALARM, MARGIN, exceeds, scalar_agreement, share
+from checks.verdict import Verdict, Word, names, setting
+from simulate import Samples
+from theory.mean_field.concentration import gaussian_excess_probability, gaussian_tail_bound
+from theory.paper.low_tail import counterexample
+from theory.paper.theorem1 import entry_failure_value
+
+_SIZE = 64
+_DRAWS = 20_000
+_EPSILON = (0.1, 0.3, 0.5)
+
+
+def lemma4() -> list[Verdict]:
+    """Eigenvalues of I − aᵀa for random unit rows."""
+    rows = np.random.default_rng(0).normal(size=(64, _SIZE))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    found = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
+    worst = float(np.abs(found - np.array([0.0] + [1.0] * (_SIZE - 1))).max())
+    return [
+        Verdict(
+            claim="L4",
+            part="eigenvalues 0 once and 1",
+            verdict="holds" if worst < 1e-12 else "fails",
+            claimed="0",
+            predicted=0.0,
+            measured=worst,
+            interval=(0.0, worst),
+            agreement="agrees" if worst < 1e-12 else "differs",
+            setting=f"d = {_SIZE}, 64 random rows a",
+            note="largest distance of an eigenvalue of any row from the claimed one; its range is the interval",
+        )
+    ]
+
+
+def lemma5() -> list[Verdict]:
+    """The low-tail step of Theorem 1 on a law that is (ε, δ)-bounded at the paper's pair, as used and corrected."""
+    law = counterexample(0.1, 0.125)
+    low = law.sample(_DRAWS, seed=0) <= 0.1
+    proportion, interval = share(low)
+    predicted = float(law.actual)
+    where = f"Y = EY/20 with probability 7/8 and {float(law.values[1]):.4g} EY otherwise, {_DRAWS} draws"
+    rows = []
+    cases: tuple[tuple[str, float, Word], ...] = (
+        ("in Theorem 1, Y <= B with probability 1 - delta", float(law.stated), "holds"),
+        ("corrected, with E[(Y - B)+] in the numerator", float(law.corrected), "holds with a correction"),
+    )
+    for part, limit, kept in cases:
+        word: Word = "fails" if exceeds(low, limit) else kept
+        rows.append(
+            Verdict(
+                claim="L5",
+                part=part,
+                verdict=word,
+                claimed=f"at most {limit:.4g}",
+                predicted=predicted,
+                measured=proportion,
+                interval=interval,
+                agreement=scalar_agreement(proportion, predicted, float(stats.sem(low)), MARGIN * predicted),
+                setting=where,
+                note="P[Y <= EY/10] of a law that is (0.1, 0.125)-bounded, the pair of section 3.4",
+            )
+        )
+    return rows
+
+
+def definition1() -> list[Verdict]:
+    """The chi-square example of Definition 1: its exact tail and samples below exp(−d ε²/8)."""
+    rng, rows = np.random.default_rng(0), []
+    for d in (64, 512):
+        energy = rng.chisquare(d, _DRAWS) / d
+        for epsilon in _EPSILON:
+            rows.append((d, epsilon, energy > 1 + epsilon))
+    limits = [float(gaussian_tail_bound(d, e)) for d, e, _ in rows]
+    exact = [float(gaussian_excess_probability(d, e)) for d, e, _ in rows]
+    above = sum(exceeds(events, limit) for (*_, events), limit in zip(rows, limits, strict=True))
+    apart = [
+        stats.binomtest(int(events.sum()), events.size, p).pvalue < FALSE_ALARM
+        for (*_, events), p in zip(rows, exact, strict=True)
+    ]
+    proportion, interval = share(rows[0][2])
+    return [
+        Verdict(
+            claim="D1",
+            part="the chi-square example",
+            verdict="fails" if above else "holds, loose",
+            claimed=f"at most {limits[0]:.4g} at d = 64, eps = 0.1",
+            predicted=exact[0],
+            measured=proportion,
+            interval=interval,
+            agreement="differs" if any(apart) else "agrees",
+            setting=f"d = 64, 512; eps = 0.1, 0.3, 0.5; {_DRAWS} draws each",
+            loose=None if above else limits[0] / exact[0],
+            note=f"P[||X||^2 > (1 + eps) d]; of {len(rows)} pairs {above} exceed the bound, and at d = 512, eps = 0.1 "
+            f"the exact chi-square tail is below it by x{limits[3] / exact[3]:.3g}",
+        )
+    ]
+
+
+def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
+    """E1 in the first layer, where tokens have hardly aligned: how often some hidden unit exceeds √(2 ln(100 d)).
+
+    Theory is for n independent positions.
+    """
+    cells = [s for s in cells if "ffn_hidden_max_sq" in s]
+    if not cells:
+        return []
+    over = [s["ffn_hidden_max_sq"][:, 0].astype(float) > 2 * np.log(100 * s.stack.width) for s in cells]
+    events, draws = np.concatenate(over), np.array([o.size for o in over])
+    proportion, interval = share(events)
+    failures = [entry_failure_value(s.stack.width, s.stack.tokens * s.stack.width) for s in cells]
+    predicted = float(np.average(failures, weights=draws))
+    allowed = float(np.average([0.01 * s.stack.tokens for s in cells], weights=draws))
+    apart = stats.binomtest(int(events.sum()), events.size, predicted).pvalue < FALSE_ALARM
+    return [
+        Verdict(
+            claim="E1",
+            part="first layer, n positions at once",
+            verdict="fails" if exceeds(events, allowed) else "holds" if interval[1] <= allowed else "undecided",
+            claimed=f"at most {allowed:.4g}, 0.01 a position",
+            predicted=predicted,
+            measured=proportion,
+            interval=interval,
+            agreement="differs" if apart else "agrees",
+            setting=setting(cells),
+            cells=names(cells),
+            note="share of draws with a hidden unit above its threshold in the first layer; the proof has 0.01 for one "
+            "position, and averages the gradients of n",
+        )
+    ]

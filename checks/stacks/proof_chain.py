@@ -1,0 +1,108 @@
+"""The chain of Theorem 1's proof, s0 ≤ ... ≤ s6, held against every draw, and as a table for its figure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import stats
+
+from checks.comparison import cell_fields
+from checks.series import longest_series
+from checks.statistics import exceeds, share
+from checks.verdict import Verdict, Word, grouped, names, setting
+from simulate import Samples
+from theory import predict
+from theory.paper.proof_chain import STEPS, chain
+from theory.paper.theorem1 import HEAD_FAILURE
+from theory.stack import TITLES
+
+# What a step may fall short of the one before it by rounding in float32.
+ROUNDING = 1e-5
+
+RECORDED = {"chain_positions_sq", "chain_jacobian_sq", "loss_through_norm_sq"}
+
+
+def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
+    """The chain s0 ≤ ... ≤ s6 of every draw, by placement: sure steps, and the two that may fail.
+
+    The proof allows the latter 0.01 a position for E1, and δ + ε/(0.9 + ε) more, whatever these are: a share below 0.01
+    is kept for certain, a larger one is refuted only when most draws have it. Where ‖W_emb‖₂ is not known for each
+    draw, the last step is sure but for `HEAD_FAILURE`.
+    """
+    rows = []
+    for placement, group in grouped([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
+        steps = np.concatenate([chain(s.stack, s, s.get("head_norm")) for s in group], axis=1)
+        short = steps[1:] < steps[:-1] * (1 - ROUNDING)
+        for sure, part in ((True, "sure steps"), (False, "steps that may fail")):
+            which = [step.sure == sure for step in STEPS]
+            broken = np.asarray(short[which].any(0))
+            proportion, interval = share(broken)
+            allowed = HEAD_FAILURE if sure else 0.01
+            rows.append(
+                Verdict(
+                    claim="T1",
+                    part=f"{TITLES[placement]}, the proof's chain, {part}",
+                    verdict=_sure_word(broken) if sure else _probable_word(broken, interval[1], allowed),
+                    claimed=f"at most {allowed:g}",
+                    predicted=0.0,
+                    measured=proportion,
+                    interval=interval,
+                    agreement="beyond" if broken.any() else "agrees",
+                    setting=setting(group),
+                    cells=names(group),
+                    note=f"share of {steps.shape[1]} draws in which some such step of s0 <= ... <= s6 is not kept; the "
+                    "product of the six factors is bound over norm in every draw",
+                )
+            )
+    return rows
+
+
+def _sure_word(broken: NDArray[np.bool_]) -> Word:
+    return "fails" if exceeds(broken, HEAD_FAILURE) else "undecided" if broken.any() else "holds"
+
+
+def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> Word:
+    return "holds" if upper <= allowed else "fails" if exceeds(broken, 0.5) else "undecided"
+
+
+def factor_exponents(cells: Sequence[Samples]) -> list[float]:
+    """The exponent in d of each of the chain's six factors, by a least-squares line through their logarithms.
+
+    Args:
+        cells: of one placement, with different widths, that recorded the chain.
+    """
+    steps = [np.sqrt(np.mean(chain(s.stack, s, s.get("head_norm")) ** 2, axis=1)) for s in cells]
+    factors = np.array([s[1:] / s[:-1] for s in steps])
+    widths = np.log([s.stack.width for s in cells])
+    return [float(stats.linregress(widths, np.log(factor)).slope) for factor in factors.T]
+
+
+def chain_table(cells: Sequence[Samples]) -> pd.DataFrame:
+    """The steps of cells that differ from one another in width, depth or tokens alone, and the ends of each series.
+
+    Returns:
+        One row per cell and step k = 0..6: its fields, step, and the root mean squares over draws `measured` and
+        `predicted`.
+
+    Raises:
+        ValueError: no cell has the quantities of the chain.
+    """
+    judged = [s for s in cells if s.cell.text is None and s.stack.in_paper and RECORDED <= set(s)]
+    if not judged:
+        raise ValueError("cells must have recorded the chain of Theorem 1's proof, which older runs have not.")
+    about = pd.DataFrame([cell_fields(s) | {"draws": s.draws, "cell": k} for k, s in enumerate(judged)])
+    chosen: list[int] = []
+    for against in ("width", "depth", "tokens"):
+        try:
+            series = longest_series(about, against)
+        except ValueError:
+            continue
+        ends = series.groupby("placement")["cell"].agg(["first", "last"])
+        chosen += [int(cell) for cell in ends.to_numpy().ravel()]
+    parts = []
+    for s in [judged[k] for k in dict.fromkeys(chosen or [0])]:
+        steps = np.sqrt(np.mean(chain(s.stack, s, s.get("head_norm")) ** 2, axis=1))
+        values = {"step": range(len(steps)), "measured": steps, "predicted": chain(s.stack, predict(s.stack))}
+        parts.append(pd.DataFrame(values).assign(**cell_fields(s)))
+    return pd.concat(parts, ignore_index=True)

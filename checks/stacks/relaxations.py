@@ -1,0 +1,219 @@
+"""What each relaxation of the paper's setting does to the last layer's gradient, its exponents, and the layers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from checks.comparison import prediction_of
+from checks.fits import PowerLaw
+from checks.series import Against, exponent_series
+from checks.stacks.exponents import exponent_agreement
+from checks.stacks.profiles import post_profile, pre_profile
+from checks.stacks.theorem1 import Array, LastLayer, last_layers
+from checks.statistics import CHANCE, estimate
+from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
+from simulate import Samples
+from theory import Stack, predict
+from theory.mean_field.inputs import is_exchangeable
+from theory.stack import TITLES
+
+RELAXATIONS: dict[str, Mapping[str, Any]] = {
+    "four times as many units": {"ffn_ratio": 4.0},
+    "GELU": {"activation": "gelu"},
+    "SiLU": {"activation": "silu"},
+    "tanh": {"activation": "tanh"},
+    "leaky ReLU": {"activation": "leaky_relu"},
+    "no nonlinearity": {"activation": "identity"},
+    "gated units (SwiGLU)": {"ffn": "gated", "activation": "silu"},
+    "He initialization": {"initialization": "he"},
+    "PyTorch initialization": {"initialization": "pytorch"},
+    "random W^O": {"output_projection": "random"},
+    "RMSNorm": {"normalization": "rms"},
+    "no norm": {"normalization": "none"},
+    "norm with epsilon 0.1": {"norm_epsilon": 0.1},
+    "dropout 0.1": {"dropout": 0.1},
+    "attention dropout 0.1": {"attention_dropout": 0.1},
+    "causal mask": {"mask": "causal"},
+    "inputs correlated by 0.5": {"input_correlation": 0.5},
+    "sinusoidal positions": {"positions": "sinusoidal"},
+    "learned positions": {"positions": "learned"},
+    "tied embeddings": {"embeddings": "tied"},
+    "Zipf labels": {"labels": "zipf"},
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+    "loss on the last token": {"loss_on": "last"},
+    "batch of 4 sequences": {"sequences": 4},
+    "as Vaswani et al. (2017)": {
+        "ffn_ratio": 4.0, "output_projection": "random", "positions": "sinusoidal", "dropout": 0.1,
+        "label_smoothing": 0.1,
+    },
+    "as GPT-2": {
+        "ffn_ratio": 4.0, "activation": "gelu", "output_projection": "random", "positions": "learned",
+        "mask": "causal",
+    },
+    "as LLaMA": {
+        "ffn_ratio": 2.5, "ffn": "gated", "activation": "silu", "output_projection": "random", "mask": "causal",
+        "normalization": "rms",
+    },
+    "as torch.nn": {
+        "ffn_ratio": 4.0, "output_projection": "random", "initialization": "pytorch", "dropout": 0.1,
+        "norm_epsilon": 1e-5,
+    },
+}  # fmt: skip
+"""Assumptions switched off one at a time, and then together as well-known architectures do, queries and keys aside."""
+
+UNRELAXED = "nothing"
+"""The name of a base setting as it is."""
+
+_LETTER = {"width": "d", "depth": "L"}
+# A local exponent at great depth; arrays of tokens take longer than pairs.
+_DEEP = {True: 1000, False: 256}
+_DEEP_PATTERNS = 256
+
+
+def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
+    """How a stack leaves a base setting, the paper's if None, in words."""
+    before = {} if base is None else base.relaxed
+    changed = {name: value for name, value in stack.relaxed.items() if before.get(name) != value}
+    changed |= {name: getattr(stack, name) for name in before if name not in stack.relaxed}
+    for name, fields in RELAXATIONS.items():
+        if changed == fields:
+            return name
+    return ", ".join(f"{name} = {value}" for name, value in changed.items()) or UNRELAXED
+
+
+def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
+    """One row per placement and relaxation, measured (mean, sem) beside predicted.
+
+    Args:
+        cells: of the grids of `gradbounds relax`.
+        base: the network, of either placement, that is relaxed.
+
+    Returns:
+        Columns placement, relaxation, and for each of effect (‖∂L/∂W2‖ of the last layer over the base's), profile (of
+        the first layer over the last), the exponents width and depth, and the last layer's correlation (of tokens) and
+        entropy (of attention): NAME, NAME_sem, NAME_predicted; NaN where there is no such series or quantity.
+    """
+    rows: dict[tuple[str, str], dict[str, float]] = {}
+    at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]
+    plain = {s.stack.placement: s for s in at_base if s.stack.relaxed == base.relaxed}
+    for s in at_base:
+        row = rows.setdefault((s.stack.placement, relaxation_name(s.stack, base)), {})
+        first, last = _norm(s, 0), _norm(s, -1)
+        row |= _ratio("profile", first, last)
+        row |= _last(s, "correlation", "token_correlation", over="hidden_energy")
+        row |= _last(s, "entropy", "attention_entropy")
+        if s.stack.placement in plain:
+            row |= _ratio("effect", last, _norm(plain[s.stack.placement], -1))
+    for against in ("width", "depth"):
+        for series in exponent_series(cells, against):
+            stack = series[0].stack
+            _, _, fit, predicted = _exponents(series, against)
+            row = rows.setdefault((stack.placement, relaxation_name(stack, base)), {})
+            row |= {against: fit.exponent, f"{against}_sem": fit.sem, f"{against}_predicted": predicted}
+    columns = ["effect", "profile", "width", "depth", "correlation", "entropy"]
+    wanted = [name + end for name in columns for end in ("", "_sem", "_predicted")]
+    ordered = sorted(rows, key=lambda key: (list(TITLES).index(key[0]), _place(key[1])))
+    frame = pd.DataFrame([{"placement": p, "relaxation": r} | rows[p, r] for p, r in ordered])
+    return frame.reindex(columns=["placement", "relaxation", *wanted])
+
+
+def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
+    """What becomes of T1, F1 and F2 under every relaxation: exponents in d and L of the last layer, and the layers.
+
+    In L the claim is about the limit, which the recursion gives; a conclusion survives where the limit is the paper's
+    and samples agree with the recursion over their range.
+    """
+    rows = []
+    for against in ("width", "depth"):
+        for series in exponent_series(cells, against):
+            stack = series[0].stack
+            x, last, fit, predicted = _exponents(series, against)
+            agreement = exponent_agreement(fit, predicted, x, stack)
+            if against == "width":
+                claim = last.exponent(x, x * np.sqrt(np.log(x))).exponent
+                word: Word = "holds" if claim - fit.exponent > CHANCE * fit.sem else "undecided"
+                claimed, note = (
+                    f"at most {claim:.3f}",
+                    "the norm grows like sqrt(d) at fixed V",
+                )
+                if abs(predicted - 0.5) > EXPONENT_MARGIN:
+                    note = "the norm grows faster than sqrt(d) over these widths, while the softmax grows sure of words"
+            else:
+                limit, claim = _limit(series[-1].stack), {"post": 0.0, "pre": -0.5}[stack.placement]
+                claimed, note = f"{claim:g} as L grows", f"the recursion's local exponent at great depth is {limit:.3f}"
+                right = abs(limit - claim) <= EXPONENT_MARGIN
+                word = "fails" if not right else "holds" if agreement == "agrees" else "undecided"
+            rows.append(
+                Verdict(
+                    claim="T1",
+                    part=f"{TITLES[stack.placement]}, exponent in {_LETTER[against]}: {relaxation_name(stack)}",
+                    verdict=word,
+                    claimed=claimed,
+                    predicted=predicted,
+                    measured=fit.exponent,
+                    interval=fit.interval(),
+                    agreement=agreement,
+                    setting=setting(series),
+                    cells=names(series),
+                    relaxed=relaxation_name(stack),
+                    note=note,
+                )
+            )
+    for name, group in grouped(cells, lambda s: relaxation_name(s.stack)):
+        for v in (*post_profile(group), *pre_profile(group)):
+            rows.append(replace(v, part=f"{v.part}: {name}", relaxed=name))
+    return sorted(rows, key=lambda v: _place(v.relaxed))
+
+
+def _place(name: str) -> int:
+    """The paper's setting first, then the relaxations in their order, then all others."""
+    order = [UNRELAXED, *RELAXATIONS]
+    return order.index(name) if name in order else len(order)
+
+
+def _norm(samples: Samples, layer: int) -> tuple[float, float, float]:
+    """Root mean square of ‖∂L/∂W2‖ in a layer, its relative standard error, and its prediction."""
+    norm = estimate(samples["grad_sq_W2"][:, layer].astype(float)).root()
+    return float(norm.mean), float(norm.sem / norm.mean), float(np.sqrt(prediction_of(samples)["grad_sq_W2"][layer]))
+
+
+def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, float, float]) -> dict[str, float]:
+    """A ratio of norms as three columns; that of a norm to itself has no error."""
+    value, error = over[0] / under[0], 0.0 if over == under else float(np.hypot(over[1], under[1]))
+    return {name: value, f"{name}_sem": value * error, f"{name}_predicted": over[2] / under[2]}
+
+
+def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[str, float]:
+    """A quantity of the last layer, over another one's mean; nothing where the network has none."""
+    if name not in samples:
+        return {}
+    prediction, found = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
+    scale = float(samples[over][:, -1].mean()) if over else 1.0
+    predicted = (
+        float(prediction[name][-1]) / (float(prediction[over][-1]) if over else 1.0) if name in prediction else np.nan
+    )
+    return {
+        column: float(found.mean) / scale,
+        f"{column}_sem": float(found.sem) / scale,
+        f"{column}_predicted": predicted,
+    }
+
+
+def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, LastLayer, PowerLaw, float]:
+    """Where a series was sampled, its last layers, and the exponent measured and predicted."""
+    x = np.array([float(getattr(s.stack, against)) for s in series])
+    last = last_layers(series)
+    return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
+
+
+def _limit(stack: Stack) -> float:
+    """The local exponent in L of the predicted root mean square, over the last factor of two."""
+    deep = _DEEP[is_exchangeable(stack)]
+    ends = [
+        float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
+        for depth in (deep // 2, deep)
+    ]
+    return 0.5 * float(np.log2(ends[1] / ends[0]))

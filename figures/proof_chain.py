@@ -1,0 +1,49 @@
+"""Where Theorem 1's bound loses its factor: the steps of its proof as bars on a log scale."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.style import legend_below, panels, style
+from theory.paper.proof_chain import STEPS
+from theory.stack import TITLES
+
+# Light to dark and hatched in turn, so that neighbours stay apart in grey.
+_COLORS = ("#9ecae1", "#d55e00", "#f0c27b", "#0072b2", "#bdbdbd", "#3b3b3b")
+
+
+def slack(table: pd.DataFrame) -> Figure:
+    """A stacked bar per network from s0, the measured norm, to s6, the bound; one segment per step.
+
+    Segments are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.
+
+    Args:
+        table: `checks.stacks.proof_chain.chain_table`.
+    """
+    placements = [p for p in TITLES if p in set(table["placement"])]
+    with style():
+        figure, axes = panels(len(placements))
+        figure.set_size_inches(4.2 * len(placements), 4.4)
+        for axis, placement in zip(axes, placements, strict=True):
+            here = table[table["placement"] == placement]
+            bars = list(here.groupby(["tokens", "depth", "width"], sort=False))
+            for position, (_, rows) in enumerate(bars):
+                steps = rows.sort_values("step")["measured"].to_numpy()
+                for k, step in enumerate(STEPS):
+                    axis.bar(
+                        position, steps[k + 1] - steps[k], bottom=steps[k], width=0.7, color=_COLORS[k],
+                        edgecolor="black", linewidth=0.5, label=step.name if position == 0 else None,
+                    )  # fmt: skip
+                axis.plot([position - 0.42, position + 0.42], [steps[0]] * 2, color="black", linewidth=2)
+                axis.annotate(
+                    f"×{steps[-1] / steps[0]:,.0f}", (position, steps[-1]), ha="center", va="bottom", fontsize=7,
+                    xytext=(0, 2), textcoords="offset points",
+                )  # fmt: skip
+            names = [f"$d = {width}$\n$L = {depth}$\n$n = {tokens}$" for (tokens, depth, width), _ in bars]
+            axis.set(yscale="log", title=TITLES[placement])
+            axis.set_xticks(range(len(bars)), names, fontsize=7)
+            axis.grid(axis="x", visible=False)
+        # Room for the numbers above the bars.
+        axes[0].set_ylim(table["measured"].min() / 3, table["measured"].max() * 4)
+        axes[0].set_ylabel("from the norm (black line) to the bound")
+        legend_below(figure, title="step of the proof, from the bottom up: what is replaced")
+    return figure

@@ -1,0 +1,92 @@
+"""Spectra at initialization: densities on a logarithmic scale, and the largest eigenvalue against depth and width."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+from figures.style import looks, style, value_ticks
+from theory.stack import title
+
+_NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
+
+
+def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFrame | None = None) -> Figure:
+    """Densities of the largest models, with bands over probes and seeds, and largest eigenvalues of all.
+
+    Args:
+        densities: `checks.models.spectra.densities`.
+        found: `checks.models.spectra.summaries`.
+        predicted: `checks.models.gauss_newton.predictions`, if there are some.
+    """
+    largest = densities[densities["width"] == densities["width"].max()]
+    largest = largest[largest["depth"] == largest["depth"].max()]
+    whole = found[(found["block"] == "all") & found["largest"].notna()]
+    # One size has no scaling to show: then the seeds are shown.
+    varied = [against for against in ("depth", "width") if whole[against].nunique() > 1]
+    with style():
+        figure = Figure(figsize=(4.6 * (2 + max(1, len(varied))), 3.6), layout="constrained", dpi=160)
+        axes = figure.subplots(1, 2 + max(1, len(varied)))
+        for axis, matrix in zip(axes, _NAMES, strict=False):
+            _density(axis, largest[largest["matrix"] == matrix], _NAMES[matrix])
+        for axis, against in zip(axes[2:], varied, strict=False):
+            _largest(axis, whole, against, predicted)
+        if not varied:
+            _seeds(axes[2], whole)
+    return figure
+
+
+def _seeds(axis: Axes, found: pd.DataFrame) -> None:
+    names: list[str] = []
+    for (placement, matrix), look in zip(found.groupby(["placement", "matrix"]).groups, looks(), strict=False):
+        rows = found[(found["placement"] == placement) & (found["matrix"] == matrix)]
+        axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
+        names.append(f"{title(placement)},\n{_NAMES[str(matrix)]}")
+    axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
+    axis.set_xticks(range(len(names)), names, fontsize=7)
+
+
+def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
+    for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
+        floor = rows["one"].min()
+        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor), color=look["color"], linestyle=look["linestyle"],
+                  label=title(placement))  # fmt: skip
+        axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=floor), rows["high"].clip(lower=floor),
+                          color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
+    size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
+    axis.set(
+        yscale="log",
+        ylim=(table["one"].min(), 3 * table["high"].max()),
+        xlabel="eigenvalue",
+        ylabel="density",
+        title=name + size,
+    )
+    axis.legend(title="mean; band: probes and seeds", title_fontsize=8)
+
+
+def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
+    """Geometric means over seeds against one size: the depth at the largest width, the width at the least depth."""
+    other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
+    at = found[other].max() if other == "width" else found[other].min()
+    look = looks()
+    for (placement, matrix), rows in found[found[other] == at].groupby(["placement", "matrix"]):
+        grouped, own = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
+        # Seeds differ by factors.
+        mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
+        axis.errorbar(
+            mean.index, mean, yerr=[mean - mean / factor, mean * factor - mean], capsize=2,
+            **({"markersize": 4} | own), label=f"{title(placement)}, {_NAMES[str(matrix)]}",
+        )  # fmt: skip
+    if predicted is not None:
+        rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]
+        for number, (_, one) in enumerate(rows.groupby("placement")):
+            label = "theory, Gauss-Newton" if number == 0 else None
+            axis.plot(one[against], one["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
+    sizes = sorted(found[against].unique())
+    axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
+             title=f"at ${letters[other]} = {at}$, geometric mean ± 2 s.e.")  # fmt: skip
+    value_ticks(axis, [float(size) for size in sizes])
+    axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.legend(fontsize=7)

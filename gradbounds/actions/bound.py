@@ -1,0 +1,45 @@
+"""`gradbounds bound`: Theorem 1 for one Stack, in numbers and plain words."""
+
+import math
+
+import sympy as sp
+
+from theory import Stack, predict
+from theory.paper.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
+from theory.stack import SIZES, TITLES
+
+
+def bound_text(stack: Stack) -> str:
+    """The bound with its constants, the prediction, and their ratio."""
+    numbers = bound_value(stack)
+    prediction = predict(stack)
+    norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
+    ratio = float(numbers.value) / norm
+    gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
+    shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
+    return f"""{TITLES[stack.placement]}, {", ".join(f"{name} {getattr(stack, name)}" for name in SIZES[1:])}
+
+Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
+             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
+             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}
+             with t = {numbers.head_margin:.3f}, exceeded with probability at most {numbers.head_failure:g}
+             stated to hold with probability at least {sp.sstr(probability())}
+             ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm
+             before the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that
+Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
+Ratio        {ratio:,.0f}
+
+In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed sigma_e and V
+it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows
+{ratio:,.0f} times as much; at fixed V/d that factor grows like sqrt(d ln(100 d)).
+"""
+
+
+def bound_latex(stack: Stack) -> str:
+    """The bound as a LaTeX formula, and its number."""
+    value = float(bound_value(stack).value)
+    return (
+        r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F \le "
+        + sp.latex(bound(stack.placement))
+        + rf" = {value:.4g} \quad (B = {sp.latex(loss_gradient_bound())})"
+    )

@@ -1,0 +1,36 @@
+"""`gradbounds compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
+
+from pathlib import Path
+
+from checks.comparison import comparison
+from checks.fits import LEAST_POINTS
+from checks.report import agreement_counts
+from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms
+from figures import placements
+from gradbounds.actions.figures import save
+from gradbounds.actions.sweep import sweep_into
+from gradbounds.recipe import Recipe
+from simulate import Run
+from simulate.runs.execution import Execution
+from simulate.runs.sample import check_count
+
+
+def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
+    """Sample the recipe into a folder, print the exponents, and leave `placements.png` and `.svg` in it.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    depths = sorted({stack.depth for stack in recipe.stacks()})
+    if len(depths) < LEAST_POINTS:
+        raise ValueError(f"depth must have at least {LEAST_POINTS} values to give an exponent, got {depths}.")
+    check_count("draws", recipe.draws, 2)  # one draw has no error
+    code = sweep_into(out, recipe, Execution(workers=workers))
+    order = [stack.placement for stack in recipe.stacks()]
+    cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
+    norms = layer_norms(cells)
+    for line in exponent_lines(depth_exponents(norms)):
+        print(line)
+    print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
+    return code

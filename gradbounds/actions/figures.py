@@ -1,0 +1,84 @@
+"""Every figure of a set of samples, saved as SVG and PNG."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from checks.comparison import comparison, prediction_of
+from checks.series import local_exponent_table, longest_series
+from checks.stacks.concentration import excess_table
+from checks.stacks.profiles import layer_draws, profile_cells
+from checks.stacks.proof_chain import chain_table
+from checks.stacks.theorem1 import last_layer_table
+from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
+from gradbounds.actions.runs import judged_samples
+from simulate import Run, Samples
+from simulate.runs.files import write_whole
+
+
+def draw(folder: Path, out: Path) -> int:
+    """Draw every figure that a run can give, and print their files."""
+    for path in draw_figures(judged_samples(Run.open(folder)), out):
+        print(path)
+    return 0
+
+
+def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
+    """Draw what these cells can show; a scaling figure needs two widths or depths.
+
+    Raises:
+        ValueError: the folder cannot be written, or theory has no rule for any of the networks.
+    """
+    cells = [s for s in cells if prediction_of(s)]
+    if not cells:
+        raise ValueError("run must have networks that large-width theory has a rule for, to draw both, and has none.")
+    last, shown = last_layer_table(cells), profile_cells(cells)
+    profiles = comparison(shown)
+    makers: dict[str, Callable[[], Figure]] = {
+        "gradient_against_width": lambda: scaling(longest_series(last, "width"), "width"),
+        "gradient_against_depth": lambda: scaling(longest_series(last, "depth"), "depth"),
+        "local_exponents_in_width": lambda: _local(last, "width"),
+        "local_exponents_in_depth": lambda: _local(last, "depth"),
+        "distribution_of_draws": lambda: distribution(layer_draws(shown)),
+        "gradient_over_layers": lambda: layer_profile(profiles),
+        "concentration_of_norms": lambda: concentration(excess_table(cells)),
+        "slack_of_the_proof": lambda: slack(chain_table(cells)),
+        "hidden_energy": lambda: hidden_energy(profiles),
+    }
+    written: list[Path] = []
+    without = []
+    for name, make in makers.items():
+        try:
+            figure = make()
+        except ValueError as reason:
+            without.append(f"not drawn: {name}: {reason}")
+            continue
+        written += save(figure, folder, name)
+    for line in without:
+        print(line)
+    return written
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    paths = []
+    for suffix in ("svg", "png"):
+        picture = io.BytesIO()
+        with style():
+            # Dates in the metadata would make equal figures differ.
+            figure.savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
+        paths.append(folder / f"{name}.{suffix}")
+        write_whole(paths[-1], picture.getvalue())
+    return paths
+
+
+def _local(last: pd.DataFrame, against: str) -> Figure:
+    series = longest_series(last, against)
+    return local_exponents(local_exponent_table(series, against), against)

@@ -1,0 +1,124 @@
+"""`gradbounds relax`: the paper's assumptions switched off in turn, and what that does to its conclusions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from checks.comparison import comparison
+from checks.fits import LEAST_POINTS
+from checks.report import agreement_counts
+from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
+from figures import path, relaxations
+from gradbounds.actions.figures import save
+from gradbounds.actions.sweep import sweep_into
+from gradbounds.grid import FIELDS, field_values
+from gradbounds.recipe import Recipe
+from simulate import Run
+from simulate.runs.execution import Execution
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from theory import Stack, predict
+from theory.stack import PAPER, SIZES, TITLES
+
+Steps = Mapping[str, Mapping[str, Any]]
+
+
+def relax(
+    out: Path,
+    base: Stack,
+    widths: Sequence[str],
+    depths: Sequence[str],
+    *,
+    along: str = "",
+    values: Sequence[str] = (),
+    draws: int,
+    seed: int,
+    workers: int,
+) -> int:
+    """Sample every relaxation over widths and depths, print a table, and leave it and its figure in the folder.
+
+    With `along`, the steps are the values of that field instead, and the figure is drawn against them.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
+    for name, some in sizes.items():
+        if len(some) < LEAST_POINTS:
+            raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {some}.")
+    check_count("draws", draws, 2)  # one draw has no error
+    steps = _values_of(base, along, values) if along else {UNRELAXED: {}, **RELAXATIONS}
+    grids, left_out = relaxation_grids(base, sizes, steps)
+    for line in left_out:
+        print(line)
+    recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
+    code = sweep_into(out, recipe, Execution(workers=workers))
+    cells = Run.open(out).samples()
+    table = relaxation_table(cells, base)
+    for line in table_lines(table):
+        print(line)
+    print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    if along:
+        value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
+        table["value"] = table["relaxation"].map(value_of)
+        figure = path(table, along)
+    else:
+        figure = relaxations(table)
+    write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())
+    print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(figure, out, 'relaxations')[-1]}")
+    return code
+
+
+def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
+    """A step per value of a number field.
+
+    Raises:
+        ValueError: there is no such field, or a value is none.
+    """
+    numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
+    if field not in numbers:
+        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.")
+    found = field_values(field, values)
+    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in found}
+
+
+def relaxation_grids(
+    base: Stack, sizes: Mapping[str, Sequence[int]], steps: Steps
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A grid over the widths and one over the depths for every step from the base, and what is left out.
+
+    Left out, with the reason, is what theory cannot predict.
+    """
+    grids, left_out = [], []
+    for name, fields in steps.items():
+        try:
+            for placement in PAPER:
+                largest: dict[str, Any] = {"placement": placement} | {key: max(v) for key, v in sizes.items()}
+                predict(replace(base, **largest, **fields), patterns=1)
+        except ValueError as reason:
+            left_out.append(f"left out: {name}: {reason}")
+            continue
+        relaxed = {key: value for key, value in (asdict(base) | dict(fields)).items() if value != getattr(Stack(), key)}
+        common = {key: value for key, value in relaxed.items() if key not in ("placement", "width", "depth")}
+        for against, values in sizes.items():
+            fixed = {key: getattr(base, key) for key in ("width", "depth") if key != against}
+            grids.append({"placement": list(PAPER), against: list(values), **fixed, **common})
+    return grids, left_out
+
+
+def table_lines(table: pd.DataFrame) -> list[str]:
+    """The table as text: measured ± standard error, and large-width theory in parentheses."""
+    lines = []
+    for placement, rows in table.groupby("placement", sort=False):
+        heads = ["last dL/dW2, times", "exponent in d", "exponent in L", "first layer over last"]
+        lines.append(f"{TITLES[str(placement)] + ', relaxed:':26}" + "".join(f"{head:>27}" for head in heads))
+        for row in rows.itertuples():
+            numbers = [
+                "{:.3f} +- {:.3f} ({:.3f})".format(*(getattr(row, name + end) for end in ("", "_sem", "_predicted")))
+                for name in ("effect", "width", "depth", "profile")
+            ]
+            lines.append(f"  {row.relaxation:24}" + "".join(f"{number:>27}" for number in numbers))
+    return [*lines, "samples with their standard error, and large-width theory over the same networks in parentheses"]

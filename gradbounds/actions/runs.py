@@ -1,0 +1,156 @@
+"""The commands on run folders: list them, look into one, merge several, export one."""
+
+import hashlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from gradbounds.actions.sweep import size
+from gradbounds.grid import FIELDS
+from gradbounds.manifest import session
+from simulate import Run, Samples
+from simulate.runs.files import whole_file, write_whole
+from simulate.runs.store import MANIFEST
+
+_SHOWN = 30
+
+
+def judged_samples(run: Run) -> list[Samples]:
+    """The cells of a run that have the two draws that an error takes; those of a run being written may not yet.
+
+    Raises:
+        ValueError: none has.
+    """
+    samples = run.samples()
+    enough = [s for s in samples if s.draws >= 2]
+    if not enough:
+        raise ValueError(f"run must have cells of at least 2 draws, to give errors, but {str(run.folder)!r} has none.")
+    if len(enough) < len(samples):
+        print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, which have one draw so far")
+    return enough
+
+
+def show(folder: Path) -> int:
+    """Look into a run, or list the runs that a folder holds.
+
+    Raises:
+        ValueError: the folder is no run and holds none.
+    """
+    if (folder / MANIFEST).exists():
+        print(_inspection(Run.open(folder)))
+        return 0
+    found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if not found:
+        raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
+    print(pd.DataFrame([_line(path) for path in found]).to_string(index=False))
+    return 0
+
+
+def _line(folder: Path) -> dict[str, Any]:
+    try:
+        run = Run.open(folder)
+        landed, about = len(run.landed()), run.manifest
+    except ValueError as error:
+        return {"run": folder.name, "command": f"unreadable: {error}"}
+    return {
+        "run": folder.name,
+        "command": about["request"].get("command", ""),
+        "seed": about["request"].get("seed", ""),
+        "cells": about.get("cells", ""),
+        "draws": about.get("draws", ""),
+        "blocks": landed,
+        "size": _size(folder),
+        "started": about.get("sessions", [{}])[0].get("started", ""),
+    }
+
+
+def _inspection(run: Run) -> str:
+    about = run.manifest
+    lines = [f"{run.folder}: {_size(run.folder)}, request {about['request']}"]
+    for at in about.get("sessions", []):
+        lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
+    tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
+    if not tables:
+        return "\n".join([*lines, "No draws have landed yet."])
+    rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
+    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and rows[name].nunique() == 1}
+    varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
+    cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
+    cells = cells.sort_values(varying, ignore_index=True)
+    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
+    lines.append(cells.head(_SHOWN).to_string(index=False))
+    if len(cells) > _SHOWN:
+        lines.append(
+            f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
+        )
+    return "\n".join(lines)
+
+
+def merge(folders: Sequence[Path], out: Path) -> int:
+    """Put the draws of several runs into a new one; a block that several hold is taken once.
+
+    Runs of one request stay one that its command continues. Giving the same command again continues a merge.
+
+    Raises:
+        ValueError: fewer than two runs, one that cannot be read, or a folder that cannot be written.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"runs must be at least two folders to merge, got {len(folders)}.")
+    runs = [Run.open(folder) for folder in folders]
+    requests = [run.manifest["request"] for run in runs]
+    digest = hashlib.sha256("\n".join(sorted(map(repr, requests))).encode()).hexdigest()
+    same = all(request == requests[0] for request in requests)
+    about = {
+        "request": requests[0] if same else {"command": "merge", "of": digest},
+        "draws": max(run.manifest.get("draws", 0) for run in runs),
+        "recipe": runs[0].manifest.get("recipe", {}) if same else {},
+        "sessions": [*(at for run in runs for at in run.manifest.get("sessions", [])), session()],
+    }
+    there = [run.landed() for run in runs]
+    about["cells"] = len({cell for blocks in there for cell, _, _ in blocks})
+    merged = Run.create(out, about)
+    with merged.hold():
+        landed = merged.landed()
+        for run in runs:
+            for file in sorted((run.folder / "windows").glob("*.parquet")):
+                if not (copy := out / "windows" / file.name).exists():
+                    write_whole(copy, file.read_bytes())
+            for rows in run.tables():
+                keys = list(zip(*(rows[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
+                fresh = [key not in landed for key in keys]
+                if any(fresh):
+                    merged.append_rows(rows.filter(pa.array(fresh)), label=repr([k for k in keys if k not in landed]))
+                    landed.update(keys)
+    print(f"{about['cells']} cells in {len(landed)} blocks of {len(runs)} runs in {out}")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
+    return 0
+
+
+def export(folder: Path, csv: Path) -> int:
+    """Write all draws as one CSV file: a row per draw and layer, a column per field and quantity.
+
+    Raises:
+        ValueError: the run cannot be read or has no draws, or the file cannot be written.
+    """
+    run = Run.open(folder)
+    names: dict[str, None] = {}
+    for frame in run.frames():
+        names |= dict.fromkeys(frame.columns)
+    if not names:
+        raise ValueError(f"run must hold draws, but {str(folder)!r} has none; sweep into it first.")
+    rows = 0
+    with whole_file(csv) as file:
+        for frame in run.frames():
+            # Files of different versions may differ in columns.
+            frame.reindex(columns=list(names)).to_csv(file, index=False, header=rows == 0)
+            rows += len(frame)
+    print(f"{rows} rows in {csv}")
+    return 0
+
+
+def _size(folder: Path) -> str:
+    return size(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))

@@ -1,0 +1,209 @@
+"""Spectra at initialization, measured into a folder that a later command continues; what is printed and drawn."""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from checks.models.spectra import WHOLE, curvature_exponents, densities, residual_shares, summaries
+from figures import curvature as drawn
+from gradbounds.actions.figures import save
+from gradbounds.actions.hessian_subjects import Subject
+from gradbounds.manifest import session
+from gradbounds.progress import duration
+from gradbounds.table_cache import kept
+from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum
+from simulate.curvature.problems import Problem
+from simulate.runs.cell import check_device
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from theory.stack import title
+
+Job = tuple[Subject, int, Matrix, str, int]
+"""Subject, seed, matrix, block and probe; probe -1 are the extreme eigenvalues."""
+
+
+# Inputs and labels of stacks have the seeds from there on.
+_LARGEST_SEED = 2**32
+
+# Of both extreme eigenvalues, mostly.
+_EXTREME_PRODUCTS = 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked of which networks.
+
+    Attributes:
+        subjects: of every placement, width and depth.
+        seeds: networks of each.
+        seed: of the first.
+        steps: of Lanczos.
+        probes: of each matrix.
+        blocks: whether parts and layers have spectra of their own.
+        extreme: whether the extreme eigenvalues are asked for.
+        reorthogonalize: whether Lanczos keeps its vectors.
+        device: where.
+    """
+
+    subjects: Sequence[Subject]
+    seeds: int
+    seed: int
+    steps: int
+    probes: int
+    blocks: bool
+    extreme: bool
+    reorthogonalize: bool
+    device: str
+
+    def check(self) -> None:
+        """Refuse numbers outside their range, and devices that are not there.
+
+        Raises:
+            ValueError: there is one.
+        """
+        for name, least in (("seeds", 1), ("seed", 0), ("steps", 2), ("probes", 1)):  # a norm is a moment of two steps
+            check_count(name, getattr(self, name), least)
+        if self.seed + self.seeds > _LARGEST_SEED:
+            raise ValueError(f"seed must be below {_LARGEST_SEED} with its successors, got {self.seed}.")
+        check_device(self.device)
+
+    def jobs(self) -> Iterator[Job]:
+        """Everything."""
+        for subject in self.subjects:
+            blocks = [WHOLE, *(subject.blocks if self.blocks else ())]
+            for seed in range(self.seed, self.seed + self.seeds):
+                for matrix in MATRICES:
+                    for block in blocks:
+                        for probe in range(-1 if self.extreme and block == WHOLE else 0, self.probes):
+                            yield subject, seed, matrix, block, probe
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spectra:
+    """What was measured.
+
+    Attributes:
+        table: nodes and weights of every probe.
+        found: `checks.models.spectra.summaries` of it.
+    """
+
+    table: pd.DataFrame
+    found: pd.DataFrame
+
+
+def measured(request: Request, out: Path) -> Spectra:
+    """Measure; what the folder holds already is not measured again.
+
+    Raises:
+        ValueError: an argument is outside its range, there is no such device, or a loss is not finite.
+    """
+    request.check()
+    jobs = list(request.jobs())
+    frames, start, fresh = [], time.perf_counter(), 0
+    wanted: dict[str, Any] = {"steps": request.steps, "device": request.device,
+                              "reorthogonalize": request.reorthogonalize}  # fmt: skip
+    latest: tuple[tuple[Subject, int], Problem] | None = None
+
+    def one(subject: Subject, seed: int, matrix: Matrix, block: str, probe: int) -> pd.DataFrame:
+        nonlocal latest
+        if latest is None or latest[0] != (subject, seed):
+            latest = None  # one network is in memory at a time
+            latest = (subject, seed), subject.problem(seed, request.device)
+        patterns = (subject.blocks | {WHOLE: ("*",)})[block]
+        return _one(request, latest[1], matrix, patterns, probe, seed)
+
+    for number, (subject, seed, matrix, block, probe) in enumerate(jobs, start=1):
+        key = subject.key | {"seed": seed, "matrix": matrix, "block": block, "probe": probe} | wanted
+        rows, new = kept(out, key, partial(one, subject, seed, matrix, block, probe))
+        fresh += new
+        frames.append(rows.assign(placement=subject.placement, width=subject.width, depth=subject.depth, seed=seed,
+                                  matrix=matrix, block=block, probe=probe))  # fmt: skip
+        if new:
+            left = (time.perf_counter() - start) * (len(jobs) - number) / fresh
+            print(f"{number} of {len(jobs)} spectra, {duration(left)} left", file=sys.stderr, flush=True)
+    table = pd.concat(frames, ignore_index=True)
+    return Spectra(table, summaries(table))
+
+
+def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
+    """Print the whole matrices and exponents, and write tables and the figure.
+
+    Args:
+        request: what was asked.
+        spectra: what was measured.
+        out: folder.
+        beside: predictions, `checks.models.gauss_newton.predictions`, for the figure.
+    """
+    for line in lines(spectra.found):
+        print(line)
+    write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
+    write_whole(out / "summaries.csv", spectra.found.to_csv(index=False).encode())
+    write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
+    print(f"Table   {out / 'spectra.csv'} (nodes and weights), {out / 'summaries.csv'}")
+    if request.extreme:
+        figure = drawn(densities(spectra.table), spectra.found, beside)
+        print(f"Figure  {save(figure, out, 'curvature')[-1]}")
+
+
+def _one(
+    request: Request, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
+) -> pd.DataFrame:
+    """Nodes and weights of one probe, or the two extreme eigenvalues."""
+    own = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
+    size = sum(p.numel() for p in problem.parameters(patterns))
+    if probe < 0:
+        low, high = extreme_eigenvalues(problem, matrix, seed=own)
+        return pd.DataFrame({"node": [low, high], "weight": [float("nan")] * 2, "dimension": size})
+    found = probe_spectrum(
+        problem, matrix, steps=request.steps, seed=own, patterns=patterns, reorthogonalize=request.reorthogonalize
+    )  # fmt: skip
+    return pd.DataFrame({"node": found.nodes, "weight": found.weights, "dimension": size})
+
+
+def size(request: Request, of_what: str = "") -> str:
+    """Number of spectra and of products, and memory of the largest, in words.
+
+    Args:
+        request: what is asked.
+        of_what: said after the products, as " over 200 pairs".
+    """
+    request.check()
+    jobs = list(request.jobs())
+    products = sum(_EXTREME_PRODUCTS if probe < 0 else request.steps for *_, probe in jobs)
+    largest = max(request.subjects, key=lambda one: one.parameters)
+    kept_vectors = request.steps if request.reorthogonalize else 3
+    memory = 4 * (largest.parameters * (kept_vectors + 8) + largest.activations)
+    more = "" if largest.activations else " besides its activations"
+    return (
+        f"{len(jobs)} spectra, about {products} products{of_what}; the largest network has "
+        f"{largest.parameters / 1e6:.2f} million parameters and takes about {memory / 2**30:.2g} GiB{more}."
+    )
+
+
+def lines(found: pd.DataFrame) -> list[str]:
+    """Whole matrices, exponents, and what Gauss-Newton has of the Hessian."""
+    said = [f"{'':34}{'smallest':>11}{'largest':>11}{'trace':>18}{'Frobenius':>18}{'negative':>10}"]
+    for row in found[found["block"] == WHOLE].itertuples():
+        name = f"{title(row.placement)} d = {row.width}, L = {row.depth}, seed {row.seed}, {row.matrix}"
+        said.append(
+            f"{name:46} {row.smallest:9.3g} {row.largest:9.3g} {row.trace:8.3g} +- {row.trace_sem:5.2g} "
+            f"{row.frobenius:8.3g} +- {row.frobenius_sem:5.2g} {100 * row.negative:6.1f}%"
+        )
+    shares = residual_shares(found[found["block"] == WHOLE])
+    for placement, one in shares.groupby("placement"):
+        part = f"largest eigenvalue {one['eigenvalue'].mean():.3f}, Frobenius norm {one['norm'].mean():.3f}"
+        said.append(f"{title(placement)}, Gauss-Newton over Hessian: {part}")
+    for against, letter in (("depth", "L"), ("width", "d")):
+        for row in curvature_exponents(found[found["block"] == WHOLE], against).itertuples():
+            other = f"d = {row.width}" if against == "depth" else f"L = {row.depth}"
+            name = f"{title(row.placement)}, {other}, {row.matrix}, {row.quantity}"
+            said.append(f"{name} ~ {letter}^{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]")
+    return said

@@ -1,0 +1,95 @@
+"""The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradbounds.manifest import manifest
+from gradbounds.progress import duration, progress
+from gradbounds.recipe import Recipe
+from simulate import Cell, Run, read_windows, sweep
+from simulate.runs.execution import ONE_PROCESS, Execution
+from simulate.runs.planning import plan
+from simulate.runs.sweep import check_sweep
+
+
+def cells_of(recipe: Recipe) -> list[Cell]:
+    """The cells that a recipe describes.
+
+    Raises:
+        ValueError: a grid, the text, or how to sample makes no sense.
+    """
+    stacks = recipe.stacks()
+    shapes = {(s.tokens, s.vocab) for s in stacks} if recipe.text else ()
+    windows = {(n, vocab): read_windows(recipe.text, tokens=n, vocab=vocab) for n, vocab in shapes}
+    return [
+        Cell(s, recipe.engine, recipe.device, recipe.dtype, windows.get((s.tokens, s.vocab)))  # type: ignore[arg-type]
+        for s in stacks
+    ]
+
+
+def begun(out: Path, recipe: Recipe, cells: Sequence[Cell], execution: Execution, *, resume: bool, **more: Any) -> Run:
+    """The folder of a sweep about to run, with its manifest, to which `more` is added.
+
+    Raises:
+        ValueError: the recipe makes no sense here, or the folder holds another run.
+    """
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
+    about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
+    return Run.create(out, about | more, resume=resume)
+
+
+def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> int:
+    """Sample a recipe into a run folder, or continue it."""
+    cells = cells_of(recipe)
+    run = begun(out, recipe, cells, execution, resume=resume)
+    with progress(out) as on_block:
+        sweep(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
+    print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
+    return 0
+
+
+def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
+    """Print what a sweep would take, by a calibration on this machine; nothing is written."""
+    cells = cells_of(recipe)
+    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
+    workers = execution.workers
+    estimate = plan(cells, draws=recipe.draws, workers=workers, limits=execution.limits)
+    print(f"cells   {estimate.cells}")
+    print(f"draws   {estimate.draws} in {estimate.blocks} blocks")
+    print(f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}")
+    print(f"memory  about {estimate.memory / 2**30:.1f} GiB")
+    print(f"disk    about {size(estimate.disk)}")
+    if out is not None and (out / "manifest.toml").exists():
+        print(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
+    return 0
+
+
+def byte_count(text: str) -> float:
+    """A size with its unit, in bytes: powers of 1000 with kB, MB, GB, TB, of 1024 with KiB, MiB, GiB, TiB.
+
+    Raises:
+        ValueError: it is no size above 0.
+
+    >>> byte_count("500MB"), byte_count("1.5 GiB")
+    (500000000.0, 1610612736.0)
+    """
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]) or (found[3] and not found[2]):
+        raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
+    number, prefix, binary = found.groups()
+    return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(512), size(3 * 2**20)
+    ('1 KiB', '3.0 MiB')
+    """
+    if count < 2**20:
+        return f"{max(count / 2**10, 1):.0f} KiB"
+    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"

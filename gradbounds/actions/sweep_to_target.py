@@ -1,0 +1,120 @@
+"""Sweeps to a precision: which errors are asked for, and what is said of them in the end."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import log
+from pathlib import Path
+
+from checks.fits import LEAST_POINTS
+from checks.series import Against, exponent_series
+from gradbounds.actions.sweep import begun, cells_of
+from gradbounds.progress import progress
+from gradbounds.recipe import Recipe
+from simulate import Cell
+from simulate.runs.execution import Execution
+from simulate.runs.precision import LEAST_DRAWS, Goal, sweep_to
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a sweep is to know, and what ends it before.
+
+    Attributes:
+        sem: relative standard error of the last layer's gradient norm in every cell, or None.
+        exponent: standard error of that norm's exponents, or None.
+        max_draws: of a cell.
+        max_time: a duration such as 90s or 2h, or "".
+    """
+
+    sem: float | None = None
+    exponent: float | None = None
+    max_draws: int = 2**16
+    max_time: str = ""
+
+
+def seconds_of(text: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> seconds_of("90"), seconds_of("1.5h")
+    (90.0, 5400.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
+    return float(found[1]) * _SECONDS[found[2] or "s"]
+
+
+def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None) -> list[Goal]:
+    """What a sweep to a precision is to know.
+
+    Args:
+        cells: of the sweep.
+        sem: relative standard error of the last layer's gradient norm in every cell, or None.
+        exponent: standard error of that norm's exponents in the width and the depth, or None: of every series of cells
+            that differ in one of them alone, or in the width with the vocabulary in proportion.
+
+    Raises:
+        ValueError: a target is not positive, or there is no series.
+    """
+    for name, target in (("target_sem", sem), ("target_exponent", exponent)):
+        if target is not None and not 0 < target < float("inf"):
+            raise ValueError(f"{name} must be a positive number, got {target!r}.")
+    goals = [] if sem is None else [Goal(_name(cell), (i,), (), sem) for i, cell in enumerate(cells)]
+    if exponent is None:
+        return goals
+    place = {id(cell): i for i, cell in enumerate(cells)}
+    kinds: list[tuple[Against, bool]] = [("width", False), ("width", True), ("depth", False)]
+    for against, proportional in kinds:
+        for series in exponent_series(cells, against, proportional=proportional):
+            values = [getattr(cell.stack, against) for cell in series]
+            name = f"exponent in {against}, {_name(series[0])} to {against} = {values[-1]}"
+            goals.append(Goal(name, tuple(place[id(cell)] for cell in series), tuple(map(log, values)), exponent))
+    if not any(goal.log_x for goal in goals):
+        raise ValueError(
+            f"target_exponent must have {LEAST_POINTS} cells that differ in width or depth alone, got none; give more "
+            "widths or depths."
+        )
+    return goals
+
+
+def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execution, *, resume: bool) -> int:
+    """Sample a recipe into a folder until its errors are as small as asked, and say which are not.
+
+    Returns:
+        0, or 1 where a target was not met.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder holds another run.
+    """
+    cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
+    if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
+        raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
+    goals = goals_of(cells, sem=target.sem, exponent=target.exponent)
+    seconds = seconds_of(target.max_time) if target.max_time else float("inf")
+    given = {name: value for name, value in asdict(target).items() if value}
+    run = begun(out, recipe, cells, execution, resume=resume, target=given)
+    with progress(out) as on_block:
+        outcome = sweep_to(
+            cells, goals, draws=recipe.draws, most=target.max_draws, seconds=seconds, seed=recipe.seed, run=run,
+            execution=execution, on_block=on_block,
+        )  # fmt: skip
+    print(f"{len(goals) - len(outcome.missed)} of {len(goals)} targets met with {outcome.counts.sum()} draws in {out}")
+    for goal, error in outcome.missed:
+        print(f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}")
+    if outcome.missed:
+        print("More --max-draws or --max-time continue it.")
+    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
+    return 1 if outcome.missed else 0
+
+
+def _name(cell: Cell) -> str:
+    sizes = {"width": cell.stack.width, "depth": cell.stack.depth}
+    named = {"placement": cell.stack.placement} | sizes | cell.stack.non_default()
+    return ", ".join(f"{name} = {value}" for name, value in named.items())

@@ -1,0 +1,164 @@
+"""The commands `verify` and `check`: verdicts of a run, printed, reported, and held against the committed ones."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from checks import Verdict, comparison, verdicts
+from checks.experiment import DRAWS, SEED, TEXT, verify_cells
+from checks.report import agreement_counts, html, markdown
+from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
+from checks.stacks.judge import MINIMUM_DRAWS
+from gradbounds.actions.figures import draw_figures
+from gradbounds.actions.runs import judged_samples
+from gradbounds.manifest import manifest
+from gradbounds.progress import progress
+from simulate import Run, sweep
+from simulate.runs.execution import Execution
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from simulate.runs.sweep import check_sweep
+
+_COMMAND = "gradbounds verify"
+_CHECKS = Path("checks/data")
+
+
+def verify(
+    out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None, *, accept: bool
+) -> int:
+    """Sample the default experiment, judge it, and leave data, figures and a report; 1 if anything changed.
+
+    Raises:
+        ValueError: an argument is outside its range, or `accept` outside a checkout.
+    """
+    if accept:
+        check_checkout()
+    if accept and (draws, seed, text) != (None, None, None):
+        raise ValueError(
+            "accept must be given without draws, seed and text: what is committed is the default experiment."
+        )
+    draws, seed = DRAWS if draws is None else draws, SEED if seed is None else seed
+    execution = Execution(workers=_cores() if workers is None else workers)
+    check_count("draws", draws, MINIMUM_DRAWS)
+    cells = verify_cells(text or TEXT)
+    check_sweep(cells, draws=draws, seed=seed, execution=execution)
+    run = Run.create(out, manifest("verify", cells, draws=draws, seed=seed, recipe={}), replace=True)
+    (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
+    with progress(out) as on_block:
+        sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
+    sampled = run.samples()
+    found, table = verdicts(sampled), comparison(sampled)
+    drawn = draw_figures(sampled, out / "figures")
+    # What is accepted is judged against theory, not against what it replaces.
+    committed = [] if accept else load_results(COMMITTED).verdicts
+    _say(found, table)
+    wrong = [*_differences(found, table), *_changes(found, committed)]
+    wrong += [
+        f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
+        for before in missing(found, committed)
+    ]
+    summary = (
+        f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
+    )
+    names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
+    write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
+    write_whole(out / "report.html", html(found, table, names, title=_COMMAND, summary=summary).encode())
+    for line in wrong:
+        print(line)
+    print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
+    if accept and wrong:
+        print("Not accepted: theory and samples differ.")
+    elif accept:
+        accept_verdicts(COMMITTED.name, results(found, sampled, _COMMAND))
+    return 1 if wrong else 0
+
+
+def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False) -> int:
+    """Print every verdict a run can give and how theory and samples compare.
+
+    If `strict`, 1 when a verdict is another than the committed one, or theory and samples differ. If `accept`, commit
+    the verdicts on its networks under its name and the command that made it, unless theory and samples differ.
+
+    Raises:
+        ValueError: there is no run, or `accept` outside a checkout.
+    """
+    if accept:
+        check_checkout()
+    run = Run.open(folder)
+    sampled = judged_samples(run)
+    found, table = verdicts(sampled), comparison(sampled)
+    name = f"{folder.resolve().name}.json"
+    # What is accepted is judged against theory and the other files, not against what it replaces.
+    committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
+    if csv is not None:
+        write_whole(csv, table.to_csv(index=False).encode())
+    _say(found, table)
+    wrong = [*_differences(found, table), *_changes(found, committed)]
+    print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
+    for line in wrong:
+        print(line)
+    if accept and _differences(found, table):
+        print("Not accepted: theory and samples differ.")
+    elif accept:
+        # A run of relaxations has the paper's setting beside them, whose verdicts other files have.
+        about = [v for v in found if v.relaxed] or found
+        own = [v for v in about if v.cells]
+        accept_verdicts(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
+    return 1 if wrong and (strict or accept) else 0
+
+
+def check_checkout() -> None:
+    """Refuse to accept outside a checkout.
+
+    Raises:
+        ValueError: there is no checks/data here.
+    """
+    if not _CHECKS.is_dir():
+        raise ValueError("accept must be given in a checkout of gradbounds, but there is no checks/data here.")
+
+
+def accept_verdicts(name: str, content: str) -> None:
+    """Commit a results file, and write the page of all of them again."""
+    write_whole(_CHECKS / name, content.encode())
+    write_whole(Path("paper_checks.md"), markdown(committed_results(folder=_CHECKS)).encode())
+    print(f"Accepted {_CHECKS / name} and paper_checks.md")
+
+
+def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
+    """Print verdicts and how many numbers agree with theory."""
+    for v in found:
+        low, high = v.interval
+        print(f"{v.claim:4} {v.part:55} {v.words}")
+        print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+        if v.verdict == "undecided":
+            print(f"     {v.note}")
+    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
+
+
+def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
+    """Where theory and samples differ, a line each."""
+    rows = table[table["agreement"] == "differs"].itertuples()
+    return [
+        f"DIFFERS {row.quantity} layer {row.layer} at {row.placement}, d = {row.width}, L = {row.depth}: "
+        f"samples {row.mean:.4g} +- {row.sem:.2g}, theory {row.predicted:.4g}"
+        for row in rows
+    ] + [
+        f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
+        for v in found
+        if v.agreement == "differs"
+    ]
+
+
+def _changes(found: Sequence[Verdict], committed: Sequence[Verdict]) -> list[str]:
+    """Where a verdict is another than the committed one, a line each."""
+    pairs = changed(found, committed)
+    return [f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}" for now, old in pairs]
+
+
+def _cores() -> int:
+    """Cores that this process may use; macOS and Windows do not say which."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""Dask clusters, given by an address or described by a file."""

@@ -1,0 +1,135 @@
+"""A cluster as a TOML file describes it: any class of Dask clusters, for Slurm, PBS, LSF, SGE, Kubernetes, ..."""
+
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gradbounds.clusters.dask import Errors, client_pool, silence_dask
+from gradbounds.recipe import read_toml
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster; the keys of a file are these names.
+
+    Attributes:
+        kind: dotted name of a Dask cluster's class, such as dask_jobqueue.SLURMCluster.
+        minimum: of jobs.
+        maximum: of jobs; between the two their number follows the work.
+        options: the class's own arguments.
+
+    Raises:
+        ValueError: they make no sense.
+    """
+
+    kind: str
+    minimum: int = 0
+    maximum: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kind, str) or "." not in self.kind:
+            raise ValueError(
+                f"kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got {self.kind!r}."
+            )
+        jobs = self.minimum, self.maximum
+        if not all(type(count) is int for count in jobs) or not 0 <= jobs[0] <= jobs[1] or jobs[1] < 1:
+            raise ValueError(
+                "minimum and maximum must be numbers of jobs, 0 <= minimum <= maximum and 1 <= maximum, got "
+                f"{self.minimum!r} and {self.maximum!r}."
+            )
+        if not isinstance(self.options, Mapping):
+            raise ValueError(f"options must be a table, got {self.options!r}.")
+
+    @contextmanager
+    def cluster(self) -> Iterator[Any]:
+        """The cluster, without jobs yet; its jobs end with the context.
+
+        Raises:
+            ValueError: there is no such class here, or it refuses its options.
+        """
+        module, _, name = self.kind.rpartition(".")
+        try:
+            make = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"kind must name a class that is installed, got {self.kind!r}: {error}.") from error
+        try:
+            cluster = make(**self.options)
+        except Exception as error:  # every kind of cluster has errors of its own
+            raise ValueError(f"options must suit {self.kind}, which refused them: {_one_line(error)}.") from error
+        try:
+            yield cluster
+        finally:
+            try:
+                cluster.close()
+            except AssertionError:
+                pass  # so a cluster of which no job could be submitted complains of its own state
+
+
+def read_cluster(path: Path) -> ClusterFile:
+    """The cluster of a TOML file.
+
+    Raises:
+        ValueError: the file is missing, no TOML, or has other keys.
+    """
+    content = read_toml(path, "cluster")
+    known = [f.name for f in fields(ClusterFile)]
+    if (unknown := set(content) - set(known)) or "kind" not in content:
+        has = f"has {', '.join(sorted(unknown))}" if unknown else "has no kind"
+        raise ValueError(f"cluster must have the keys {', '.join(known)}, the first always, but {str(path)!r} {has}.")
+    return ClusterFile(**content)
+
+
+def job_script(path: Path) -> str:
+    """What a cluster's file would submit for every job.
+
+    Raises:
+        ValueError: the file is wrong, or its kind of cluster submits no scripts.
+    """
+    described = read_cluster(path)
+    silence_dask()
+    with described.cluster() as cluster:
+        if not hasattr(cluster, "job_script"):
+            raise ValueError(f"dry_run must be left out with {described.kind}, which submits no scripts.")
+        return str(cluster.job_script())
+
+
+@contextmanager
+def cluster_pool(path: Path, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
+    """An executor over the workers of a cluster that is started from a file, and ends with the context.
+
+    Raises:
+        ValueError: the file is wrong, the cluster does not start, or as `dask_pool`.
+    """
+    described = read_cluster(path)
+    errors = silence_dask()
+    with described.cluster() as cluster:
+        cluster.adapt(minimum=max(1, described.minimum), maximum=described.maximum)
+        print(
+            f"Dask: waiting for the first of {described.maximum} jobs; dashboard {cluster.dashboard_link}", flush=True
+        )
+        _wait(cluster, errors, described.kind)
+        cluster.adapt(minimum=described.minimum, maximum=described.maximum)
+        with client_pool(cluster.get_client(), gpu=gpu) as (pool, workers):
+            yield pool, max(workers, described.maximum)
+
+
+def _wait(cluster: Any, errors: Errors, kind: str) -> None:
+    """Wait for a first worker, however long a queue takes.
+
+    Raises:
+        ValueError: a job could not be submitted.
+    """
+    while not cluster.scheduler_info["workers"]:
+        if errors.seen:
+            raise ValueError(f"cluster must be able to submit jobs, but {kind} cannot: {_one_line(errors.seen[0])}.")
+        time.sleep(0.2)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:400] or type(error).__name__

@@ -1,0 +1,22 @@
+"""`gradbounds bound`: its flags."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag
+from theory import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
+
+    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.bound import bound_latex, bound_text
+
+        print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
+        return 0

@@ -1,0 +1,44 @@
+"""`gradbounds probe`: its flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag, Positional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Measure any torch module at initialization, and say which placement it behaves like and which layer is broken."""
+
+    factory: Annotated[
+        str,
+        Positional,
+        Flag(name="factory", help="MODULE:FACTORY, or a built-in name such as encoder-post; docs/probe.md"),
+    ]
+    width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("64:256:x2",)
+    depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("4:16:x2",)
+    seeds: Annotated[int, Flag(help="modules per width and depth")] = 8
+    seed: Annotated[int, Flag(help="root seed")] = 0
+    layers: Annotated[
+        tuple[str, ...], Flag(help="globs of the layers; found by themselves if left out", metavar="GLOB [...]")
+    ] = ()
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
+    strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.probe import probe, report
+        from gradbounds.grid import field_values
+
+        found = probe(
+            self.factory,
+            widths=field_values("width", self.width),
+            depths=field_values("depth", self.depth),
+            seeds=self.seeds,
+            seed=self.seed,
+            layers=self.layers,
+            device=self.device,
+        )
+        return report(found, self.out, strict=self.strict)

@@ -1,0 +1,37 @@
+"""`gradbounds relax`: its flags."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from gradbounds.commands.flags import Flag
+from theory import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relax:
+    """Switch the paper's assumptions off in turn and together: what changes, and whether theory still predicts it."""
+
+    out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
+    base: Annotated[Stack, Flag(name="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
+    widths: Annotated[tuple[str, ...], Flag(help="for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+        "128:1024:x2",
+    )
+    depths: Annotated[tuple[str, ...], Flag(help="for the exponent in L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
+        "2:16:x2",
+    )
+    along: Annotated[
+        str, Flag(help="one field of numbers to go along instead, as query_key_scale", metavar="FIELD")
+    ] = ""
+    values: Annotated[tuple[str, ...], Flag(help="its values", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ()
+    draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
+    seed: Annotated[int, Flag(help="root seed")] = 0
+    workers: Annotated[int, Flag(help="processes, each with one thread")] = 1
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.relax import relax
+
+        steps: dict[str, Any] = {"along": self.along, "values": self.values}
+        sampling: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers}
+        return relax(self.out, self.base, self.widths, self.depths, **steps, **sampling)

@@ -1,0 +1,48 @@
+"""`gradbounds runs`, `gradbounds merge` and `gradbounds export`: their flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag, Folder, Positional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """List the runs in a folder, or look into one: what was asked, where, and which cells have how many draws."""
+
+    folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.runs import show
+
+        return show(self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Merge:
+    """Put the draws of several runs into a new one; a block that several hold is taken once."""
+
+    folders: Annotated[tuple[Path, ...], Positional, Flag(name="runs", help="run folders")]
+    out: Annotated[Path, Flag(help="folder of the merged run")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.runs import merge
+
+        return merge(self.folders, self.out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write the draws of a run as one CSV file: a row per draw and layer, a column per field and quantity."""
+
+    folder: Folder
+    csv: Annotated[Path, Flag(help="file to write")]
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.runs import export
+
+        return export(self.folder, self.csv)

@@ -1,0 +1,197 @@
+"""The command `sweep` as the dataclass of its flags."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, make_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from gradbounds.commands.flags import Flag, optional
+from gradbounds.grid import FIELDS, TIED
+from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from theory import Stack
+
+if TYPE_CHECKING:
+    from simulate.runs.execution import Execution
+
+# Through a scheduler a task costs some milliseconds, whatever it does.
+_CLUSTER_TASK = 0.2
+
+Preset = Literal[PRESETS]  # type: ignore[valid-type]
+
+
+def _flag(name: str) -> tuple[str, Any, Any]:
+    words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
+    choices, number = FIELDS[name].metadata.get("choices"), not isinstance(FIELDS[name].default, str)
+    metavar = f"{'|'.join(choices)} [...]" if choices else "VALUE|A:B:xF|A:B:+S [...]" if number else "TEXT [...]"
+    about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
+    return name, Annotated[tuple[str, ...] | None, about], None
+
+
+Fields = make_dataclass("Fields", [_flag(f.name) for f in fields(Stack)], frozen=True, kw_only=True)
+Fields.__doc__ = "The values of every field of the Stack; they make a product."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Sample grids of networks into a run folder. The same command continues it where it stopped.
+
+    A grid comes from flags, from a TOML file, or from a preset; flags change the latter two. A field that is not given
+    has the paper's value, and placement has both. Without any, the preset "quick" is swept.
+    """
+
+    out: Annotated[Path | None, optional("folder of the run; needed unless --dry-run", "PATH")] = None
+    file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
+    preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
+    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    zip: Annotated[tuple[str, ...], optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
+    draws: Annotated[int | None, optional("least number of networks per cell", "INT", "64")] = None
+    seed: Annotated[int | None, optional("root seed", "INT", "0")] = None
+    engine: Annotated[
+        Literal["auto", "conditioned", "dense"] | None,
+        optional("how weights are sampled", "auto|conditioned|dense", "auto"),
+    ] = None
+    device: Annotated[str | None, optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
+    dtype: Annotated[
+        Literal["float32", "float64"] | None, optional("of weights and tokens", "float32|float64", "float32")
+    ] = None
+    text: Annotated[Path | None, optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
+    target_sem: Annotated[
+        float | None, optional("add draws until the last gradient norm's relative error is this small", "FLOAT")
+    ] = None
+    target_exponent: Annotated[
+        float | None, optional("add draws until its exponents in d and L have this standard error", "FLOAT")
+    ] = None
+    max_draws: Annotated[int, Flag(help="of a cell, where there is a target")] = 2**16
+    max_time: Annotated[str, Flag(help="no block is begun later, where there is a target", metavar="90s|10m|2h")] = ""
+    workers: Annotated[
+        int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
+    ] = None
+    dask: Annotated[
+        str | None, optional("address of a Dask scheduler whose workers sample instead", "tcp://HOST:PORT")
+    ] = None
+    cluster: Annotated[Path | None, optional("TOML file of a cluster to start, whose jobs sample instead", "PATH")] = (
+        None
+    )
+    task_seconds: Annotated[
+        float | None, optional("blocks go to a worker together until they take so long", "FLOAT", "0, in a cluster 0.2")
+    ] = None
+    blocks_at_once: Annotated[
+        int, optional("blocks in one batch of tensors", "INT", "as many as make a draw cheaper and fit into memory")
+    ] = 0
+    memory: Annotated[
+        str | None,
+        optional("for batches of all workers, or of each worker of a cluster", "500MB|4GB", "half of what is free"),
+    ] = None
+    land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
+    resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True
+    dry_run: Annotated[
+        bool, optional("print cells, draws, time, memory and disk, or a cluster's job script, and write nothing", None)
+    ] = False
+
+    def run(self) -> int:
+        """Exit code.
+
+        Raises:
+            ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
+        """
+        recipe = self.recipe()
+        self._check_flags()
+        from gradbounds.actions.sweep import dry_run, sweep_into
+
+        if self.dry_run and self.cluster is not None:
+            from gradbounds.clusters.description import job_script
+
+            print(job_script(self.cluster))
+            return 0
+        if self.dry_run:
+            with self._execution(recipe.device) as execution:
+                return dry_run(self.out, recipe, execution)
+        if self.out is None:
+            raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
+        with self._execution(recipe.device) as execution:
+            if not self._to_target:
+                return sweep_into(self.out, recipe, execution, resume=self.resume)
+            from gradbounds.actions.sweep_to_target import Target, sweep_to_target
+
+            target = Target(
+                sem=self.target_sem, exponent=self.target_exponent, max_draws=self.max_draws, max_time=self.max_time
+            )
+            return sweep_to_target(self.out, recipe, target, execution, resume=self.resume)
+
+    @property
+    def _to_target(self) -> bool:
+        return self.target_sem is not None or self.target_exponent is not None
+
+    def _check_flags(self) -> None:
+        """Refuse flags that would be ignored.
+
+        Raises:
+            ValueError: there are some.
+        """
+        if self.max_time and not self._to_target:
+            raise ValueError(f"max_time must stand with target_sem or target_exponent, got {self.max_time!r}.")
+        if self.dry_run and (self._to_target or self.dask is not None):
+            what = (
+                "a target, whose draws are not known before" if self._to_target else "dask, whose machines are others"
+            )
+            raise ValueError(f"dry_run must stand without {what}.")
+        places = {"workers": self.workers, "dask": self.dask, "cluster": self.cluster}
+        given = {name: str(value) for name, value in places.items() if value is not None}
+        if len(given) > 1:
+            raise ValueError(f"workers, dask and cluster must not be given together, got {given}.")
+
+    @contextmanager
+    def _execution(self, device: str) -> Iterator["Execution"]:
+        """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
+        from gradbounds.actions.sweep import byte_count
+        from simulate.runs.execution import Execution
+
+        ours = Execution(
+            workers=1 if self.workers is None else self.workers,
+            land_every=self.land_every,
+            at_once=self.blocks_at_once,
+            memory=None if self.memory is None else byte_count(self.memory),
+        )
+        if self.task_seconds is not None:
+            ours = replace(ours, task_seconds=self.task_seconds)
+        gpu = device.startswith("cuda")
+        if self.dask is not None:
+            from gradbounds.clusters.dask import dask_pool
+
+            elsewhere = dask_pool(self.dask, gpu=gpu)
+        elif self.cluster is not None:
+            from gradbounds.clusters.description import cluster_pool
+
+            elsewhere = cluster_pool(self.cluster, gpu=gpu)
+        else:
+            yield ours
+            return
+        with elsewhere as (pool, workers):
+            seconds = _CLUSTER_TASK if self.task_seconds is None else self.task_seconds
+            yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)
+
+    def recipe(self) -> Recipe:
+        """The sweep that file, preset and flags describe together.
+
+        Raises:
+            ValueError: they contradict each other, or a value makes no sense.
+        """
+        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        if self.zip:
+            grid["zip"] = [group.split(",") for group in self.zip]
+        if self.file is not None and self.preset is not None:
+            raise ValueError(f"file and preset must not be given together, got {str(self.file)!r} and {self.preset!r}.")
+        if self.file is not None:
+            base = read_recipe(self.file)
+        else:
+            base = preset(self.preset or "quick") if self.preset or not grid else Recipe()
+        return base.changed(
+            grid,
+            draws=self.draws,
+            seed=self.seed,
+            engine=self.engine,
+            device=self.device,
+            dtype=self.dtype,
+            text=None if self.text is None else str(self.text),
+        )

@@ -1,0 +1,53 @@
+"""`gradbounds verify` and `gradbounds check`: their flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag, Folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report."""
+
+    out: Annotated[Path, Flag(help="folder of the run; an earlier run there is replaced")] = Path("runs/verify")
+    draws: Annotated[int | None, Flag(help="networks per cell; the default is the committed run's")] = None
+    seed: Annotated[int | None, Flag(help="root seed; the default is the committed run's")] = None
+    text: Annotated[
+        Path | None, Flag(help="text file for the cells of real input; the default is a story of our own")
+    ] = None
+    workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
+    accept: Annotated[
+        bool, Flag(help="commit the verdicts: write checks/data/paper_checks.json and paper_checks.md here")
+    ] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.verify import verify
+
+        return verify(self.out, self.draws, self.seed, self.text, self.workers, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Compare a run with theory and print every verdict that it can give."""
+
+    folder: Folder
+    csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
+    strict: Annotated[
+        bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
+    ] = False
+    accept: Annotated[
+        bool, Flag(help="commit the verdicts: write checks/data/RUN.json, by the run's name, and paper_checks.md here")
+    ] = False
+
+    def run(self) -> int:
+        """Exit code.
+
+        Raises:
+            ValueError: there is no run, or `accept` outside a checkout.
+        """
+        from gradbounds.actions.verify import check
+
+        return check(self.folder, self.csv, strict=self.strict, accept=self.accept)

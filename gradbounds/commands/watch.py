@@ -1,0 +1,20 @@
+"""`gradbounds watch`: its flags."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag, Folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Show how far a sweep is, from its folder: cells, draws, errors, time left; on a terminal until it is finished."""
+
+    folder: Folder
+    every: Annotated[float, Flag(help="seconds between looks, on a terminal")] = 5.0
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.watch import watch
+
+        return watch(self.folder, every=self.every)

@@ -1,0 +1,1 @@
+"""Products with Hessian and Gauss-Newton matrix, and spectra from them."""

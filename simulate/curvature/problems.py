@@ -1,0 +1,219 @@
+"""Models, losses and data whose curvature is asked for: translation models, dense stacks, modules of a factory.
+
+Losses are sums over labels divided by the number of all labels, so that how data are cut into pieces changes nothing.
+"""
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from simulate.modules.factories import Factory, called, made, seeded
+from simulate.network.engines import EncoderEngine, GivenMatrices
+from simulate.network.random_streams import Streams
+from simulate.network.record import Record
+from simulate.network.transformer import layers
+from simulate.runs.cell import Cell
+from simulate.runs.sample import network_inputs, source_inputs
+from simulate.translation.measurements import padded
+from simulate.translation.model import Translation, Translator
+from simulate.translation.parallel_text import PADDING, ParallelText
+from theory.stack import Stack
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.weights import gain, weight_shapes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """A model, a loss and data.
+
+    Attributes:
+        model: from the inputs of a piece, a dict, to predictions of its labels.
+        loss: from predictions and labels to a sum, over all data divided by the number of labels.
+        data: pieces of inputs and labels.
+    """
+
+    model: nn.Module
+    loss: nn.Module
+    data: Sequence[tuple[dict[str, Any], Tensor]]
+
+    def parameters(self, patterns: Sequence[str] = ("*",)) -> list[nn.Parameter]:
+        """Those whose names match one of some globs, in the order of the model.
+
+        Raises:
+            ValueError: none does.
+        """
+        named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+        found = [p for name, p in named if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+        if not found:
+            known = ", ".join(name for name, _ in named)
+            raise ValueError(f"patterns must match a parameter of {known[:200]}, got {', '.join(patterns)}.")
+        return found
+
+
+class _TokenLoss(nn.Module):
+    """Cross-entropy summed over labels, divided by how many all pieces have together."""
+
+    reduction = "sum"  # what curvlinops divides by the number of data where it is not
+
+    def __init__(self, labels: int, smoothing: float) -> None:
+        super().__init__()
+        self.labels, self.smoothing = labels, smoothing
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
+
+
+class _OfWords(nn.Module):
+    """Logits of the labels that are words, (labels, V)."""
+
+    def __init__(self, translator: Translator) -> None:
+        super().__init__()
+        self.translator = translator
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.translator(inputs["source"], inputs["target"]).flatten(0, 1)[inputs["places"]]
+
+
+def translation_problem(
+    translation: Translation, text: ParallelText, *, seed: int, piece: int = 48, dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> Problem:  # fmt: skip
+    """A translation model on all pairs of a text, in pieces of pairs of like lengths; without dropout.
+
+    Raises:
+        ValueError: vocab is not the text's.
+    """
+    if translation.vocab != text.vocab:
+        raise ValueError(f"vocab must be the text's {text.vocab}, got {translation.vocab}.")
+    with seeded(seed):
+        model = _OfWords(Translator(replace(translation, dropout=0.0))).to(device, dtype)
+    lengths = np.array([len(ids) - 1 for ids in text.targets])
+    order = np.argsort(lengths, kind="stable")
+    data = []
+    for some in np.array_split(order, -(-len(text) // piece)):
+        source, target = (padded([ids[k] for k in some]).to(device) for ids in (text.sources, text.targets))
+        labels = target[:, 1:]
+        inputs = target[:, :-1].masked_fill(labels == PADDING, PADDING)
+        places = (labels != PADDING).flatten().nonzero()[:, 0]
+        data.append(({"source": source, "target": inputs, "places": places}, labels.flatten()[places]))
+    return Problem(model, _TokenLoss(int(lengths.sum()), translation.smoothing), data)
+
+
+def check_curved(stack: Stack) -> None:
+    """Refuse stacks without a Hessian of their own.
+
+    Raises:
+        ValueError: something is dropped, or embeddings are tied.
+    """
+    if stack.dropout or stack.attention_dropout or stack.embeddings == "tied":
+        raise ValueError("dropout, attention_dropout must be 0 and embeddings untied for a Hessian of a stack.")
+
+
+class StackModule(nn.Module):
+    """A Stack as a module: the network of `simulate.network.transformer`, its matrices parameters named ROLE_LAYER.
+
+    Args:
+        stack: without dropout and with embeddings of its own.
+        seed: of the matrices.
+        dtype: of everything.
+
+    Raises:
+        ValueError: something is dropped, or embeddings are tied.
+    """
+
+    def __init__(self, stack: Stack, seed: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        check_curved(stack)
+        self.stack, self._streams = stack, Streams([seed], 1)
+        self._names: dict[str, list[str]] = {}
+        for prefix, part in (("encoder_", stack.encoder), ("", stack)):
+            if part is not None:
+                for layer in range(1, part.depth + 1):
+                    for role, (d_in, d_out) in weight_shapes(part).items():
+                        std = (gain(part, role) / d_in) ** 0.5
+                        uniform = INITIALIZATIONS[part.initialization].uniform
+                        self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, uniform=uniform)
+        self._add("Wemb", "", (stack.width, stack.vocab), stack.output_scale * stack.width**-0.5, dtype)
+
+    def _add(
+        self, role: str, end: str, shape: tuple[int, int], std: float, dtype: torch.dtype, *, uniform: bool = False
+    ) -> None:
+        if uniform:
+            entries = (self._streams.uniform(*shape, dtype=dtype)[0] - 0.5) * 12**0.5
+        else:
+            entries = self._streams.normal(*shape, dtype=dtype)[0]
+        self.register_parameter(role + end, nn.Parameter(entries * std))
+        self._names.setdefault(role, []).append(role + end)
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Logits of the positions that count, (positions, V)."""
+        matrices = {role: [getattr(self, name) for name in names] for role, names in self._names.items()}
+        engine = GivenMatrices(self._streams, matrices)
+        memory = None
+        if self.stack.encoder is not None:
+            memory, _ = layers(self.stack.encoder, EncoderEngine(engine), Record(), inputs["source"])
+        output, _ = layers(self.stack, engine, Record(), inputs["x"], memory)
+        counted = output[0, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output[0]
+        return counted @ matrices["Wemb"][0]
+
+
+def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
+    """One draw of a Stack, with inputs and labels as `simulate.sample` draws them; on any device the same.
+
+    Raises:
+        ValueError: as `StackModule`.
+    """
+    model = StackModule(stack, seed, dtype)
+    given = GivenMatrices(Streams([2**32 + seed], 1), {"W": [next(model.parameters())]})
+    cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
+    x, labels, _ = network_inputs(cell, given)
+    inputs = {"x": x.to(device)}
+    if (source := source_inputs(stack, given)) is not None:
+        inputs["source"] = source.to(device)
+    counted = labels[0, stack.tokens - 1 :: stack.tokens] if stack.loss_on == "last" else labels[0]
+    return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
+
+
+class _FromFactory(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Mapping[str, Any]) -> Any:
+        return called(self.module, inputs["inputs"])
+
+
+class _OwnLoss(nn.Module):
+    reduction = "sum"
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, output: Any, _: Tensor) -> Tensor:
+        value: Tensor = self.loss(output)
+        return value
+
+
+def module_problem(factory: Factory, width: int, depth: int, *, seed: int, device: str = "cpu") -> Problem:
+    """A module of a factory, as `simulate.probe` takes them, on its one batch.
+
+    Parameters that the loss does not see have no curvature, and are left out.
+
+    Raises:
+        ProbeError: the factory, its module or its loss fails, or has no gradient.
+    """
+    with seeded(seed):
+        one = made(factory, width, depth, seed, device)
+        one.backward()
+    for parameter in one.module.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+    one.module.zero_grad(set_to_none=True)
+    data = [({"inputs": one.inputs}, torch.zeros(1, device=device))]
+    return Problem(_FromFactory(one.module), _OwnLoss(one.loss), data)

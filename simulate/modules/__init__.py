@@ -1,0 +1,1 @@
+"""Any `torch.nn.Module` at initialization: its layers, hooks on them, and what they measure."""

@@ -1,0 +1,150 @@
+"""Modules that can be probed by name: those of `torch.nn`, and two of `transformers` where it is installed.
+
+Each stands under the loss of the paper's setting: Gaussian inputs or uniform words, an output matrix of N(0, 1/d)
+entries, and cross-entropy with independent uniform labels.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from simulate.modules.factories import Batch, Factory
+from theory.stack import Stack
+
+_TOKENS, _VOCAB, _HEAD = 16, 512, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Builtin:
+    """A module that can be probed by name.
+
+    Attributes:
+        factory: of it.
+        stack: the network of the same width and depth that large-width theory predicts, or None.
+    """
+
+    factory: Factory
+    stack: Callable[[int, int], Stack] | None = None
+
+
+def _heads(width: int) -> int:
+    return max(1, width // _HEAD)
+
+
+class _Headed(nn.Module):
+    """A body of `torch.nn` and an output matrix."""
+
+    def __init__(self, body: nn.Module, width: int) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(width, _VOCAB, bias=False)
+        nn.init.normal_(self.head.weight, std=width**-0.5)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(self.body(*inputs))
+        return logits
+
+
+def _cross_entropy(labels: Tensor) -> Callable[[Any], Tensor]:
+    def loss(output: Any) -> Tensor:
+        logits = output if isinstance(output, Tensor) else output.logits
+        return nn.functional.cross_entropy(logits.flatten(0, -2), labels.to(logits.device).flatten())
+
+    return loss
+
+
+def _labels() -> Tensor:
+    return torch.randint(_VOCAB, (1, _TOKENS))
+
+
+def _encoder(width: int, depth: int, *, pre: bool) -> tuple[nn.Module, Batch]:
+    def layer() -> nn.TransformerEncoderLayer:
+        return nn.TransformerEncoderLayer(
+            width, _heads(width), 4 * width, dropout=0.0, batch_first=True, norm_first=pre
+        )  # fmt: skip
+
+    body = nn.TransformerEncoder(layer(), depth, norm=nn.LayerNorm(width) if pre else None, enable_nested_tensor=False)
+    # The encoder's layers are copies of one: each is drawn anew.
+    body.layers = nn.ModuleList(layer() for _ in range(depth))
+
+    def batch(_: int) -> tuple[Tensor, Callable[[Any], Tensor]]:
+        return torch.randn(1, _TOKENS, width), _cross_entropy(_labels())
+
+    return _Headed(body, width), batch
+
+
+def _encoder_decoder(width: int, depth: int, *, pre: bool) -> tuple[nn.Module, Batch]:
+    sizes = (width, _heads(width), depth, depth, 4 * width, 0.0)
+    # It draws its matrices anew after the layers were copied; and it ends with a norm, also after Post-LN layers.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "enable_nested_tensor")
+        body = nn.Transformer(*sizes, batch_first=True, norm_first=pre)
+
+    def batch(_: int) -> tuple[tuple[Tensor, Tensor], Callable[[Any], Tensor]]:
+        return (torch.randn(1, _TOKENS, width), torch.randn(1, _TOKENS, width)), _cross_entropy(_labels())
+
+    return _Headed(body, width), batch
+
+
+def _of_words(module: nn.Module) -> tuple[nn.Module, Batch]:
+    def batch(_: int) -> tuple[dict[str, Tensor], Callable[[Any], Tensor]]:
+        return {"input_ids": torch.randint(_VOCAB, (1, _TOKENS))}, _cross_entropy(_labels())
+
+    return module, batch
+
+
+def _transformers() -> Any:
+    """The library.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ValueError("transformers must be installed for gpt2 and bert: pip install transformers") from error
+    return transformers
+
+
+def _gpt2(width: int, depth: int) -> tuple[nn.Module, Batch]:
+    library = _transformers()
+    sizes = {"n_embd": width, "n_layer": depth, "n_head": _heads(width), "n_positions": _TOKENS}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return _of_words(library.GPT2LMHeadModel(library.GPT2Config(vocab_size=_VOCAB, **sizes, **dropout)))
+
+
+def _bert(width: int, depth: int) -> tuple[nn.Module, Batch]:
+    library = _transformers()
+    sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": _heads(width)}
+    more = {"intermediate_size": 4 * width, "max_position_embeddings": _TOKENS, "vocab_size": _VOCAB}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return _of_words(library.BertForMaskedLM(library.BertConfig(**sizes, **more, **dropout)))
+
+
+def _stack(placement: str) -> Callable[[int, int], Stack]:
+    def stack(width: int, depth: int) -> Stack:
+        # The matrix of queries, keys and values is drawn as one of shape (3d, d): entries of variance 1/(2d).
+        return Stack(
+            placement=placement, width=width, depth=depth, tokens=_TOKENS, vocab=_VOCAB, ffn_ratio=4.0,
+            heads=_heads(width), query_key_scale=0.5**0.5, output_projection="random", initialization="pytorch",
+            norm_epsilon=1e-5,
+        )  # fmt: skip
+
+    return stack
+
+
+BUILTINS: dict[str, Builtin] = {
+    "encoder-post": Builtin(partial(_encoder, pre=False), _stack("post")),
+    "encoder-pre": Builtin(partial(_encoder, pre=True), _stack("pre")),
+    "transformer-post": Builtin(partial(_encoder_decoder, pre=False)),
+    "transformer-pre": Builtin(partial(_encoder_decoder, pre=True)),
+    "gpt2": Builtin(_gpt2),
+    "bert": Builtin(_bert),
+}
+"""By the name that `gradbounds probe` takes."""

@@ -1,0 +1,63 @@
+"""The `theory.Stack` that layers of `torch.nn` are, read from the modules and their weights."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from simulate.modules.layers import LayerList
+from theory.stack import Activation, Stack
+from theory.stack.initializations import INITIALIZATIONS
+
+# How far the variance of a drawn matrix may be from its initialization's.
+_CLOSE = 0.1
+
+
+def nearest_stack(lists: Sequence[LayerList], tokens: int) -> Stack | None:
+    """The network whose layers are these, but for its inputs, its vocabulary and its loss.
+
+    Returns:
+        None where there is not one list of layers of `torch.nn.TransformerEncoder`, something is dropped, or the
+        matrices have variances of no initialization that a Stack knows.
+    """
+    layers = [layer for part in lists for layer in part.layers if isinstance(layer, nn.TransformerEncoderLayer)]
+    one_list = len(lists) == 1 and len(layers) == len(lists[0].layers)
+    return _of_encoder(layers, tokens) if one_list else None
+
+
+def _of_encoder(layers: Sequence[nn.TransformerEncoderLayer], tokens: int) -> Stack | None:
+    first = layers[0]
+    width, hidden = first.linear1.in_features, first.linear1.out_features
+    weight = first.self_attn.in_proj_weight
+    dropped = first.training and max(one.p for one in first.modules() if isinstance(one, nn.Dropout)) > 0
+    activation = _activation(first)
+    if weight is None or dropped or activation is None:
+        return None
+    gains = {
+        "WV": _variance(weight[2 * width :]) * width,
+        "WO": _variance(first.self_attn.out_proj.weight) * width,
+        "W1": _variance(first.linear1.weight) * width,
+        "W2": _variance(first.linear2.weight) * hidden,
+    }
+    shapes = {"W1": (width, hidden), "W2": (hidden, width)}
+    for name, initialization in INITIALIZATIONS.items():
+        usual = {role: initialization.gain(role, *shapes.get(role, (width, width))) for role in gains}
+        if all(abs(gains[role] / usual[role] - 1) < _CLOSE for role in gains):
+            return Stack(
+                placement="pre" if first.norm_first else "post", width=width, depth=len(layers), tokens=tokens,
+                ffn_ratio=hidden / width, activation=activation, initialization=name, output_projection="random",
+                heads=first.self_attn.num_heads, norm_epsilon=first.norm1.eps,
+                query_key_scale=round((_variance(weight[: 2 * width]) * width) ** 0.5, 2),
+            )  # fmt: skip
+    return None
+
+
+def _variance(weight: Tensor) -> float:
+    return float(weight.detach().float().square().mean())
+
+
+def _activation(layer: nn.TransformerEncoderLayer) -> Activation | None:
+    chosen = layer.activation
+    if chosen is torch.nn.functional.relu or isinstance(chosen, nn.ReLU):
+        return "relu"
+    return "gelu" if chosen is torch.nn.functional.gelu or isinstance(chosen, nn.GELU) else None

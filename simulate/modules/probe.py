@@ -1,0 +1,168 @@
+"""Any `torch.nn.Module` at initialization: what its layers and parameters carry forward and backward.
+
+A factory makes a module of a width and a depth; it is made anew for every seed, run once forward and once backward, and
+measured by hooks on its layers.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from simulate.modules.factories import Factory, ProbeError, made, seeded
+from simulate.modules.hooks import Recorder
+from simulate.modules.layers import LayerList, layer_lists, token_axis
+from simulate.modules.nearest_stack import nearest_stack
+from simulate.runs.cell import check_device
+from simulate.runs.sample import check_count
+from theory.stack import Stack
+
+_COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probed:
+    """What was measured, as a tidy table, and what has to be said of it.
+
+    Attributes:
+        frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
+            the layer stands in), layer (1, 2, ...; 0 for what belongs to none), parameter (its name in the layer, or
+            ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over
+            i ≠ j), stream_cosine (with its input, of a token), gradient_sq (squared norm of the loss's gradient). Of a
+            parameter: gradient, weight (Frobenius norms) and ratio of the two. Of the whole: loss.
+        notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
+        stacks: the nearest Stack of every width and depth, where it can be read from the module.
+    """
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...]
+    stacks: Mapping[tuple[int, int], Stack]
+
+
+def probe(
+    factory: Factory,
+    *,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    seeds: int,
+    seed: int = 0,
+    layers: Sequence[str] = (),
+    device: str = "cpu",
+) -> Probed:
+    """Measure a module over widths, depths and seeds; one is in memory at a time.
+
+    Args:
+        factory: `factory(width, depth)` gives a module and a function `batch(seed)`, which gives its inputs (a tensor,
+            a tuple of arguments, or a dict of keyword arguments) and a function from its output to a scalar loss.
+        widths: any numbers that the factory takes.
+        depths: likewise.
+        seeds: how many modules per width and depth.
+        seed: root seed. torch's global generators are set from it, and are as before in the end.
+        layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
+        device: of module and batch.
+
+    Raises:
+        ValueError: an argument is outside its range; the factory, its module or its loss fails, or gives no gradient;
+            or there is no list of layers.
+    """
+    for name, values in (("widths", widths), ("depths", depths)):
+        if not values:
+            raise ValueError(f"{name} must have at least one value, got none.")
+        for value in values:
+            check_count(name, value, 1)
+    check_count("seeds", seeds, 1)
+    check_count("seed", seed, 0)
+    check_device(device)
+    rows: list[tuple[Any, ...]] = []
+    notes: dict[str, None] = {}
+    stacks: dict[tuple[int, int], Stack] = {}
+    for width in widths:
+        for depth in depths:
+            for number in range(seeds):
+                own = int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
+                with seeded(own), _named(f"at width {width}, depth {depth}"):
+                    found, said, stack = _one(factory, width, depth, own, layers, device)
+                rows += [(width, depth, number, *row) for row in found]
+                notes |= dict.fromkeys(said)
+                if stack is not None:
+                    stacks.setdefault((width, depth), stack)
+    return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
+
+
+@contextmanager
+def _named(where: str) -> Iterator[None]:
+    try:
+        yield
+    except ProbeError as error:
+        raise ProbeError(f"{str(error).rstrip('.')} {where}.") from error.__cause__
+
+
+def _one(
+    factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str
+) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
+    one = made(factory, width, depth, seed, device)
+    module = one.module
+    lists = layer_lists(module, globs, depth)
+    recorder = Recorder(lists, token_axis(module))
+    with recorder:
+        loss = one.backward()
+    rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
+    weights, notes = _parameters(module, lists)
+    rows += weights
+    # One transfer for all numbers.
+    values = torch.stack([row[-1] for row in rows]).tolist()
+    found = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
+    norms = {row[:3]: row[4] for row in found if row[3] == "weight"}
+    # Biases that begin at 0 have no ratio.
+    ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in found if r[3] == "gradient" and norms[r[:3]] > 0]
+    return found + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
+
+
+def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Norms of every parameter and of its gradient, and notes."""
+    of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
+    places: dict[int, list[tuple[str, int, str]]] = {}
+    parameters: dict[int, nn.Parameter] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        parameters[id(parameter)] = parameter
+        places.setdefault(id(parameter), []).append(_place(name, of_layer))
+    notes = []
+    known = list(parameters.values())
+    weights = dict(zip(parameters, map(_norm, known), strict=True))
+    of_gradient = {id(p): _norm(p.grad) for p in known if p.grad is not None}
+    rows: list[tuple[Any, ...]] = []
+    for key, parameter in parameters.items():
+        place, *others = places[key]
+        if others:
+            notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
+        rows.append((*place, "weight", weights[key]))
+        if not parameter.requires_grad:
+            notes.append(f"frozen: {_said(place)}")
+        elif key not in of_gradient:
+            notes.append(f"unused: {_said(place)} has no gradient")
+        else:
+            rows.append((*place, "gradient", of_gradient[key]))
+    return rows, notes
+
+
+def _norm(values: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(values.detach(), dtype=torch.float32)
+
+
+def _place(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
+    """Part, layer and own name of a parameter; those of a layer begin with the layer's name."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        if (found := of_layer.get(".".join(parts[:count]))) is not None:
+            return (*found, ".".join(parts[count:]))
+    return "", 0, name
+
+
+def _said(place: tuple[str, int, str]) -> str:
+    part, number, name = place
+    return f"{name} of layer {number} of {part}" if part else name

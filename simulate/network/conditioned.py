@@ -1,0 +1,169 @@
+"""The conditioned engine: draws what a weight matrix does to its n rows, and never the matrix.
+
+A weight W that meets rows X once forward and once backward is known only by Y = X W and g Wᵀ. Both are Gaussian given
+what came before, so they can be drawn exactly in O(n² d) instead of O(n d²): docs/engines.md derives it.
+
+Factorizations are of n x n Gram matrices in float64, by Cholesky after every row has received a private extra input
+coordinate of relative size √ε. That makes a Gram matrix of identical or dependent rows positive definite, its factor
+unique and continuous, and is itself exact: it is the law of a network whose weights have n more input rows.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from simulate.network.allocator import keep_freed_memory
+from simulate.network.engines import GradientNorms, inner
+from simulate.network.random_streams import Streams
+
+# √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
+# rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
+RIDGE = {torch.float32: 1e-8, torch.float64: 1e-10}
+# A root needs no inverse, only as much as keeps a Gram matrix definite under rounding, which grows like n² eps.
+ROOT_RIDGE = 1e-10
+
+# The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
+_LEAST = 1e-15
+
+NORMAL_ONLY = (
+    "engine must be 'dense' for matrices with uniform entries (initialization xavier_uniform, pytorch): conditioning "
+    "is exact for normal ones. Xavier-normal has the same large-width theory."
+)
+
+# Random numbers and sums in float64 take two passes over memory: in pieces of this many numbers, the second is over a
+# cache, and calls are few. On a GPU pieces cost a launch each, and save nothing.
+_PIECE = 2**18
+
+Square = Float[Tensor, "draws rows rows"]
+
+
+def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, " draws"]]:
+    """The Cholesky factor of Gram + a² I and a, with a² = ridge times the mean square norm of a row, plus least².
+
+    A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers.
+    """
+    shifted = gram.clone()
+    diagonal = shifted.diagonal(dim1=-2, dim2=-1)
+    # The smallest numbers keep a matrix of zeros definite.
+    extra = diagonal.mean(-1).mul_(ridge).add_(least**2 + torch.finfo(torch.float32).tiny ** 2)
+    diagonal.add_(extra[:, None])
+    lower, info = torch.linalg.cholesky_ex(shifted)
+    return lower.masked_fill_((info != 0)[:, None, None], torch.nan), extra.sqrt_()
+
+
+def pulled_back(
+    rows: Float[Tensor, "draws rows d_in"],
+    gradient: Float[Tensor, "draws rows d_out"],
+    lower: Square,
+    extra: Float[Tensor, " draws"],
+    forward: Float[Tensor, "draws rows d_out"],
+    fresh: Float[Tensor, "draws rows d_in"],
+    fresh_extra: Square,
+) -> Float[Tensor, "draws rows d_in"]:
+    """G Wᵀ for a W that is known to take X to L Z and is fresh elsewhere.
+
+    With the extra coordinates X' = [X, a I], L Lᵀ = X' X'ᵀ and Q = L⁻¹ X', W' = Qᵀ Z + (I - Qᵀ Q) W̃, so that
+    g W'ᵀ = N + (g Zᵀ - N Qᵀ) Q with N = g W̃ᵀ. The columns of Q and N that belong to X are what is returned.
+
+    Args:
+        rows: X.
+        gradient: g.
+        lower: L.
+        extra: a.
+        forward: Z, independent N(0, std²).
+        fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
+        fresh_extra: the columns of N for the extra coordinates.
+    """
+    known = torch.bmm(gradient, forward.mT).double()
+    overlap = torch.bmm(fresh, rows.mT).double().addcmul_(extra[:, None, None], fresh_extra)
+    # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
+    whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
+    share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
+    return fresh.baddbmm_(share.to(rows.dtype), rows)
+
+
+class ConditionedMap:
+    """A map that holds its rows and the numbers that made their product, O(n d) per draw."""
+
+    def __init__(self, engine: "ConditionedEngine", d_out: int, std: float) -> None:
+        self._engine, self._d_out, self._std = engine, d_out, std
+        self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
+
+    def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
+        rows_gram = self._engine.gram(rows)
+        lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
+        normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
+        self._state = rows, rows_gram, lower, extra, normals
+        return torch.bmm(lower.to(rows.dtype), normals)
+
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows d_out"]
+    ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
+        if self._state is None:
+            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
+        (rows, rows_gram, lower, extra, normals), self._state = self._state, None
+        n, d_in = rows.shape[1:]
+        gradient_gram = self._engine.gram(gradient)
+        root = factor(gradient_gram, ROOT_RIDGE)[0]
+        fresh = torch.bmm(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
+        fresh_extra = torch.bmm(root, self._engine.normals(n, n, self._std).double())
+        product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
+        return product, inner(rows_gram, gradient_gram).to(rows.dtype)
+
+
+class ConditionedEngine:
+    """Draws the action of every weight matrix, exactly in distribution, in O(n² d) per map.
+
+    One backward pass per draw, and nothing that needs a matrix itself: those raise.
+
+    Args:
+        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
+        dtype: of tokens.
+    """
+
+    def __init__(self, streams: Streams, dtype: torch.dtype) -> None:
+        self.streams = streams
+        self.dtype = dtype
+        self.gradients = GradientNorms()
+        self._rooms: dict[torch.dtype, Tensor] = {}
+        keep_freed_memory()
+        self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
+        """A fresh map.
+
+        Raises:
+            ValueError: entries are to be uniform.
+        """
+        if uniform:
+            raise ValueError(NORMAL_ONLY)
+        return ConditionedMap(self, d_out, std)
+
+    def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
+        """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
+        shape = (self.streams.draws, rows, width)
+        like: dict[str, Any] = {"dtype": self.dtype, "device": self.streams.device}
+        numbers = torch.empty(shape, **like) if keep else self._room(self.dtype, shape)
+        return self.streams.fill_normal(numbers, std, piece=self._piece)
+
+    def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
+        """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
+        draws, n, width = rows.shape
+        step = max(1, self._piece // (n * width))
+        grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
+        for piece, result in zip(rows.split(step), grams.split(step), strict=True):
+            room = self._room(torch.float64, piece.shape).copy_(piece)
+            torch.bmm(room, room.mT, out=result)
+        return grams
+
+    def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+        """Memory that is used again and again: fresh pages cost as much as what is written into them."""
+        size = math.prod(shape)
+        if dtype not in self._rooms or len(self._rooms[dtype]) < size:
+            self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
+        return self._rooms[dtype][:size].view(shape)

@@ -1,0 +1,170 @@
+"""A random linear map, the one thing a network asks of an engine, and how the network applies it.
+
+A map is applied once and pulled back once. What an engine does in between is its own affair: the network sees only
+`forward` and `pullback`. `simulate.network.dense` draws the matrix; `simulate.network.conditioned` draws only what the
+matrix does.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from simulate.network.random_streams import Streams
+
+
+@runtime_checkable
+class RandomMap(Protocol):
+    """One weight matrix W with independent N(0, std²) entries per draw, known by its action."""
+
+    def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
+        """The product x W of every draw."""
+
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows d_out"]
+    ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
+        """The product g Wᵀ of every draw, and ‖∂L/∂W‖_F² = ‖xᵀ g‖_F²."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """A source of independent random maps for a batch of independent networks."""
+
+    streams: Streams
+    dtype: torch.dtype
+    gradients: "GradientNorms"
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """A fresh map; each name is one role in the network (W1, W2, ...), in the order of the layers.
+
+        Raises:
+            ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
+        """
+
+
+class GradientNorms:
+    """‖∂L/∂W‖_F² of every map, by role and in the order in which the maps were applied."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, list[Tensor | None]] = {}
+
+    def open(self, name: str) -> int:
+        """Reserve the next place of a role; returns its position."""
+        slots = self._slots.setdefault(name, [])
+        slots.append(None)
+        return len(slots) - 1
+
+    def check_empty(self, name: str, position: int) -> None:
+        """Refuse a second backward pass.
+
+        Raises:
+            RuntimeError: the place was filled before: a map may be pulled back once.
+        """
+        if self._slots[name][position] is not None:
+            raise RuntimeError(
+                f"{name} of layer {position + 1} was pulled back a second time; a map allows one backward."
+            )
+
+    def put(self, name: str, position: int, value: Tensor) -> None:
+        """Fill a reserved place."""
+        self._slots[name][position] = value
+
+    def of(self, name: str) -> Float[Tensor, "draws maps"]:
+        """The squared norms of a role, one column per map.
+
+        Raises:
+            RuntimeError: no backward pass has reached some map of that role.
+        """
+        filled = [value for value in self._slots.get(name, []) if value is not None]
+        if not filled or len(filled) < len(self._slots[name]):
+            raise RuntimeError(f"{name} has no gradient yet; run the backward pass first.")
+        return torch.stack(filled, dim=1)
+
+
+class EncoderEngine:
+    """The engine of an encoder's layers: another's random numbers, and gradients of its own.
+
+    Args:
+        engine: of the layers that attend to it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.streams, self.dtype = engine, engine.streams, engine.dtype
+        self.gradients = GradientNorms()
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """A fresh map, whose role has a name of its own.
+
+        Raises:
+            ValueError: as the engine's.
+        """
+        return self.engine.map(f"encoder_{name}", d_in, d_out, std, uniform=uniform)
+
+
+class GivenMatrices:
+    """An engine whose maps are matrices that are given, by role and in the order of the layers.
+
+    Args:
+        streams: of what else is random.
+        matrices: (d_in, d_out) each; those of an encoder have roles after `encoder_`.
+    """
+
+    def __init__(self, streams: Streams, matrices: dict[str, list[Tensor]]) -> None:
+        self.streams = streams
+        self.gradients = GradientNorms()
+        self._left = {name: iter(group) for name, group in matrices.items()}
+        self.dtype = next(iter(matrices.values()))[0].dtype
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """There are none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("given matrices are applied, not drawn.")
+
+    def product(self, name: str, rows: Tensor) -> Tensor:
+        """The product with the next matrix of a role."""
+        return rows @ next(self._left[name])
+
+
+def apply_map(
+    engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+) -> Tensor:
+    """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm.
+
+    An engine of given matrices, `GivenMatrices`, has the product itself, differentiable without end.
+    """
+    if isinstance(engine, EncoderEngine) and isinstance(engine.engine, GivenMatrices):
+        return engine.engine.product(f"encoder_{name}", rows)
+    if isinstance(engine, GivenMatrices):
+        return engine.product(name, rows)
+    random_map = engine.map(name, rows.shape[-1], d_out, std, uniform=uniform)
+    product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
+    return product
+
+
+def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
+    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient.
+
+    Where it cancels, rounding must not make a squared norm negative.
+    """
+    return (first * second).sum((-2, -1)).clamp_min(0.0)
+
+
+class _Apply(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, random_map: RandomMap, gradients: GradientNorms, name: str, position: int
+    ) -> Tensor:
+        ctx.random_map, ctx.gradients, ctx.name, ctx.position = random_map, gradients, name, position
+        return random_map.forward(rows)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        ctx.gradients.check_empty(ctx.name, ctx.position)
+        product, norm_sq = ctx.random_map.pullback(gradient)
+        ctx.gradients.put(ctx.name, ctx.position, norm_sq)
+        return product, None, None, None, None

@@ -1,0 +1,40 @@
+"""The Jacobian of LayerNorm in full, for tokens with a mean: what Lemma 3 bounds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from simulate.network.transformer import layer_norm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JacobianNorms:
+    """Spectral norms of J_LN at x = offset · 1 + z, z ~ N(0, I_d), against Lemma 3's two forms; shape (draws,).
+
+    Attributes:
+        exact: ‖J_LN(x)‖₂ by singular values of the differentiated Jacobian.
+        centred: √d/‖x − mean(x)‖.
+        uncentred: √d/‖x‖, the lemma as printed.
+    """
+
+    exact: NDArray[np.float64]
+    centred: NDArray[np.float64]
+    uncentred: NDArray[np.float64]
+
+
+def jacobian_norms(*, width: int, offset: float, draws: int, seed: int) -> JacobianNorms:
+    """Sample tokens with mean `offset` and measure the norm of LayerNorm's Jacobian at each, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    x = offset + torch.randn(draws, width, generator=generator, dtype=torch.float64)
+    # One copy of a token for each row of its Jacobian: the gradient of one output.
+    copies = x[:, None].repeat(1, width, 1).requires_grad_()
+    outputs = torch.eye(width, dtype=x.dtype).expand_as(copies)
+    (jacobians,) = torch.autograd.grad(layer_norm(copies), copies, outputs)
+    centred = x - x.mean(1, keepdim=True)
+    return JacobianNorms(
+        exact=torch.linalg.matrix_norm(jacobians, 2).numpy(),
+        centred=(width**0.5 / centred.norm(dim=1)).numpy(),
+        uncentred=(width**0.5 / x.norm(dim=1)).numpy(),
+    )

@@ -1,0 +1,80 @@
+"""What is recorded of a network's passes: values of named quantities, and how they are read from tensors."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from simulate.network.engines import GradientNorms
+from theory.stack import Stack
+from theory.stack.weights import weight_shapes
+
+Stream = Float[Tensor, "draws tokens width"]
+
+
+@dataclass(slots=True)
+class Record:
+    """Values of named quantities, one tensor of shape (draws,) per network or per layer, detached.
+
+    Attributes:
+        per_network: by name.
+        per_layer: by name, in the order of the layers.
+        hidden_sq: ‖h_i‖² of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
+    """
+
+    per_network: dict[str, Tensor] = field(default_factory=dict)
+    per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
+    hidden_sq: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def layer(self, name: str, value: Tensor) -> None:
+        """Append the next layer's value."""
+        self.per_layer.setdefault(name, []).append(value)
+
+    def network(self, name: str, value: Tensor) -> None:
+        """Set the network's value."""
+        self.per_network[name] = value
+
+    def gradients(self, stack: Stack, norms: GradientNorms) -> None:
+        """Append ‖∂L/∂W‖_F² of every matrix of every layer."""
+        for role in weight_shapes(stack):
+            for value in norms.of(role).unbind(1):
+                self.layer(f"grad_sq_{role}", value)
+
+
+def record_last_norm(
+    stack: Stack, record: Record, total: Stream, output_gradient: Stream, last_gradient: Stream, *, positions: int
+) -> None:
+    """What Theorem 1's proof asks of the last LayerNorm, with input `total`, and of the loss above it."""
+    width = total.shape[2]
+    scale, centred = total.norm(dim=-1), (total - total.mean(-1, keepdim=True)).norm(dim=-1)
+    centred = scale if stack.normalization == "rms" else centred
+    smoothed = [(norm.square() + stack.norm_epsilon * width).sqrt() for norm in (centred, scale)]
+    centred, scale = smoothed if stack.norm_epsilon else (centred, scale)
+    jacobian = width**0.5 / centred if stack.composition.normalized_output else torch.ones_like(scale)
+    record.network("norm_jacobian", jacobian.mean(1))
+    record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
+    # The loss averages over its positions, so a position's own gradient is so many times its share.
+    loss_sq, pulled_sq = (positions**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
+    jacobian_sq, hidden_sq = jacobian.square(), record.hidden_sq
+    record.network("loss_gradient_sq", loss_sq.sum(1) / positions)
+    record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
+    record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
+    record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)
+
+
+def energy(x: Stream) -> Float[Tensor, " draws"]:
+    """‖x‖²/d averaged over tokens, in one pass over memory."""
+    return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
+
+
+def correlation(x: Stream, own: Float[Tensor, " draws"], sequences: int) -> Float[Tensor, " draws"]:
+    """x_i·x_j/d averaged over pairs of tokens of one sequence, from their own energy; NaN for one token."""
+    x = x.detach()
+    rows, width = x.shape[-2:]
+    tokens = rows // sequences
+    if tokens == 1:
+        return torch.full_like(x[:, 0, 0], torch.nan)
+    sums = x.view(len(x), sequences, tokens, width).sum(2)
+    whole = torch.linalg.vector_norm(sums, dim=(1, 2)).square() / (rows * width)
+    return (whole - own) / (tokens - 1)

@@ -1,0 +1,251 @@
+"""The network of the paper, written once over an engine of random linear maps.
+
+Tokens are rows, x W; LayerNorm has scale 1 and bias 0; every draw in the batch is an independent network.
+Source: Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from simulate.network.engines import EncoderEngine, Engine, apply_map
+from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
+from simulate.network.tied_words import Words
+from theory.stack import Stack
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.weights import gain, rows_met, weight_shapes
+
+Source = Float[Tensor, "draws source width"]
+Branch = Callable[[Stream], Stream]
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+    "identity": lambda x: x,
+}
+"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
+
+
+def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float[Tensor, "*tokens width"]:
+    """(x − mean(x)) / √(var(x) + ε) of every token; the paper has no ε."""
+    return F.layer_norm(x, x.shape[-1:], eps=epsilon)
+
+
+def normalize(stack: Stack, x: Stream) -> Stream:
+    """The norm of the stack: LayerNorm, or RMSNorm, which does not centre."""
+    if stack.normalization == "rms":
+        return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
+    return layer_norm(x, stack.norm_epsilon)
+
+
+def residual(x: Stream, branch: Stream) -> Stream:
+    """The sum of a stream and what a branch adds to it."""
+    return x + branch
+
+
+def sublayer(stack: Stack, layer: int, engine: Engine, x: Stream, branch: Branch) -> tuple[Stream, Stream, Stream]:
+    """One sub-layer: z = α x + τ D(N(f(κ N(x)))), D the dropout; each norm where the placement has one.
+
+    Returns:
+        The stream after it, the residual sum z, and what was added to α x.
+    """
+    placement = stack.composition
+    into = normalize(stack, x) if placement.input_norm else x
+    made = branch(_scaled(into, placement.input_scale(layer)))
+    made = normalize(stack, made) if placement.output_norm else made
+    added = _scaled(_dropped(engine, made, stack.dropout), placement.branch(stack.depth))
+    total = residual(_scaled(x, placement.residual(stack.depth)), added)
+    return (normalize(stack, total) if placement.stream_norm else total), total, added
+
+
+def _scaled(x: Stream, factor: float) -> Stream:
+    # A pass over memory less where there is nothing to do, which is nearly everywhere.
+    return x if factor == 1.0 else x * factor
+
+
+def _dropped(engine: Engine, x: Tensor, share: float) -> Tensor:
+    """Inverted dropout, with the engine's random numbers; of rows that are views of one, each by itself."""
+    if share == 0.0:
+        return x
+    # A draw may have several entries of the first axis, its sequences.
+    kept = engine.streams.uniform(x.numel() // engine.streams.draws, dtype=engine.dtype).view(x.shape) >= share
+    return x * kept / (1.0 - share)
+
+
+def apply_weight(
+    stack: Stack, engine: Engine, role: str, rows: Float[Tensor, "draws rows d_in"]
+) -> Float[Tensor, "draws rows d_out"]:
+    """The product with a fresh matrix of a layer, as the stack initializes it."""
+    d_in, d_out = weight_shapes(stack)[role]
+    std = d_in**-0.5 * gain(stack, role) ** 0.5
+    return apply_map(engine, role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
+
+
+def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:
+    """Softmax attention, to a memory or to themselves.
+
+    With W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O.
+    """
+    draws, _, width = x.shape
+    kind, asked, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
+    roles = {role: kind + role for role in "QKVO"}
+    if rows_met(stack)[roles["V"]] == stack.sequences and roles["Q"] not in weight_shapes(stack):
+        # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
+        means = asked.reshape(draws, stack.sequences, length, width).mean(2)
+        values = _projected(stack, engine, roles, apply_weight(stack, engine, roles["V"], means))
+        return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
+    split = draws * stack.sequences, -1, stack.heads, width // stack.heads
+    weights = _attention_weights(stack, engine, record, roles, x, memory)
+    weights = _dropped(engine, weights, stack.attention_dropout)
+    values = apply_weight(stack, engine, roles["V"], asked).reshape(split).transpose(1, 2)
+    return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(x.shape))
+
+
+def _attention_weights(
+    stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
+) -> Float[Tensor, "batch heads queries keys"]:
+    """Softmax of masked logits, which are 0 without queries and keys."""
+    batch, heads, head_width = len(x) * stack.sequences, stack.heads, x.shape[2] // stack.heads
+    if not stack.query_key_scale:
+        length = stack.tokens if memory is None else stack.source_tokens
+        logits = x.new_zeros(batch, heads, stack.tokens, length)
+    else:
+        queries, keys = _queries_and_keys(stack, engine, roles, x, memory)
+        q, k = (one.reshape(batch, -1, heads, head_width).transpose(1, 2) for one in (queries, keys))
+        logits = q @ k.mT / head_width ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+    weights = (_masked(stack, logits) if memory is None else logits).softmax(-1)
+    if stack.query_key_scale and memory is None:
+        for name, value in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
+            record.layer(name, value(weights.detach()).sum(-1).view(len(x), -1).mean(1))
+    return weights
+
+
+def _queries_and_keys(
+    stack: Stack, engine: Engine, roles: dict[str, str], x: Stream, memory: Source | None
+) -> tuple[Stream, Stream | Source]:
+    if stack.query_key == "untied":
+        asked = x if memory is None else memory
+        return apply_weight(stack, engine, roles["Q"], x), apply_weight(stack, engine, roles["K"], asked)
+    if memory is None:
+        queries = apply_weight(stack, engine, roles["Q"], x)
+        return queries, queries
+    # One matrix for both is one map of all rows.
+    both = apply_weight(stack, engine, roles["Q"], torch.cat([x, memory], dim=1))
+    return both[:, : x.shape[1]], both[:, x.shape[1] :]
+
+
+def _projected(stack: Stack, engine: Engine, roles: dict[str, str], values: Stream) -> Stream:
+    return values if stack.output_projection == "identity" else apply_weight(stack, engine, roles["O"], values)
+
+
+def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[Tensor, "... tokens tokens"]:
+    """Logits, of minus infinity where the stack's mask looks away."""
+    if stack.mask == "none":
+        return logits
+    ahead = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+    return logits.masked_fill(ahead, -torch.inf)
+
+
+def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+    activation = ACTIVATIONS[stack.activation]
+    if stack.ffn == "gated":
+        gate = activation(apply_weight(stack, engine, "WG", x))
+        hidden = gate * apply_weight(stack, engine, "W1", x)
+    else:
+        hidden = activation(apply_weight(stack, engine, "W1", x))
+    record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
+    record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / stack.ffn_width)
+    record.layer("ffn_hidden_max_sq", hidden.detach().abs().amax((1, 2)).square())
+    return apply_weight(stack, engine, "W2", hidden)
+
+
+def sequence_loss(
+    logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"], smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy in nats, averaged over the positions of each draw; the target is spread by `smoothing`."""
+    return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
+
+
+def layers(
+    stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
+) -> tuple[Stream, Stream]:
+    """All layers of a stack.
+
+    Returns:
+        What the output matrix, or the layers that attend to this stack, are given; and the last residual sum.
+    """
+    composition = stack.composition
+    branches: list[tuple[str, Branch]] = [
+        ("attention_energy", lambda rows: attention(stack, engine, record, rows)),
+        ("hidden_energy", lambda rows: feed_forward(stack, engine, record, rows)),
+    ]
+    if memory is not None:
+        branches.insert(1, ("cross_energy", lambda rows: attention(stack, engine, record, rows, memory)))
+    total = second = x
+    for layer in range(1, stack.depth + 1):
+        for name, branch in branches:
+            x, total, added = sublayer(stack, layer, engine, x, branch)
+            second = second + added if composition.second_stream else second
+            record.layer(name, energy(total))
+        record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
+    if composition.second_stream:
+        return x + (normalize(stack, second) if composition.final_norm else second), total
+    return (normalize(stack, x) if composition.final_norm else x), total
+
+
+def run(
+    stack: Stack,
+    engine: Engine,
+    inputs: Stream,
+    labels: Int[Tensor, "draws tokens"],
+    words: Words | None = None,
+    source: Source | None = None,
+) -> Record:
+    """One forward and one backward pass of a batch of networks; every recorded quantity.
+
+    Args:
+        stack: the network.
+        engine: where the weights come from; afterwards it holds the gradient norms too.
+        inputs: x_0 of every draw.
+        labels: class ids of every position.
+        words: the inputs as rows of the output matrix, if embeddings are tied.
+        source: x_0 of the encoder, if the stack has one.
+    """
+    record, of_encoder, encoder_engine = Record(), Record(), EncoderEngine(engine)
+    inputs = inputs.detach().requires_grad_()
+    leaves, memory = [inputs], None
+    if stack.encoder is not None and source is not None:
+        source = source.detach().requires_grad_()
+        memory, _ = layers(stack.encoder, encoder_engine, of_encoder, source)
+        leaves += [source, memory]
+    output, total = layers(stack, engine, record, inputs, memory)
+    counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
+    logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
+    logits = logits if words is None else words.put_in(logits, output[:, counted])
+    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing)
+    leaves = [output, total, *([] if words is None else [words.rows]), *leaves]
+    output_gradient, last_gradient, *gradients = torch.autograd.grad(loss.sum(), leaves)
+    of_rows = [] if words is None else [gradients.pop(0)]
+
+    record.network("loss", loss.detach())
+    names = ["input_gradient_sq", "encoder_input_gradient_sq", "memory_gradient_sq"][: len(gradients)]
+    for name, gradient in zip(names, gradients, strict=True):
+        record.network(name, gradient.square().sum((1, 2)))
+    record_last_norm(
+        stack, record, total.detach(), output_gradient, last_gradient, positions=labels[0, counted].numel()
+    )
+    record.gradients(stack, engine.gradients)
+    of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)
+    record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)
+    if stack.encoder is not None:
+        of_encoder.gradients(stack.encoder, encoder_engine.gradients)
+        record.per_layer |= {f"encoder_{name}": values for name, values in of_encoder.per_layer.items()}
+    return record

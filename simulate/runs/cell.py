@@ -1,0 +1,159 @@
+"""A cell: one Stack under one way of sampling it. Its key names it; with a root seed it fixes every random number."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+
+from simulate.network.conditioned import NORMAL_ONLY
+from simulate.text import TextWindows
+from theory.stack import Stack
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.weights import rows_met, weight_shapes
+
+EngineName = Literal["auto", "conditioned", "dense"]
+DtypeName = Literal["float32", "float64"]
+
+# Sized so that a block's weights take about 128 MiB in float32, and so that small networks still share a tensor.
+_BLOCK_NORMALS = 2**25
+MOST_DRAWS = 64
+
+_CONDITIONED_FROM = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """A Stack with engine, device, dtype and text.
+
+    Attributes:
+        stack: the network.
+        engine: "dense" or "conditioned"; "auto" becomes the cheaper of the two.
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: of weights and tokens.
+        text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
+        key: canonical JSON of what differs from the defaults, and of how it is sampled.
+        name: sixteen hexadecimal digits that stand for the key in files and tables.
+
+    Raises:
+        ValueError: an unknown engine, dtype or device, or windows of another length than the stack's.
+    """
+
+    stack: Stack
+    engine: EngineName = "auto"
+    device: str = "cpu"
+    dtype: DtypeName = "float32"
+    text: TextWindows | None = None
+    key: str = field(init=False, repr=False)
+    name: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")
+        check_device_name(self.device)
+        if self.engine == "conditioned" and INITIALIZATIONS[self.stack.initialization].uniform:
+            raise ValueError(NORMAL_ONLY)
+        if self.text is not None:
+            _check_text(self.stack, self.text)
+        if self.engine == "auto":
+            object.__setattr__(self, "engine", cheaper_engine(self.stack))
+        sampling = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
+        if self.text is not None:
+            sampling["text"] = self.text.digest
+        # A field of Stack added later does not change it, as long as it keeps its default.
+        content = {"stack": self.stack.non_default()} | sampling
+        object.__setattr__(self, "key", json.dumps(content, sort_keys=True, separators=(",", ":")))
+        object.__setattr__(self, "name", hashlib.sha256(self.key.encode()).hexdigest()[:16])
+
+    @property
+    def device_kind(self) -> str:
+        """The device without its index: numbers are the same on every GPU of a kind."""
+        return self.device.partition(":")[0]
+
+    @property
+    def draws_per_block(self) -> int:
+        """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
+        s, parts = self.stack, self.stack.parts
+        if self.engine == "dense":
+            each = sum(a * b for part in parts for a, b in weight_shapes(part).values())
+            normals = s.depth * each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
+        else:
+            # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
+            met = [(rows_met(part)[role], a, b) for part in parts for role, (a, b) in weight_shapes(part).items()]
+            each = sum(rows * (a + b) for rows, a, b in met)
+            normals = s.depth * each + s.rows * (2 * s.width + s.vocab)
+        return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
+
+    def blocks(self, draws: int) -> int:
+        """How many blocks hold at least so many draws."""
+        return -(-draws // self.draws_per_block)
+
+    def block_seed(self, seed: int, block: int) -> int:
+        """The seed of a block's generator.
+
+        CPU generators read only the lower 32 bits of a seed (mt19937), so hashing every block on its own would
+        repeat streams after some 10^4 blocks; counting up from one hash per cell never does within a cell.
+        """
+        digest = hashlib.sha256(f"{seed}:{self.key}".encode()).digest()
+        return (int.from_bytes(digest[:7], "big") + block) % 2**56
+
+
+def cheaper_engine(stack: Stack) -> EngineName:
+    """The engine that takes less time for a Stack; a rule of counts, not of clocks, since it decides the numbers.
+
+    Both are exact for every Stack with normal matrices; uniform ones are drawn. Conditioning draws 4 n d numbers a
+    layer instead of 3 d², but works on more of them: it wins from about d = 6 n, as `python -m bench engines` measures.
+    """
+    if INITIALIZATIONS[stack.initialization].uniform:
+        return "dense"
+    rows = max(stack.rows, stack.sequences * stack.source_tokens)
+    return "conditioned" if stack.width >= _CONDITIONED_FROM * rows else "dense"
+
+
+def _check_text(stack: Stack, text: TextWindows) -> None:
+    """Refuse windows of another length, what a text gives itself, a source, and a text too short for a batch.
+
+    Raises:
+        ValueError: it is one of these.
+    """
+    if text.ids.shape[1] != stack.tokens + 1:
+        raise ValueError(f"text must have windows of tokens + 1 = {stack.tokens + 1} words, got {text.ids.shape[1]}.")
+    for name in ("input_correlation", "input_gram", "labels"):
+        if name in stack.relaxed:
+            raise ValueError(f"{name} must not be given together with a text, got {getattr(stack, name)!r}.")
+    if stack.source_tokens:
+        raise ValueError(
+            f"source_tokens must be 0 with a text, which has no source, got {stack.source_tokens}; `gradbounds "
+            "reproduce fig3` takes two texts."
+        )
+    if len(text.ids) < stack.sequences:
+        raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")
+
+
+def check_device_name(device: str) -> None:
+    """Refuse what names no device.
+
+    Raises:
+        ValueError: it does not.
+    """
+    kind, colon, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}.")
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this machine does not have; a cell may name one, since its draws can be read anywhere.
+
+    Raises:
+        ValueError: it names no device, or there is no such CUDA device here.
+    """
+    check_device_name(device)
+    kind, _, index = device.partition(":")
+    if kind == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if int(index or 0) >= count:
+            raise ValueError(
+                f"device must be one that this machine has ({count} CUDA devices found), got {device!r}; try 'cpu'."
+            )

@@ -1,0 +1,86 @@
+"""What a block takes, counted: its work and its memory."""
+
+from dataclasses import dataclass
+
+from simulate.runs.cell import Cell
+from theory.stack import Stack
+from theory.stack.weights import rows_met, weight_shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one block takes, in counts.
+
+    Attributes:
+        steps: layers, each with a fixed overhead.
+        normals: random numbers.
+        flops: of matrix products.
+        elements: entries of token matrices and logits that elementwise operations touch.
+    """
+
+    steps: float
+    normals: float
+    flops: float
+    elements: float
+
+    @property
+    def cost(self) -> float:
+        """One number for a progress bar: seconds by the usual rates of a CPU core."""
+        return 5e-4 * self.steps + 6e-9 * self.normals + 3e-11 * self.flops + 1e-8 * self.elements
+
+
+def block_work(cell: Cell) -> Work:
+    """The work of one block of a cell."""
+    s, draws = cell.stack, cell.draws_per_block
+    normals, flops = (_dense if cell.engine == "dense" else _conditioned)(s)
+    return Work(
+        steps=sum(part.depth for part in s.parts) + 1,
+        normals=draws * (normals + sum(part.rows for part in s.parts) * s.width),
+        flops=draws * flops,
+        elements=draws * (_kept(s, 10) + s.rows * s.vocab),
+    )
+
+
+def _kept(s: Stack, streams: int) -> int:
+    """Entries of so many streams and twice the units in every layer."""
+    return sum(part.rows * part.depth * (streams * part.width + 2 * part.ffn_width) for part in s.parts)
+
+
+def _maps(s: Stack) -> list[tuple[int, int, int]]:
+    """Rows, d_in and d_out of every matrix of the layers."""
+    each = [(rows_met(part)[role], a, b) for part in s.parts for role, (a, b) in weight_shapes(part).items()]
+    return each * s.depth
+
+
+def _dense(s: Stack) -> tuple[float, float]:
+    """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
+    maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
+    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * s.width * s.depth for p in s.parts)
+    head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
+    return sum(a * b for _, a, b in maps) + s.vocab * s.width, products + head
+
+
+def _conditioned(s: Stack) -> tuple[float, float]:
+    """Random numbers and flops of one draw: n rows of either width per map, and seven products of n x n with n x d."""
+    maps = [*_maps(s), (s.rows, s.width, s.vocab)]
+    normals = sum(rows * (a + b + rows) for rows, a, b in maps)
+    return normals, sum(2 * rows**2 * (4 * a + 3 * b) for rows, a, b in maps)
+
+
+def block_bytes(cell: Cell) -> float:
+    """Peak memory of sampling one block: what is kept for the backward pass, and the largest of what is not.
+
+    From 1.0 to 1.5 times the measured peak in stacks of the paper's setting of 100 MB and more.
+    """
+    s, size = cell.stack, 4 if cell.dtype == "float32" else 8
+    maps = _maps(s)
+    # Before and after the norm of each sub-layer, one more for whatever else there is; units before and after.
+    kept = sum(p.rows * p.depth * (5 * p.width + (4 if p.ffn == "gated" else 2) * p.ffn_width) for p in s.parts)
+    kept += sum(3 * p.depth * p.heads * p.rows * p.tokens for p in s.parts if p.query_key_scale)
+    if cell.engine == "dense":
+        held = sum(a * b for _, a, b in maps) + s.vocab * s.width + 2 * min(s.vocab, s.width) ** 2
+    else:
+        # Of every map its random numbers, and two Gram matrices in float64.
+        held = sum(rows * b + 4 * rows**2 for rows, _, b in [*maps, (s.rows, s.width, s.vocab)])
+        held += 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
+    return float(cell.draws_per_block * size * (kept + held + 4 * s.rows * s.vocab))

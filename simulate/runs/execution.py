@@ -1,0 +1,182 @@
+"""Where blocks are sampled, and how many at a time. Nothing here changes a number."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing import connection, get_context, parent_process
+from operator import itemgetter
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from simulate.runs.cell import Cell, check_device
+from simulate.runs.cost import block_work
+from simulate.runs.memory import BatchLimits, check_memory, next_batch, useful_blocks
+from simulate.runs.sample import check_count, sample_batches
+
+LAND_EVERY = 5.0
+"""Seconds between files of a young sweep: what an interruption can lose."""
+
+Values = dict[str, NDArray[np.floating]]
+Task = tuple[Cell, int, tuple[int, ...]]
+"""Blocks of one cell that are handed over together: the cell, the root seed, and their indices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a sweep is carried out.
+
+    Attributes:
+        workers: processes of one thread; on CUDA they take the GPUs in turn.
+        land_every: seconds between files at first, later 1% of the sweep's age.
+        task_seconds: blocks of a cell are handed to a worker together until they take about so long.
+        at_once: blocks in one batch of tensors; 0 for as many as make a draw cheaper and fit into memory.
+        memory: bytes for the batches of all workers together, or of each worker of a pool; None for half of what is
+            free, of which a worker of a pool takes the share of a core.
+        pool: an executor of `workers`, if there is one already.
+
+    Raises:
+        ValueError: a number is outside its range.
+    """
+
+    workers: int = 1
+    land_every: float = LAND_EVERY
+    task_seconds: float = 0.0
+    at_once: int = 0
+    memory: float | None = None
+    pool: Executor | None = None
+
+    def __post_init__(self) -> None:
+        check_count("workers", self.workers, 1)
+        check_count("at_once", self.at_once, 0)
+        check_memory(self.memory)
+        for name in ("land_every", "task_seconds"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number of seconds of at least 0, got {getattr(self, name)!r}.")
+
+    @contextmanager
+    def executor(self) -> Iterator[Executor]:
+        """The pool, or one that ends with the context; one worker is this process."""
+        if self.pool is not None or self.workers == 1:
+            yield self.pool or InProcess()
+            return
+        context = get_context("spawn")  # not fork: CUDA and thread pools do not survive it
+        numbers = context.SimpleQueue()
+        for number in range(self.workers):
+            numbers.put(number)
+        pool = ProcessPoolExecutor(self.workers, context, _start_worker, (numbers,))
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def tasks(self, blocks: Iterable[tuple[Cell, int, int]], end: float) -> Iterator[Task]:
+        """Blocks as tasks, in their order, until the monotonic clock says `end`."""
+        for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
+            left, most, start = [block for _, _, block in group], self._most(cell), 0
+            while start < len(left):
+                if time.monotonic() > end:
+                    return
+                size = next_batch(len(left) - start, most)
+                yield cell, seed, tuple(left[start : start + size])
+                start += size
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Of batches, where they are sampled."""
+        elsewhere = self.pool is not None
+        sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
+        return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
+
+    def _most(self, cell: Cell) -> int:
+        """Blocks of a task: a batch, or more where that would be over too soon."""
+        # The memory of a worker elsewhere, or of its GPU, is not known here.
+        known = self.pool is None and cell.device_kind == "cpu"
+        batch = self.limits.blocks(cell) if known else self.at_once or useful_blocks(cell)
+        return max(batch, int(self.task_seconds / block_work(cell).cost))
+
+    def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
+        """Tasks and what they gave, as they finish."""
+        # Two for each process keep it busy; this process takes one after the other.
+        in_flight = 2 * self.workers if self.workers > 1 else 1
+        queue = iter(tasks)
+        futures: dict[Future, Task] = {}
+        # A queue costs the same for thousands of futures, which waiting for the first of them does not.
+        finished: SimpleQueue[Future] = SimpleQueue()
+        failed: Future | None = None
+        exhausted = False
+        while futures or not exhausted:
+            while not exhausted and len(futures) < in_flight:
+                task = next(queue, None)
+                if task is None:
+                    exhausted = True
+                    break
+                future = pool.submit(sample_task, *task, self.limits)
+                futures[future] = task
+                future.add_done_callback(finished.put)
+            if not futures:
+                break
+            future = finished.get()
+            task = futures.pop(future)
+            if future.cancelled() or future.exception() is not None:
+                # What failed comes last: the others that are being sampled land.
+                failed = failed or future
+                exhausted = True
+                for other in futures:
+                    other.cancel()
+                continue
+            yield task, future.result()
+        if failed is not None:
+            failed.result()
+
+
+ONE_PROCESS = Execution()
+"""Block after block, in this process."""
+
+
+class InProcess(Executor):
+    """An executor that runs each call at once, in this process."""
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        """Run the call and return its finished future."""
+        future: Future = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def sample_task(cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits) -> list[Values]:
+    """The draws of the blocks of a task.
+
+    Raises:
+        ValueError: there is no such device here, or one block does not fit into its memory.
+    """
+    check_device(cell.device)
+    return sample_batches(cell, seed, blocks, limits)
+
+
+def _start_worker(numbers: Any) -> None:
+    """Take a GPU in turn, leave Ctrl-C to the parent, and never outlive one that was killed."""
+    number = numbers.get()
+    if torch.cuda.is_available():
+        torch.cuda.set_device(number % torch.cuda.device_count())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+
+
+def _follow(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)

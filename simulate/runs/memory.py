@@ -1,0 +1,183 @@
+"""Memory: what a block takes, what is free, and how many blocks share a batch of tensors. Nothing changes a number."""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from simulate.runs.cell import MOST_DRAWS, Cell
+from simulate.runs.cost import block_bytes, block_work
+from theory.stack.weights import rows_met, weight_shapes
+
+# Of what is free, so much goes to batches, those of all workers of a machine together.
+_SHARE = 0.5
+
+# Every layer costs some milliseconds, however few draws it has. So many random numbers, or the draws of the largest
+# block, make that a few percent of what the draws cost; more would only take memory.
+_LAYER_NORMALS = 2**21
+
+# Batches so small are always there; asking the system takes as long as a small block.
+_ALWAYS_THERE = 2**26
+
+# Numbers between places of memory at which products of matrices are rounded alike.
+_ALIGNED = 16
+
+# A GPU is given blocks of so many bytes at once, and so many.
+_GPU_BATCH = 2**34
+_GPU_BLOCKS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """How large a batch may be.
+
+    Attributes:
+        at_once: blocks in it; 0 for as many as are of use and fit.
+        memory: bytes for the batches of all who share it, which hold one block each at least; None for half of what is
+            free.
+        sharers: processes that share it; 0 for one for each core, wherever the batch is sampled.
+
+    Raises:
+        ValueError: memory is not a positive number.
+    """
+
+    at_once: int = 0
+    memory: float | None = None
+    sharers: int = 1
+
+    def __post_init__(self) -> None:
+        check_memory(self.memory)
+
+    def blocks(self, cell: Cell) -> int:
+        """The number of blocks of a cell in a batch here and now, at least 1."""
+        if self.at_once:
+            return self.at_once
+        useful, each = useful_blocks(cell), block_bytes(cell)
+        if useful == 1 or (self.memory is None and useful * each <= _ALWAYS_THERE):
+            return useful
+        sharers = self.sharers or os.cpu_count() or 1
+        if self.memory is not None:
+            room = self.memory / sharers
+        elif cell.device_kind == "cpu":
+            room = _SHARE * free_memory() / sharers
+        else:
+            room = _SHARE * torch.cuda.mem_get_info(cell.device)[0]
+        return max(1, min(useful, int(room // each)))
+
+
+def check_memory(memory: float | None) -> None:
+    """Refuse what is no number of bytes.
+
+    Raises:
+        ValueError: it is not None and not a positive finite number.
+    """
+    if memory is None:
+        return
+    if isinstance(memory, bool) or not isinstance(memory, int | float) or not 0 < memory < math.inf:
+        raise ValueError(
+            f"memory must be a positive number of bytes, or None for half of what is free, got {memory!r}."
+        )
+
+
+def useful_blocks(cell: Cell) -> int:
+    """The number of blocks in a batch beyond which a draw does not become cheaper."""
+    if cell.device_kind != "cpu":
+        return max(1, min(int(_GPU_BATCH // block_bytes(cell)), _GPU_BLOCKS))
+    if not _rounds_alike(cell):
+        return 1
+    work = block_work(cell)
+    return max(1, min(MOST_DRAWS // cell.draws_per_block, round(_LAYER_NORMALS * work.steps / work.normals)))
+
+
+def _rounds_alike(cell: Cell) -> bool:
+    """Whether a block's numbers are, to the last bit, the same in any batch of a CPU.
+
+    They are not where the network itself multiplies matrices of a batch, by attention other than the mean over all
+    tokens and by tied embeddings; nor where matrices of the conditioned engine begin at odd places of memory.
+    """
+    stack = cell.stack
+    aligned = cell.engine == "dense" or not any(
+        size % _ALIGNED for part in stack.parts for size in (part.width, part.ffn_width, part.vocab)
+    )
+    means = all(
+        rows_met(part)[role] == part.sequences and role.replace("V", "Q") not in weight_shapes(part)
+        for part in stack.parts
+        for role in weight_shapes(part)
+        if role in ("WV", "XV")
+    )
+    return aligned and means and stack.embeddings == "untied"
+
+
+def next_batch(left: int, most: int) -> int:
+    """The size of the first of as few batches as hold what is left, nearly equal and of at most so many.
+
+    >>> next_batch(64, 44)
+    32
+    """
+    return -(-left // -(-left // most))
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take: of the machine, and of the control groups that it is in."""
+    groups = _left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
+    return float(min(psutil.virtual_memory().available, *groups, math.inf))
+
+
+def _left_in_groups(own: Path, root: Path) -> Iterator[float]:
+    """What limits of control groups, of version 2 and 1, leave; in containers and jobs they are below the machine's."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, limit, used, cached = root, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            top = root / "memory"
+            limit, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        # A limit of any group above holds too. In a container the path may be the host's, and the top is its own.
+        inside = top / path.lstrip("/")
+        for group in [inside, *inside.parents]:
+            if group.is_relative_to(top):
+                yield from _left(group, limit, used, cached)
+
+
+def _left(group: Path, limit: str, used: str, cached: str) -> Iterator[float]:
+    try:
+        most, now = (group / limit).read_text().strip(), int((group / used).read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    if most != "max":
+        # Pages of files that were not read lately are given up for the asking.
+        yield max(0.0, int(most) - now + int(stat.get(cached, 0)))
+
+
+@contextmanager
+def fitting(cell: Cell) -> Iterator[None]:
+    """Turn a failed allocation into one error that says what did not fit.
+
+    Raises:
+        ValueError: the memory of the cell's device is too small for it.
+        MemoryError: never; it becomes that.
+        RuntimeError: what else went wrong.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        # On a CPU torch says so in the text of a plain RuntimeError.
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        s = cell.stack
+        raise ValueError(
+            f"width, depth and vocab must fit into the memory of {cell.device!r}: one network of width {s.width}, "
+            f"depth {s.depth} and vocab {s.vocab} does not with the {cell.engine} engine."
+        ) from error

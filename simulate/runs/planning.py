@@ -1,0 +1,102 @@
+"""What a sweep will take: its counted work, turned into time, memory and disk by a short calibration."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from simulate.runs.cell import Cell
+from simulate.runs.cost import block_bytes, block_work
+from simulate.runs.memory import BatchLimits
+from simulate.runs.sample import sample_block
+from theory.stack import Stack
+from theory.stack.quantities import QUANTITIES
+
+# Small Stacks that differ in what dominates: fixed steps, random numbers, products, elementwise work.
+_PROBES = (
+    Stack(width=4, depth=1, tokens=1, vocab=2),
+    Stack(width=4, depth=32, tokens=1, vocab=2),
+    Stack(width=256, depth=4, tokens=1, vocab=2),
+    Stack(width=128, depth=2, tokens=64, vocab=2),
+    Stack(width=16, depth=4, tokens=256, vocab=2),
+    Stack(width=64, depth=1, tokens=4, vocab=512),
+)
+_REPETITIONS = 2
+
+# A process that has imported everything, and a file's own overhead, from measurements on Linux.
+_PROCESS_BYTES = 4e8
+_FILE_BYTES = 2e4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sweep will take.
+
+    Attributes:
+        cells: number of cells.
+        blocks: number of blocks.
+        draws: number of draws, in whole blocks.
+        seconds: estimated duration.
+        memory: estimated peak bytes, of all processes.
+        disk: estimated bytes of the run folder.
+    """
+
+    cells: int
+    blocks: int
+    draws: int
+    seconds: float
+    memory: float
+    disk: float
+
+
+def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits) -> Plan:
+    """Estimate a sweep from a calibration of a second or two on the cells' device.
+
+    Args:
+        cells: what to sample.
+        draws: least number of draws per cell.
+        workers: processes.
+        limits: of their batches.
+
+    Raises:
+        ValueError: the device is not there.
+    """
+    kinds = {(cell.engine, cell.device, cell.dtype): cell for cell in cells}
+    rates = {kind: _rates(cell) for kind, cell in kinds.items()}
+    blocks = np.array([cell.blocks(draws) for cell in cells])
+    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in cells])
+    per_layer = sum(q.per_layer for q in QUANTITIES.values())
+    values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.depth for cell in cells])
+    sizes = np.array([4 if cell.dtype == "float32" else 8 for cell in cells])
+    sampled = blocks * np.array([cell.draws_per_block for cell in cells])
+    batches = [min(count, limits.blocks(cell)) * block_bytes(cell) for cell, count in zip(cells, blocks, strict=True)]
+    seconds = float(blocks @ each) / workers
+    return Plan(
+        cells=len(cells),
+        blocks=int(blocks.sum()),
+        draws=int(sampled.sum()),
+        seconds=seconds,
+        memory=workers * (_PROCESS_BYTES + max(batches)),
+        disk=float((sampled * values * sizes).sum()) + _FILE_BYTES * min(float(blocks.sum()), 1 + seconds / 5),
+    )
+
+
+def _rates(cell: Cell) -> np.ndarray:
+    """Seconds per step, random number, flop and element of this machine, by nonnegative least squares."""
+    probes = [Cell(stack, cell.engine, cell.device, cell.dtype) for stack in _PROBES]
+    seconds = []
+    for probe in probes:
+        sample_block(probe, 0, 0)
+        seconds.append(min(_timed(probe) for _ in range(_REPETITIONS)))
+    # Relative errors count: every row is divided by its time.
+    rows = np.array([astuple(block_work(probe)) for probe in probes]) / np.array(seconds)[:, None]
+    scale = rows.max(0)
+    return nnls(rows / scale, np.ones(len(probes)))[0] / scale
+
+
+def _timed(cell: Cell) -> float:
+    start = time.perf_counter()
+    sample_block(cell, 0, 0)
+    return time.perf_counter() - start

@@ -1,0 +1,251 @@
+"""Independent draws of random networks: named quantities of each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simulate.network.conditioned import ConditionedEngine
+from simulate.network.dense import DenseEngine
+from simulate.network.engines import Engine
+from simulate.network.random_streams import Streams
+from simulate.network.tied_words import Words
+from simulate.network.transformer import run
+from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
+from simulate.runs.memory import BatchLimits, fitting, next_batch
+from simulate.runs.tables import cell_columns, layer_frame
+from simulate.text import TextWindows, read_windows
+from theory.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples(Mapping[str, NDArray[np.floating]]):
+    """Values of named quantities over draws.
+
+    Attributes:
+        cell: what was sampled, and how.
+        seeds: the root seed of every draw, (draws,); they differ where runs of several seeds were merged.
+        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1.
+    """
+
+    cell: Cell
+    seeds: NDArray[np.integer]
+    arrays: dict[str, NDArray[np.floating]]
+
+    def __getitem__(self, name: str) -> NDArray[np.floating]:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    @property
+    def stack(self) -> Stack:
+        """The network that was sampled."""
+        return self.cell.stack
+
+    @property
+    def draws(self) -> int:
+        """The number of draws."""
+        return len(self.seeds)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        constants = cell_columns(self.cell)
+        if self.cell.text is not None:
+            constants["text"] = self.cell.text.source
+        draws = pd.DataFrame({"seed": self.seeds, "draw": np.arange(self.draws)}).assign(**constants)
+        known = np.ones(self.draws, dtype=bool)
+        values = {name: (value.ravel(), known) for name, value in self.arrays.items()}
+        return layer_frame(draws[[*constants, "seed", "draw"]], values)
+
+
+def sample(
+    stack: Stack,
+    *,
+    draws: int,
+    seed: int,
+    engine: EngineName = "auto",
+    device: str = "cpu",
+    dtype: DtypeName = "float32",
+    text: str | Path | TextWindows | None = None,
+    memory: float | None = None,
+) -> Samples:
+    """Independent random networks of a Stack, forward and backward.
+
+    The same arguments give the same numbers, and fewer draws give the first of more.
+
+    Args:
+        stack: the network.
+        draws: how many networks, at least 1.
+        seed: root seed, a nonnegative integer.
+        engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens; the law is the same.
+            "auto" takes the cheaper one.
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: "float32" or "float64", of weights and tokens.
+        text: a text file, or its windows, for inputs and labels; each draw takes one window at random. Without it
+            inputs are independent N(0, I_d) tokens and labels uniform.
+        memory: bytes that a batch of draws may take, beyond the one block that it holds at least; None for half of what
+            is free. The numbers do not depend on it.
+
+    Raises:
+        ValueError: an argument is outside its range.
+
+    >>> draws = sample(Stack(width=16, depth=2), draws=3, seed=0)
+    >>> draws["hidden_energy"].shape
+    (3, 2)
+    """
+    if isinstance(text, str | Path):
+        text = read_windows(text, tokens=stack.tokens, vocab=stack.vocab)
+    cell = Cell(stack, engine, device, dtype, text)
+    check_device(device)
+    check_count("draws", draws, 1)
+    check_count("seed", seed, 0)
+    blocks = sample_batches(cell, seed, range(cell.blocks(draws)), BatchLimits(memory=memory))
+    values = {name: np.concatenate([b[name] for b in blocks])[:draws] for name in blocks[0]}
+    return Samples(cell, np.full(draws, seed), values)
+
+
+_ENGINES = {"dense": DenseEngine, "conditioned": ConditionedEngine}
+
+
+def sample_block(cell: Cell, seed: int, block: int) -> dict[str, NDArray[np.floating]]:
+    """The draws of one block: the unit of work, of seeding and of storage."""
+    return sample_blocks(cell, seed, [block])[0]
+
+
+def sample_batches(
+    cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits
+) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of some blocks, in batches as large as limits say, and as memory turns out to allow.
+
+    Raises:
+        ValueError: one block does not fit into memory.
+    """
+    found: list[dict[str, NDArray[np.floating]]] = []
+    most = limits.blocks(cell)
+    while len(found) < len(blocks):
+        size = next_batch(len(blocks) - len(found), most)
+        batch = blocks[len(found) : len(found) + size]
+        try:
+            found += sample_blocks(cell, seed, batch)
+        except ValueError:
+            # Somebody else may have taken the memory that was free.
+            if len(batch) == 1:
+                raise
+            most = len(batch) // 2
+    return found
+
+
+def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of some blocks, sampled in one batch of tensors. One intra-op thread.
+
+    Raises:
+        ValueError: the batch does not fit into memory.
+    """
+    with _one_thread(), fitting(cell):
+        streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
+        engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
+        record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
+        # Of tied embeddings the engine draws the columns of words that the batch does not have.
+        if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
+            record.network("head_norm", engine.spectral_norm("Wemb"))
+        values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+        arrays = {name: value.cpu().numpy() for name, value in values.items()}
+    # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
+    each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
+    return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
+
+
+def network_inputs(
+    cell: Cell, engine: Engine
+) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
+    """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
+    stack, streams = cell.stack, engine.streams
+    x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    shape = (streams.draws, stack.rows)
+    if cell.text is None:
+        x = _correlated(stack, streams, x)
+        if stack.labels == "zipf":
+            ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
+            labels = streams.chosen(1 / ranks, stack.rows)
+        else:
+            labels = streams.integers(stack.vocab, stack.rows)
+        distinct = torch.arange(stack.rows, device=streams.device).expand(shape)
+        return _positioned(stack, engine, x), labels, _tied(stack, x, distinct, distinct)
+    batches = len(cell.text.ids) // stack.sequences
+    chosen = streams.integers(batches)
+    first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=streams.device)[chosen]
+    windows = torch.as_tensor(cell.text.batches(stack.sequences), device=streams.device)[chosen]
+    words, labels = (part.reshape(shape) for part in (windows[:, :, :-1], windows[:, :, 1:]))
+    # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
+    x = x.gather(1, first[:, :, None].expand_as(x))
+    return _positioned(stack, engine, x), labels, _tied(stack, x, words, first)
+
+
+def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
+    """x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    x = engine.streams.normal(encoder.rows, encoder.width, dtype=engine.dtype)
+    return _positioned(encoder, engine, _correlated(encoder, engine.streams, x))
+
+
+def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
+    if stack.embeddings == "untied":
+        return None
+    return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
+
+
+def _correlated(stack: Stack, streams: Streams, x: Tensor) -> Tensor:
+    """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
+    if not stack.input_gram and stack.input_correlation == 0.0:
+        return x
+    # Of the symmetric root, since a Gram matrix may be singular.
+    values, vectors = np.linalg.eigh(stack.input_covariance)
+    root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
+    return torch.cat([(root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x) for x in streams.blocks(x)])
+
+
+def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
+    """Inputs with their positions added: a network's sequences have the same."""
+    if stack.positions == "none":
+        return x
+    if stack.positions == "learned":
+        positions = engine.streams.normal(stack.tokens, stack.width, dtype=engine.dtype)
+    else:
+        even = torch.arange(0, stack.width, 2, device=x.device, dtype=torch.float64)
+        angles = torch.arange(stack.tokens, device=x.device)[:, None] * 10000 ** (-even / stack.width)
+        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(x.dtype)[None]
+    return x + positions.repeat(1, stack.sequences, 1)
+
+
+def check_count(name: str, value: object, least: int) -> None:
+    """Refuse what is not an integer of at least `least`.
+
+    Raises:
+        ValueError: the value is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    # Small matrices run many times slower on two threads of a busy machine; and sums must not depend on the count.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,257 @@
+"""A run folder: Parquet files of draws, the windows of text they used, and one TOML manifest.
+
+    RUN/manifest.toml            what was asked, with which versions, where
+    RUN/blocks/*.parquet         one row per draw: the fields of its Stack, block and draw, one column per quantity
+    RUN/windows/*.parquet        word ids of the texts, so that a run can be predicted where the text is not
+    RUN/sweep.log                when what landed
+
+Every file but the log is written whole or not at all. One process at a time may write into a folder.
+"""
+
+import hashlib
+import shutil
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import filelock
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tomli_w
+
+from simulate.runs.cell import Cell
+from simulate.runs.files import remove_temporaries, write_whole
+from simulate.runs.sample import Samples
+from simulate.runs.tables import Block, block_rows, cell_of, quantity_arrays, rows_frame
+from simulate.text import TextWindows
+from theory.stack import Stack
+from theory.stack.quantities import QUANTITIES
+
+FORMAT = 1
+MANIFEST = "manifest.toml"
+_LOCK = ".lock"
+
+Landed = tuple[str, int, int]
+"""A block on disk: cell name, root seed, block index."""
+
+
+class Run:
+    """A run folder on disk. Open one with `Run.open`, make or continue one with `Run.create`."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder = folder
+        self.manifest = manifest
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Run":
+        """The run in a folder.
+
+        Raises:
+            ValueError: the folder holds no run, or one of another format.
+        """
+        path = Path(folder)
+        try:
+            manifest = tomllib.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ValueError(
+                f"run must be a folder that `gradbounds sweep` wrote, but {str(path)!r} has no readable {MANIFEST}."
+            ) from error
+        if manifest.get("format") != FORMAT:
+            raise ValueError(
+                f"run must have format {FORMAT}, but {str(path)!r} has {manifest.get('format')!r}; sweep again into "
+                "another folder."
+            )
+        return cls(path, manifest)
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, manifest: Mapping[str, Any], *, replace: bool = False, resume: bool = True
+    ) -> "Run":
+        """A new run, or the one already there if it was asked for the same `request`.
+
+        Args:
+            folder: where.
+            manifest: `request`, the command and what fixes its numbers, and anything else worth keeping.
+            replace: start anew where a run of the same command is there, instead of continuing it.
+            resume: whether to continue; if not, a run that is there is refused.
+
+        Raises:
+            ValueError: the folder holds something else, is in use, or cannot be written.
+        """
+        path = Path(folder)
+        complete = {"format": FORMAT} | dict(manifest)
+        is_run = (path / MANIFEST).exists()
+        if not is_run and path.exists() and (not path.is_dir() or {p.name for p in path.iterdir()} - {_LOCK}):
+            raise ValueError(
+                f"out must be a new or empty folder, but {str(path)!r} is neither, nor a run with a {MANIFEST}."
+            )
+        if is_run:
+            before = cls.open(path).manifest
+            there = before.get("request", {})
+            same = there == complete["request"] and resume
+            if not same and not (replace and there.get("command") == complete["request"].get("command")):
+                raise ValueError(
+                    f"out must be a new folder{' or one of the same command' if resume else ''}, but {str(path)!r} "
+                    f"holds {'another' if resume else 'a'} run; choose another folder."
+                )
+            if same:
+                complete["sessions"] = [*before.get("sessions", []), *complete.get("sessions", [])]
+        run = cls(path, complete)
+        with run.hold():
+            for sub in ("blocks", "windows") if replace else ():
+                shutil.rmtree(path / sub, ignore_errors=True)
+            write_whole(path / MANIFEST, tomli_w.dumps(complete).encode())
+        return run
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Be the folder's one writer; the hold ends with the process, however it ends.
+
+        Raises:
+            ValueError: another process is, or the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
+            lock.acquire()
+        except filelock.Timeout:
+            raise ValueError(
+                f"out must not be in use, but another process writes into {str(self.folder)!r}; wait for it, or choose "
+                "another folder."
+            ) from None
+        except OSError as error:
+            raise ValueError(
+                f"out must be a place that can be written, but {str(self.folder)!r} cannot: {error.strerror}."
+            ) from error
+        try:
+            for sub in ("", "blocks", "windows"):
+                remove_temporaries(self.folder / sub)
+            yield
+        finally:
+            lock.release()
+
+    def append(self, blocks: Sequence[Block]) -> None:
+        """Land blocks in one new file, named by its place in the order of landing and a digest of what it holds."""
+        if blocks:
+            label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
+            self.append_rows(block_rows(blocks), label)
+
+    def append_rows(self, rows: pa.Table, label: str) -> None:
+        """Land rows that `block_rows` made; equal labels stand for equal rows."""
+        number = max((int(file.name.partition("-")[0]) for file in self.files()), default=-1) + 1
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd")
+        digest = hashlib.sha256(label.encode()).hexdigest()[:16]
+        write_whole(self.folder / "blocks" / f"{number:06}-{digest}.parquet", sink.getvalue().to_pybytes())
+
+    def landed(self) -> set[Landed]:
+        """The blocks on disk.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        found: set[Landed] = set()
+        for rows in self.tables(["cell", "seed", "block"]):
+            blocks = rows.group_by(rows.column_names).aggregate([])
+            found.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
+        return found
+
+    def samples(self) -> list[Samples]:
+        """Every cell of the run with all its draws, in the order of their Stack's fields.
+
+        Draws of the same cell under several seeds are independent and stand together.
+
+        Raises:
+            ValueError: the run holds no draws yet, a file is damaged, or a cell is of a later version.
+        """
+        tables = list(self.tables())
+        if not tables:
+            raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
+        table = pa.concat_tables(tables, promote_options="permissive")
+        table = table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")])
+        names = table["cell"].to_numpy(zero_copy_only=False)
+        starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
+        constants = [name for name in table.column_names if name not in QUANTITIES]
+        rows = table.select(constants).take(starts[:-1]).to_pylist()
+        found = [cell_of(row, self._windows) for row in rows]
+        values = quantity_arrays(table, starts, [cell.stack.depth for cell in found])
+        seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
+        cells = [Samples(*one) for one in zip(found, seeds, values, strict=True)]
+        return sorted(cells, key=lambda s: (s.cell.text is not None, astuple(s.stack)))
+
+    def frames(self) -> Iterator[pd.DataFrame]:
+        """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        sources = {}
+        for file in (self.folder / "windows").glob("*.parquet"):
+            about = _readable(lambda f=file: pq.read_schema(f), file).metadata
+            sources[about[b"digest"].decode()] = about[b"source"].decode()
+        for rows in self.tables():
+            yield rows_frame(rows, sources)
+
+    def tables(self, columns: list[str] | None = None, *, since: float = -np.inf) -> Iterator[pa.Table]:
+        """The files of draws, in the order in which they landed; those that did `since` then, as time.time() has it.
+
+        Raises:
+            ValueError: a file is damaged.
+        """
+        for file in self.files():
+            if file.stat().st_mtime >= since:
+                yield _readable(lambda f=file: _rows_of(f, columns), file)
+
+    def files(self) -> list[Path]:
+        """The paths of the files of draws, in the order in which they landed."""
+        return sorted((self.folder / "blocks").glob("*.parquet"))
+
+    def _windows_file(self, digest: str, stack: Stack) -> Path:
+        return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
+
+    def keep_windows(self, cells: Iterable[Cell]) -> None:
+        """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
+        for cell in cells:
+            if cell.text is None or (file := self._windows_file(cell.text.digest, cell.stack)).exists():
+                continue
+            about = {"digest": cell.text.digest, "source": cell.text.source}
+            sink = pa.BufferOutputStream()
+            pq.write_table(pa.table({"ids": pa.array(list(cell.text.ids))}, metadata=about), sink, compression="zstd")
+            write_whole(file, sink.getvalue().to_pybytes())
+
+    def _windows(self, digest: str, stack: Stack) -> TextWindows:
+        file = self._windows_file(digest, stack)
+        if not file.exists():
+            raise ValueError(
+                f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
+            )
+        table = _readable(lambda: pq.read_table(file), file)
+        ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, stack.tokens + 1)
+        return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
+
+
+def _rows_of(file: Path, columns: list[str] | None) -> pa.Table:
+    rows = pq.read_table(file, columns=columns)
+    if "cell" not in rows.column_names:
+        raise KeyError("cell")
+    return rows
+
+
+def _readable(read: Any, file: Path) -> Any:
+    """What `read` gives, or one clear error.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    try:
+        return read()
+    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+        raise ValueError(
+            f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
+            "samples its blocks again."
+        ) from error

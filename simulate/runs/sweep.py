@@ -1,0 +1,177 @@
+"""Many cells in blocks over an executor, landing in a run folder as they finish."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+
+from simulate.runs.cell import Cell, check_device
+from simulate.runs.cost import block_work
+from simulate.runs.execution import ONE_PROCESS, Execution
+from simulate.runs.sample import check_count
+from simulate.runs.store import Landed, Run
+from simulate.runs.tables import Block
+
+# Between files a sweep waits at least this share of its age, so that days of sampling leave some hundred files.
+_SHARE_OF_AGE = 0.01
+_FILE_BYTES = 2**24
+_FILE_BLOCKS = 2**14
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep has come.
+
+    Attributes:
+        blocks: blocks sampled now, without those that had landed before, and how many there are to sample.
+        cells: cells that have all their blocks, and all cells.
+        draws: draws sampled now.
+        share: of the random numbers and products, which is nearer to time than blocks are.
+        seconds: since it began.
+    """
+
+    blocks: tuple[int, int]
+    cells: tuple[int, int]
+    draws: int
+    share: float
+    seconds: float
+
+
+def sweep(
+    cells: Sequence[Cell],
+    *,
+    draws: int | Mapping[str, int],
+    seed: int,
+    run: Run,
+    execution: Execution = ONE_PROCESS,
+    on_block: Callable[[Progress], None] | None = None,
+    end: float = float("inf"),
+) -> None:
+    """Sample every cell into a run, skipping the blocks that have landed there.
+
+    Blocks are whole: a cell gets at least `draws` draws, rounded up to its block size. The numbers depend on seed,
+    cell and block alone, not on the execution.
+
+    Args:
+        cells: what to sample.
+        draws: least number of draws per cell, or of each by its name.
+        seed: root seed.
+        run: where blocks land; nobody else may write there meanwhile.
+        execution: by whom.
+        on_block: called after each block.
+        end: a time of `time.monotonic` after which no block is begun.
+
+    Raises:
+        ValueError: an argument is outside its range, the run is in use, the disk is full, or a worker was killed.
+    """
+    check_sweep(cells, draws=draws, seed=seed, execution=execution)
+    cells = list({cell.name: cell for cell in cells}.values())
+    with run.hold():
+        run.keep_windows(cells)
+        landed = run.landed()
+        to_do = _Account(cells, draws, seed, landed)
+        log.info("%d of %d blocks to sample, seed %d", to_do.blocks, to_do.blocks + to_do.landed, seed)
+        landing = _Landing(run, execution.land_every)
+        try:
+            with execution.executor() as pool:
+                for (cell, _, indices), found in execution.completed(pool, execution.tasks(to_do.work(), end)):
+                    for index, values in zip(indices, found, strict=True):
+                        landing.add(Block(cell, seed, index, values))
+                        if on_block is not None:
+                            on_block(to_do.finished(cell, len(values["loss"])))
+        except BrokenProcessPool as error:
+            raise ValueError(
+                "workers must fit into memory, but one was killed; use fewer. Draws that landed stay, and the same "
+                "command continues."
+            ) from error
+        finally:
+            landing.land()
+            log.info("ended with %d blocks sampled, %d not", to_do.done, to_do.blocks - to_do.done)
+
+
+class _Landing:
+    """Blocks on their way to the disk."""
+
+    def __init__(self, run: Run, land_every: float) -> None:
+        self._run, self._land_every = run, land_every
+        self._pending: list[Block] = []
+        self._bytes = 0
+        self._start = self._last = time.monotonic()
+
+    def add(self, block: Block) -> None:
+        """Take a block; write a file when there is enough for one."""
+        self._pending.append(block)
+        self._bytes += sum(value.nbytes for value in block.values.values())
+        now = time.monotonic()
+        full = self._bytes > _FILE_BYTES or len(self._pending) >= _FILE_BLOCKS
+        if full or now - self._last > max(self._land_every, _SHARE_OF_AGE * (now - self._start)):
+            self.land()
+
+    def land(self) -> None:
+        """Write what is there as one file."""
+        blocks, self._pending, self._bytes = self._pending, [], 0
+        self._run.append(blocks)
+        self._last = time.monotonic()
+        if blocks:
+            log.info("landed %d blocks", len(blocks))
+
+
+class _Account:
+    """Which blocks are to be sampled, and how many have been."""
+
+    def __init__(self, cells: Sequence[Cell], draws: int | Mapping[str, int], seed: int, landed: set[Landed]) -> None:
+        self._cells, self._seed, self._skip = cells, seed, landed
+        each = draws if isinstance(draws, Mapping) else dict.fromkeys((cell.name for cell in cells), draws)
+        self._blocks = {cell.name: cell.blocks(each[cell.name]) for cell in cells}
+        self._left: dict[str, int] = {}
+        self.landed = self.blocks = self.done = self._drawn = 0
+        self._cost = self._spent = 0.0
+        self._start = time.monotonic()
+        for cell in cells:
+            missing = sum((cell.name, seed, block) not in landed for block in range(self._blocks[cell.name]))
+            self.landed += self._blocks[cell.name] - missing
+            self.blocks += missing
+            self._cost += missing * block_work(cell).cost
+            if missing:
+                self._left[cell.name] = missing
+
+    def work(self) -> Iterator[tuple[Cell, int, int]]:
+        """The blocks to sample, cell after cell."""
+        for cell in self._cells:
+            name = cell.name
+            for block in range(self._blocks[name]):
+                if (name, self._seed, block) not in self._skip:
+                    yield cell, self._seed, block
+
+    def finished(self, cell: Cell, draws: int) -> Progress:
+        """Count a block."""
+        self.done += 1
+        self._drawn += draws
+        self._spent += block_work(cell).cost
+        self._left[cell.name] -= 1
+        if not self._left[cell.name]:
+            del self._left[cell.name]
+        total, seconds = len(self._cells), time.monotonic() - self._start
+        cells = total - len(self._left), total
+        return Progress((self.done, self.blocks), cells, self._drawn, self._spent / self._cost, seconds)
+
+
+def check_sweep(
+    cells: Sequence[Cell], *, draws: int | Mapping[str, int], seed: int, execution: Execution = ONE_PROCESS
+) -> None:
+    """Refuse what `sweep` would refuse, before a folder is made for it.
+
+    Raises:
+        ValueError: no cells, a count outside its range, or a device this machine does not have and is to sample on.
+    """
+    if not cells:
+        raise ValueError("cells must hold at least one cell, got none.")
+    for count in set(draws.values()) if isinstance(draws, Mapping) else {draws}:
+        check_count("draws", count, 1)
+    check_count("seed", seed, 0)
+    if execution.pool is None:
+        for device in {cell.device for cell in cells}:
+            check_device(device)

@@ -1,0 +1,154 @@
+"""Draws as tables: blocks to Arrow rows, rows back to Samples, and both to data frames."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulate.runs.cell import Cell
+from simulate.text import TextWindows
+from theory.stack import Stack
+from theory.stack.quantities import QUANTITIES
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The draws of one block of a cell, by quantity name."""
+
+    cell: Cell
+    seed: int
+    index: int
+    values: Mapping[str, Floats]
+
+    @property
+    def draws(self) -> int:
+        """The number of draws."""
+        return len(self.values["loss"])
+
+
+def block_rows(blocks: Sequence[Block]) -> pa.Table:
+    """One row per draw: the fields of its cell, seed, block, draw, and one column per quantity (a list per layer)."""
+    groups = [list(group) for _, group in groupby(blocks, _layout)]
+    quantities = pa.concat_tables([_quantity_columns(group) for group in groups], promote_options="permissive")
+    draws = np.array([block.draws for block in blocks])
+    cells = {block.cell.name: block.cell for block in blocks}
+    constants = [cell_columns(cell) for cell in cells.values()]
+    place = dict(zip(cells, range(len(cells)), strict=True))
+    of_cell = np.repeat([place[block.cell.name] for block in blocks], draws)
+    columns = {name: pa.array(np.array([c[name] for c in constants])[of_cell]) for name in constants[0]}
+    columns |= {"seed": pa.array(np.repeat([block.seed for block in blocks], draws))}
+    columns |= {"block": pa.array(np.repeat([block.index for block in blocks], draws))}
+    # Draws count on from block to block.
+    first = np.array([block.index * block.cell.draws_per_block for block in blocks])
+    within = np.arange(draws.sum()) - np.repeat(np.cumsum(draws) - draws, draws)
+    columns["draw"] = pa.array(np.repeat(first, draws) + within)
+    return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
+
+
+def cell_columns(cell: Cell) -> dict[str, Any]:
+    """What names a cell in a row: its digest, the fields of its Stack, how it was sampled."""
+    sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
+    return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
+
+
+def _layout(block: Block) -> list[tuple[str, np.dtype]]:
+    """What blocks share that become columns together."""
+    return [(name, value.dtype) for name, value in block.values.items()]
+
+
+def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
+    columns: dict[str, Any] = {}
+    for name in blocks[0].values:
+        values = [block.values[name] for block in blocks]
+        flat = pa.array(np.concatenate([value.ravel() for value in values]))
+        if values[0].ndim == 2:
+            lengths = np.repeat([value.shape[1] for value in values], [len(value) for value in values])
+            flat = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), flat)
+        columns[name] = flat
+    return pa.table(columns)
+
+
+def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> Cell:
+    """The cell of a row; a field that a file lacks has its default.
+
+    Raises:
+        ValueError: this version of gradbounds cannot describe the cell: it has a field of a later version.
+    """
+    stack = Stack(**{f.name: row[f.name] for f in fields(Stack) if row.get(f.name) is not None})
+    text = windows(row["text"], stack) if row["text"] else None
+    cell = Cell(stack, row["engine"], row["device"], row["dtype"], text)
+    if cell.name != row["cell"]:
+        raise ValueError(
+            f"run must hold cells that this version of gradbounds describes, but cell {row['cell']} ({stack}) has "
+            "more to it; read it with the version that its manifest.toml names."
+        )
+    return cell
+
+
+def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]) -> list[dict[str, Floats]]:
+    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, L).
+
+    Args:
+        rows: all rows.
+        starts: where each cell's rows start, and the number of rows.
+        depths: the number of layers of each cell.
+    """
+    found: list[dict[str, Floats]] = [{} for _ in depths]
+    ends = list(zip(starts[:-1], starts[1:], strict=True))
+    for name in (name for name in QUANTITIES if name in rows.column_names):
+        column = rows[name].combine_chunks()
+        flat = column.flatten() if QUANTITIES[name].per_layer else column.drop_null()
+        numbers = flat.to_numpy(zero_copy_only=False)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        lengths = column.value_lengths().fill_null(0).to_numpy() if QUANTITIES[name].per_layer else valid
+        known, places = (np.concatenate([[0], np.cumsum(count)]) for count in (valid, lengths))
+        for values, (first, end), depth in zip(found, ends, depths, strict=True):
+            if known[end] - known[first] == end - first:
+                own = numbers[places[first] : places[end]]
+                values[name] = own.reshape(-1, depth) if QUANTITIES[name].per_layer else own
+    return found
+
+
+def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> pd.DataFrame:
+    """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
+
+    Args:
+        draws: one row per draw, whose columns are repeated; `depth` is the number of layers.
+        values: per quantity its numbers, draw after draw and layer after layer, and which draws have them.
+    """
+    depth = draws["depth"].to_numpy()
+    index = np.repeat(np.arange(len(draws)), depth + 1)
+    layer = np.arange(len(index)) - np.repeat(np.cumsum(depth + 1) - depth - 1, depth + 1)
+    columns: dict[str, Any] = {name: draws[name].array.take(index) for name in draws.columns} | {"layer": layer}
+    for name, (flat, known) in values.items():
+        column = np.full(len(index), np.nan, dtype=flat.dtype)
+        column[((layer > 0) == QUANTITIES[name].per_layer) & known[index]] = flat
+        columns[name] = column
+    return pd.DataFrame(columns)
+
+
+def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> pd.DataFrame:
+    """`layer_frame` of rows of any number of cells, texts named by their sources."""
+    values = {}
+    for name, quantity in QUANTITIES.items():
+        if name in rows.column_names:
+            column = rows[name].combine_chunks()
+            flat = column.flatten() if quantity.per_layer else column.drop_null()
+            values[name] = (flat.to_numpy(zero_copy_only=False), column.is_valid().to_numpy(zero_copy_only=False))
+    constants = {}
+    for name in rows.column_names:
+        if name not in QUANTITIES:
+            column = rows[name].combine_chunks()
+            if pa.types.is_string(column.type):
+                column = column.dictionary_encode()
+            constants[name] = column.to_pandas()
+    draws = pd.DataFrame(constants)
+    draws["text"] = draws["text"].astype(str).map(lambda digest: sources.get(digest, digest)).astype("category")
+    return layer_frame(draws, values)

@@ -1,0 +1,1 @@
+"""The paper's encoder-decoders on text."""

@@ -1,0 +1,1 @@
+"""Theory against samples and slow networks, for every kind of stack."""

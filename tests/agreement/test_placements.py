@@ -1,0 +1,159 @@
+"""Every placement of LayerNorm: the network against a slow twin, theory against samples, and the comparison."""
+
+from dataclasses import replace
+from typing import get_args
+
+import matplotlib.image
+import numpy as np
+import pytest
+import torch
+
+from checks.stacks.placements import depth_exponents, layer_norms
+from gradbounds.cli import main
+from simulate import Cell, sample
+from simulate.network.dense import DenseEngine
+from simulate.network.random_streams import Streams
+from simulate.network.transformer import run
+from simulate.runs.sample import network_inputs
+from tests.helpers.agreement import off
+from theory import Stack, predict
+from theory.stack import Placement, placements
+from theory.stack.placements import COMPOSITIONS
+
+
+def test_a_placement_is_one_entry():
+    assert get_args(Placement) == tuple(COMPOSITIONS)
+    assert len({c.title for c in COMPOSITIONS.values()}) == len(COMPOSITIONS)
+    for composition in COMPOSITIONS.values():
+        twice = composition.stream_norm and composition.final_norm
+        assert not twice or composition.second_stream, "a normalized stream has its norm already"
+
+
+def slow(stack, weights, x, labels):
+    """Energies and gradients of one draw, each placement written out on its own, by plain autograd."""
+    d, n = stack.width, stack.tokens
+    depth = stack.depth
+    weights = {name: [w.clone().requires_grad_() for w in group] for name, group in weights.items()}
+    norm = torch.nn.LayerNorm(d, eps=0.0, elementwise_affine=False, dtype=torch.float64)
+    sums, other = [], x
+    for i in range(depth):
+        value, first, second = (weights[name][i] for name in ("WV", "W1", "W2"))
+        branches = (
+            lambda rows, value=value: (rows @ value).mean(0, keepdim=True).expand(n, d),
+            lambda rows, first=first, second=second: torch.relu(rows @ first) @ second,
+        )
+        for branch in branches:
+            if stack.placement == "post":
+                total = x + branch(x)
+                x = norm(total)
+            elif stack.placement == "pre":
+                x = total = x + branch(norm(x))
+            elif stack.placement == "peri":
+                x = total = x + norm(branch(norm(x)))
+            elif stack.placement == "output":
+                x = total = x + norm(branch(x))
+            elif stack.placement == "deepnorm":
+                total = (2 * depth) ** 0.25 * x + branch(x)
+                x = norm(total)
+            elif stack.placement == "scaled":
+                x = total = x + branch(norm(x) / (i + 1) ** 0.5)
+            elif stack.placement == "unnormed":
+                x = total = x + branch(x) / depth**0.5
+            elif stack.placement == "rezero":
+                x = total = x + 0 * branch(x)
+            elif stack.placement == "residual":
+                made = branch(x)
+                total, other = x + made, other + made
+                x = norm(total)
+            sums.append(total)
+    output = x if stack.placement in ("post", "deepnorm", "unnormed", "rezero") else norm(x)
+    if stack.placement == "residual":
+        output = x + norm(other)
+    loss = torch.nn.functional.cross_entropy(output @ weights["Wemb"][0], labels)
+    loss.backward()
+    return {
+        "loss": loss,
+        "attention_energy": torch.stack([s.square().mean() for s in sums[::2]]),
+        "hidden_energy": torch.stack([s.square().mean() for s in sums[1::2]]),
+    } | {f"grad_sq_{name}": torch.stack([w.grad.square().sum() for w in weights[name]]) for name in ("W1", "W2", "WV")}
+
+
+@pytest.mark.parametrize("placement", COMPOSITIONS)
+def test_the_network_is_the_slow_one(placement):
+    stack = Stack(placement=placement, width=12, depth=3, tokens=4, vocab=5)
+    engine = DenseEngine(Streams([0], 2), torch.float64, keep=True)
+    inputs, labels, _ = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
+    record = run(stack, engine, inputs, labels)
+    gain = {"deepnorm": (8 * stack.depth) ** -0.25}.get(placement, 1.0)
+    assert engine.weights["W1"][0].std() == pytest.approx(gain * 12**-0.5, rel=0.2)
+    for draw in range(2):
+        weights = {name: [w[draw] for w in group] for name, group in engine.weights.items()}
+        for name, value in slow(stack, weights, inputs[draw], labels[draw]).items():
+            found = record.per_network[name] if name == "loss" else torch.stack(record.per_layer[name], 1)
+            np.testing.assert_allclose(found[draw].numpy(), value.detach().numpy(), rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("placement", [p for p in COMPOSITIONS if p not in ("post", "pre")])
+def test_theory_is_what_samples_do(placement, monkeypatch):
+    """Every quantity of every layer at d = 512; and another scale of the residual, branch or gain would be seen."""
+    stack = Stack(placement=placement, width=512, depth=4, tokens=4, vocab=16)
+    samples = sample(stack, draws=192, seed=1)
+    worst, names = off(samples, predict(stack))
+    assert worst <= 1, names
+    if placement in ("residual", "rezero"):  # a second stream has no scales; without a branch the others change nothing
+        return
+    for changes in ({"residual": lambda _: 1.5}, {"branch": lambda _: 0.3}, {"gain": lambda _: 0.6}):
+        wrong = replace(COMPOSITIONS[placement], **changes)
+        with monkeypatch.context() as patch:
+            patch.setitem(placements.COMPOSITIONS, placement, wrong)
+            assert off(samples, predict(stack))[0] > 1, changes
+
+
+def test_reductions():
+    """No norm at L = 1 has τ = 1; DeepNorm with α = β = 1 is Post-LN; the scaled placement with κ = 1, Pre-LN."""
+    for placement, same, changes in (
+        ("deepnorm", "post", {"residual": lambda _: 1.0, "gain": lambda _: 1.0}),
+        ("scaled", "pre", {"input_scale": lambda _: 1.0}),
+    ):
+        wanted = predict(Stack(placement=same, depth=5))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(placements.COMPOSITIONS, placement, replace(COMPOSITIONS[placement], **changes))
+            found = predict(Stack(placement=placement, depth=5))
+        for name in wanted:
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-12)
+    energy = predict(Stack(placement="unnormed", depth=1, tokens=1))["hidden_energy"]
+    assert energy == pytest.approx(2 * 1.5), "x + x W^V doubles it, ReLU adds half of that"
+
+
+def test_no_norm_at_great_depth():
+    """With τ = 1/√L every layer multiplies the energy by (1 + 1/L)(1 + 1/(2L)) at n = 1: e^(3/2) in the limit."""
+    energy = predict(Stack(placement="unnormed", depth=4000, tokens=1))["hidden_energy"][-1]
+    assert energy == pytest.approx(np.exp(1.5), rel=1e-3)
+
+
+def test_compare(tmp_path, capsys):
+    out = tmp_path / "run"
+    line = ["compare", "--out", str(out), "--placement", "post", "deepnorm", "--width", "32", "--depth", "2:8:x2"]
+    assert main([*line, "--draws", "64", "--tokens", "2", "--vocab", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "Post-LN   " in said
+    assert "DeepNorm  " in said
+    assert matplotlib.image.imread(out / "placements.png").std() > 0.05
+    assert main(["compare", "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
+    assert "placement must be one of 'post', 'pre', 'peri'" in capsys.readouterr().err
+    assert main(["compare", "--out", str(tmp_path / "x"), "--depth", "2", "4"]) == 2
+    assert "depth must have at least 3 values to give an exponent, got [2, 4]" in capsys.readouterr().err
+    assert main(["compare", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
+    assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+    assert main(["bound", "--placement", "peri"]) == 2
+    assert "placement must be 'post' or 'pre' for Theorem 1, got 'peri'" in capsys.readouterr().err
+
+
+def test_depth_exponents():
+    cells = [sample(Stack(width=64, depth=depth, tokens=2, vocab=4), draws=64, seed=0) for depth in (1, 2, 4)]
+    table = depth_exponents(layer_norms(cells))
+    assert list(table["layer"]) == ["last", "first"]
+    assert (table["low"] < table["exponent"]).all()
+    with pytest.raises(ValueError, match="^depth must have at least 3 values"):
+        depth_exponents(layer_norms(cells[:2]))

@@ -1,0 +1,214 @@
+"""Random queries and keys: the network against a slow twin, theory against samples, limits, and the overlaps."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from checks.comparison import comparison
+from simulate import sample
+from simulate.network import transformer as network
+from tests.helpers.agreement import off
+from tests.helpers.same_law import differences, numbers
+from tests.helpers.twins.relaxed import deviation
+from theory import Stack, predict
+from theory.mean_field import prediction, sublayers
+from theory.mean_field.attention import sampled as random_attention
+
+SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
+CASES = [
+    {"heads": 3},
+    {"mask": "causal", "output_projection": "random"},
+    {"query_key": "tied", "attention_scale": "linear", "heads": 2},
+    {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
+]
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_network_is_the_slow_one(case, placement):
+    assert deviation(replace(SMALL, placement=placement, **case)) < 1e-9
+
+
+def test_planted_errors_are_seen(monkeypatch):
+    monkeypatch.setattr(network, "_masked", lambda stack, logits: logits)
+    assert deviation(replace(SMALL, mask="causal")) > 1e-3
+    monkeypatch.undo()
+    right = network.apply_weight
+
+    def swapped(stack, engine, role, rows):
+        """Queries twice their size."""
+        return right(stack, engine, role, rows) * (2.0 if role == "WQ" else 1.0)
+
+    monkeypatch.setattr(network, "apply_weight", swapped)
+    assert deviation(SMALL) > 1e-3
+
+
+THEORY = [
+    {"query_key_scale": 0.5, "depth": 6, "tokens": 16},
+    {"query_key_scale": 1.0, "heads": 4, "mask": "causal"},
+    {"query_key_scale": 1.5},
+    {"placement": "pre", "query_key_scale": 1.5, "heads": 4},
+    {"placement": "pre", "query_key_scale": 1.0, "mask": "causal", "output_projection": "random", "depth": 3},
+    {"placement": "pre", "query_key_scale": 0.8, "input_correlation": 0.5, "normalization": "rms"},
+    {"placement": "peri", "query_key_scale": 1.0, "heads": 2, "sequences": 2},
+    {"placement": "scaled", "query_key_scale": 1.0, "activation": "gelu", "ffn_ratio": 2.0},
+    {"placement": "deepnorm", "query_key_scale": 1.0, "dropout": 0.1},
+    {"query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal"},
+    {"placement": "pre", "query_key_scale": 1.0, "norm_epsilon": 0.3, "positions": "sinusoidal", "heads": 2},
+    {"attention_dropout": 0.2, "heads": 4},
+    {"placement": "rezero", "attention_dropout": 0.2, "mask": "causal"},
+    {"query_key_scale": 1.5, "attention_dropout": 0.4, "depth": 1},
+    {"query_key_scale": 1.0, "attention_dropout": 0.3, "placement": "peri", "heads": 2, "norm_epsilon": 0.1},
+    {"query_key_scale": 1.0, "attention_dropout": 0.4, "attention_scale": "linear", "query_key": "tied", "depth": 1},
+    {"placement": "residual", "query_key_scale": 1.0, "dropout": 0.1},
+    {"placement": "output", "query_key_scale": 1.0, "mask": "causal"},
+    {"query_key_scale": 1.0, "attention_scale": "linear"},
+    {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
+]
+
+
+@pytest.mark.parametrize("case", THEORY, ids=str)
+def test_theory_is_what_samples_do(case):
+    """Every quantity of every layer within 3% or 4 standard errors, of samples and of sampled patterns together."""
+    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64} | case)
+    worst, names = off(sample(stack, draws=128, seed=4), predict(stack))
+    assert worst <= 1, names
+
+
+def assert_told_apart(monkeypatch, stack, draws, planted, ratio, roles=("WQ", "WK")):
+    """Samples agree with theory within 4 standard errors, and not with theory that holds a planted error."""
+    samples, right = sample(stack, draws=draws, seed=0), predict(stack, target=0.004)
+    monkeypatch.setattr(*planted)
+    wrong = predict(stack, target=0.004)
+    for name in (f"grad_sq_{role}" for role in roles):
+        values = samples[name][:, 0].astype(float)
+        error = math.hypot(values.std() / math.sqrt(draws), float(right.errors.get(name, np.zeros(1))[0]))
+        assert wrong[name] / right[name] == pytest.approx(ratio, abs=0.02)
+        assert abs(values.mean() - right[name]) < 4 * error
+        assert abs(values.mean() - wrong[name]) > 5 * error
+
+
+def test_the_overlaps_are_needed(monkeypatch):
+    """Peri-LN: without what the norms removed, W^Q and W^K are 11% too large."""
+    stack = Stack(placement="peri", width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
+    assert_told_apart(monkeypatch, stack, 2000, (sublayers, "removed", lambda gradient, stream, scales: None), 1.108)
+
+
+def test_dropout_makes_the_overlaps_larger(monkeypatch):
+    """Without it W^Q and W^K are 7% too large at p = 0.6."""
+    stack = Stack(
+        width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0, dropout=0.6, output_projection="random",
+        initialization="he",
+    )  # fmt: skip
+    planted = (sublayers, "dropped_overlaps", lambda tokens, overlaps, kept: overlaps)
+    assert_told_apart(monkeypatch, stack, 6000, planted, 1.07)
+
+
+def test_tied_matrices_need_the_overlaps_of_their_product(monkeypatch):
+    """Logits over d_k: without them the one matrix of queries and keys is 6% too large."""
+    fields = {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"}
+    stack = Stack(width=512, depth=1, tokens=4, vocab=64, **fields)
+    whole = random_attention._crossed
+    planted = (random_attention, "_crossed", lambda *given: whole(*given[:-1], None))
+    assert_told_apart(monkeypatch, stack, 4000, planted, 1.06, roles=["WQ"])
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"patterns": 0}, "^patterns must be an integer of at least 1, got 0"),
+    ({"patterns": 2.5}, "^patterns must be an integer of at least 1, got 2.5"),
+    ({"target": 0.0}, "^target must be a positive number or None, got 0.0"),
+    ({"target": math.nan}, "^target must be a positive number or None, got nan"),
+])  # fmt: skip
+def test_bad_numbers_of_patterns_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        predict(Stack(query_key_scale=1.0), **arguments)
+
+
+def test_errors_and_targets():
+    """The error is that of a mean over patterns: two seeds' means differ by it, and a target is met."""
+    stack = Stack(width=64, depth=2, tokens=4, vocab=16, query_key_scale=1.0)
+    rough, fine = predict(stack), predict(stack, target=0.002)
+    assert set(rough.errors) == set(rough)
+    assert not predict(Stack(depth=2)).errors
+    for name in ("grad_sq_WQ", "grad_sq_W2", "hidden_energy"):
+        assert (np.abs(rough[name] - fine[name]) <= 4.5 * rough.errors[name] + 1e-12).all()
+        assert (fine.errors[name] <= 0.002 * fine[name]).all()
+    assert (rough.errors["grad_sq_WQ"] > 0.002 * rough["grad_sq_WQ"]).any()
+
+
+@pytest.mark.parametrize("placement", ["post", "pre", "peri"])
+def test_no_queries_are_the_papers_setting(placement):
+    """S = 0 is the same code, bit for bit; and s -> 0 tends to it in every quantity that both have."""
+    zero, small = (predict(Stack(placement=placement, depth=3, query_key_scale=s)) for s in (0.0, 0.01))
+    plain = predict(Stack(placement=placement, depth=3))
+    for name, value in zero.items():
+        np.testing.assert_array_equal(value, plain[name])
+        np.testing.assert_allclose(small[name], value, rtol=1e-3)
+    assert small["attention_entropy"] == pytest.approx(math.log(8), abs=1e-6)
+    assert small["attention_squares"] == pytest.approx(1 / 8, abs=1e-6)
+    np.testing.assert_allclose(small["grad_sq_WQ"] / plain["grad_sq_WV"], 0.0, atol=1e-3)
+
+
+def test_linear_scale_gives_uniform_attention():
+    plain, linear = predict(Stack(depth=3)), predict(Stack(depth=3, query_key_scale=2.0, attention_scale="linear"))
+    for name, value in plain.items():
+        np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
+    assert not linear.errors, "nothing is sampled"
+
+
+def test_many_heads_average_out():
+    """What varies from pattern to pattern falls like 1/heads."""
+    spread = [
+        predict(Stack(width=256, depth=1, tokens=4, vocab=16, query_key_scale=1.0, heads=h)).errors["grad_sq_WV"][0]
+        for h in (1, 16)
+    ]
+    assert spread[0] / spread[1] == pytest.approx(4.0, rel=0.3)
+
+
+LAWS = [{"heads": 2, "mask": "causal"}, {"query_key": "tied", "attention_scale": "linear", "placement": "pre"}]
+
+
+@pytest.mark.parametrize("case", LAWS, ids=str)
+def test_both_engines_have_one_law(case):
+    stack = Stack(**{"width": 8, "depth": 2, "tokens": 3, "vocab": 5, "query_key_scale": 1.0} | case)
+    assert not differences(numbers(stack, "dense", 5000, 1), numbers(stack, "conditioned", 5000, 2))
+
+
+def test_without_norms_the_rule_is_approximate():
+    """W^Q is 9% larger than predicted, other matrices are not; none of it is judged."""
+    stack = Stack(placement="unnormed", width=1024, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
+    samples = sample(stack, draws=400, seed=0)
+    prediction = predict(stack, target=0.01)
+    assert 1.02 < samples["grad_sq_WQ"].mean() / prediction["grad_sq_WQ"] < 1.14
+    for role in ("WV", "W1", "W2"):
+        assert samples[f"grad_sq_{role}"].mean() == pytest.approx(float(prediction[f"grad_sq_{role}"][0]), rel=0.02)
+    assert set(comparison([samples])["agreement"]) == {"", "beyond"}  # "" where nothing is predicted
+
+
+def test_heads_divide_the_width():
+    with pytest.raises(ValueError, match="^heads must divide width = 512, got 3"):
+        Stack(heads=3)
+
+
+def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
+    stack = Stack(width=64, depth=1, tokens=3, vocab=8, query_key_scale=1.0)
+    whole = predict(stack)
+    monkeypatch.setattr(prediction, "_CHUNK_ENTRIES", 1000 * 9)
+    parts = predict(stack)
+    for name in whole:
+        assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name
+        np.testing.assert_allclose(parts.errors[name], whole.errors[name], rtol=0.3, atol=1e-9)
+
+
+def test_linear_logits_of_four_heads():
+    """Logits over d/h give queries and keys gradients in proportion to h; false alarm of each number 6e-5."""
+    stack = Stack(width=256, depth=1, tokens=3, vocab=16, query_key_scale=1.0, attention_scale="linear", heads=4)
+    widest, beyond = off(sample(stack, draws=128, seed=0), predict(stack))
+    assert widest <= 1, beyond
+
+
+def test_the_error_of_two_patterns_of_each_window():
+    """Windows 0, 2 and 1, 1: unbiased variances of 2 and 0, and the mean of four numbers."""
+    assert prediction._error(np.array([[0.0, 2.0], [1.0, 1.0]])) == pytest.approx(((2 + 0) / 2 / 4) ** 0.5)

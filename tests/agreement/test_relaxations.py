@@ -1,0 +1,179 @@
+"""Every relaxation: the network against a slow twin, theory against samples, and reductions to the paper's setting."""
+
+import json
+from dataclasses import fields, replace
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from simulate import sample
+from simulate.network import transformer as network
+from tests.helpers.agreement import off
+from tests.helpers.relaxed_cases import ALONE, TOGETHER
+from tests.helpers.same_law import differences, numbers
+from tests.helpers.twins.relaxed import deviation
+from theory import Stack, predict
+from theory.stack import SIZES
+
+
+def named(relaxed):
+    return "-".join(f"{name}={value}" if len(str(value)) < 12 else name for name, value in relaxed.items())
+
+
+def test_every_field_is_relaxed_somewhere():
+    """Queries and keys have tests of their own, `test_queries`."""
+    queries = {"query_key_scale", "query_key", "heads", "attention_scale"}
+    assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
+
+
+TWINS = [r for r in (*ALONE, *TOGETHER) if not {"placement", "dropout", "attention_dropout"} & set(r)]
+# Not in the means at large width: uniform entries, centring, a slope of 0.01 where ReLU has 0, and W^O, which keeps
+# the energy.
+UNSEEN = ("xavier_uniform", "rms", "leaky_relu", "random")
+PLACEMENTS = pytest.mark.parametrize("placement", ["post", "pre"])
+
+
+def small(relaxed, placement):
+    return Stack(**{"placement": placement, "width": 12, "depth": 2, "tokens": 4, "vocab": 5} | relaxed)
+
+
+@PLACEMENTS
+@pytest.mark.parametrize("relaxed", TWINS, ids=named)
+def test_the_network_is_the_slow_one(relaxed, placement):
+    assert deviation(small(relaxed, placement)) < 1e-9
+
+
+PLANTED = {
+    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "ACTIVATIONS", {"relu": lambda u: u}),
+    "GELU by its tanh approximation": (
+        {"activation": "gelu"}, "ACTIVATIONS", {"gelu": lambda u: torch.nn.functional.gelu(u, approximate="tanh")},
+    ),
+    "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
+    "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),
+    "a memory that is not what the encoder gives": (
+        {"source_tokens": 5}, "attention",
+        lambda stack, engine, record, x, memory=None, right=network.attention: right(
+            stack, engine, record, x, None if memory is None else memory * 1.1
+        ),
+    ),
+    "smoothing forgotten": (
+        {"label_smoothing": 0.3}, "sequence_loss",
+        lambda logits, labels, _: torch.nn.functional.cross_entropy(logits.mT, labels, reduction="none").mean(1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_errors_are_seen(monkeypatch, error):
+    relaxed, name, wrong = PLANTED[error]
+    monkeypatch.setattr(network, name, wrong)
+    assert deviation(small(relaxed, "post")) > 1e-4
+
+
+BY_TURNS = [
+    pytest.param(relaxed, placement, id=f"{named(relaxed)}-{placement}")
+    for relaxed, placement in zip(ALONE, cycle(["post", "pre"]), strict=False)
+]
+
+
+@pytest.mark.parametrize(("relaxed", "placement"), BY_TURNS)
+def test_theory_is_what_samples_do(relaxed, placement):
+    """Every quantity of every layer within 3% or 4 standard errors; and without the relaxation's rule some is not.
+
+    In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most
+    0.3% of false alarms in each, with a fixed seed.
+    """
+    width = 256 if relaxed.get("initialization") in ("xavier_uniform", "pytorch") else 1024
+    stack = Stack(**{"placement": placement, "width": width, "depth": 3, "tokens": 4, "vocab": 16} | relaxed)
+    samples = sample(stack, draws=192, seed=1)
+    worst, names = off(samples, predict(stack))
+    assert worst <= 1, names
+    name, value = next(iter(relaxed.items()))
+    if value not in UNSEEN:
+        assert off(samples, predict(replace(stack, **{name: getattr(Stack(), name)})))[0] > 1
+
+
+@pytest.mark.parametrize("relaxed", TOGETHER, ids=named)
+@pytest.mark.parametrize(("depth", "tokens"), [(4, 8)])
+def test_relaxations_compose(relaxed, depth, tokens):
+    """`make evidence` has L = 6 and n = 16 as well."""
+    stack = Stack(**{"width": 1024, "depth": depth, "tokens": tokens, "vocab": 64} | relaxed)
+    worst, names = off(sample(stack, draws=64, seed=2), predict(stack, patterns=1024))
+    assert worst <= 1, names
+
+
+def test_words_with_positions_and_smoothing(tmp_path):
+    """A text with repeated words, two windows at a time."""
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the cat and the cat saw the dog on the mat " * 3)
+    stack = Stack(
+        width=1024, depth=3, tokens=5, vocab=12, positions="sinusoidal", label_smoothing=0.1, sequences=2,
+        placement="pre", mask="causal",
+    )  # fmt: skip
+    samples = sample(stack, draws=256, seed=0, text=path)
+    assert off(samples, predict(stack, samples.cell.text.ids))[0] <= 1
+    assert off(samples, predict(replace(stack, positions="none"), samples.cell.text.ids))[0] > 1
+
+
+ONE_LAW = [
+    {"ffn": "gated", "activation": "silu", "mask": "causal", "output_projection": "random", "ffn_ratio": 2.0},
+    {"placement": "residual", "sequences": 2, "tokens": 2, "dropout": 0.3, "positions": "learned"},
+    {"embeddings": "tied", "sequences": 2, "tokens": 2, "output_scale": 2.0},
+    {"source_tokens": 4, "query_key_scale": 1.0, "query_key": "tied", "mask": "causal", "output_projection": "random"},
+]
+
+
+@pytest.mark.parametrize("relaxed", ONE_LAW, ids=named)
+def test_both_engines_have_one_law(relaxed):
+    stack = Stack(**{"width": 8, "depth": 2, "tokens": 3, "vocab": 5} | relaxed)
+    assert not differences(numbers(stack, "dense", 5000, 1), numbers(stack, "conditioned", 5000, 2))
+
+
+def test_the_papers_setting_is_what_it_was():
+    """Every prediction of the paper's setting, to rounding, as it was before the first relaxation was written.
+
+    Libraries of other machines round elementary functions, eigenvalues and sums in other ways: by 1e-14 where it was
+    looked for.
+    """
+    for case in json.loads((Path(__file__).parent / "paper_setting.json").read_text()):
+        prediction = predict(Stack(**case["stack"]))
+        for name, value in case["values"].items():
+            np.testing.assert_allclose(np.atleast_1d(prediction[name]), value, rtol=1e-12, err_msg=name)
+
+
+def test_one_token_makes_attention_a_linear_map():
+    """At n = 1 a causal mask changes nothing, and W^V and W^O keep the energy."""
+    plain, causal = (predict(Stack(tokens=1, depth=4, mask=mask)) for mask in ("none", "causal"))
+    for name in plain:
+        np.testing.assert_allclose(causal[name], plain[name], rtol=1e-9)
+    energies = predict(Stack(tokens=1, output_projection="random"))["attention_energy"]
+    np.testing.assert_allclose(energies, 2.0, rtol=1e-12)
+
+
+def test_a_linear_network_has_its_closed_form():
+    """Identity units and no norm, n = 1: every layer multiplies energy and gradient by 4."""
+    stack = Stack(activation="identity", normalization="none", tokens=1, depth=5, width=64, vocab=16)
+    prediction = predict(stack)
+    np.testing.assert_allclose(prediction["hidden_energy"], 4.0 ** np.arange(1, 6), rtol=1e-12)
+    gradient = prediction["loss_gradient_sq"]
+    np.testing.assert_allclose(prediction["input_gradient_sq"], gradient * 4.0**5, rtol=1e-12)
+    np.testing.assert_allclose(prediction["grad_sq_W2"], 64 * gradient * 4.0**5 / 2, rtol=1e-12)
+
+
+def test_no_branch_is_the_identity():
+    prediction = predict(Stack(placement="rezero", depth=7))
+    np.testing.assert_array_equal(prediction["hidden_energy"], 1.0)
+    np.testing.assert_array_equal(prediction["grad_sq_W2"], 0.0)
+    assert prediction["input_gradient_sq"] * 8 == pytest.approx(prediction["loss_gradient_sq"], rel=1e-12)
+
+
+def test_many_sequences_leave_the_expected_gradient():
+    """‖E grad‖² is what is left as B grows: the mean square over B sequences falls to it like 1/B."""
+    norms = [float(predict(Stack(sequences=b, tokens=2, depth=2))["grad_sq_W2"][-1]) for b in (1, 2, 4, 8, 16)]
+    between = [b * (norm - norms[0] / b) / (b - 1) for b, norm in zip((2, 4, 8, 16), norms[1:], strict=True)]
+    # The overlap of softmaxes is interpolated in arrays of tokens, and not in pairs.
+    np.testing.assert_allclose(between, between[0], rtol=1e-6)
+    assert 0 < between[0] < norms[0]

@@ -1,0 +1,175 @@
+"""Exponents: exact without noise, calibrated with it, honest about what a grid cannot tell."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from checks.fits import (
+    bootstrap_interval,
+    local_exponents,
+    log_contrast,
+    model_choice,
+    power_law,
+    slope_weights,
+)
+from checks.statistics import CHANCE, MARGIN, Estimate, agreement, equivalence, estimate, spread
+from tests.helpers.experiments import WIDTHS, coverage, exponent_alarms, power
+
+RNG = np.random.default_rng
+
+
+def test_power_law_without_noise():
+    x = np.array([64, 128, 256, 512])
+    fit = power_law(x, 3 * x**0.75, 0.01 * x**0.75)
+    assert fit.exponent == pytest.approx(0.75, abs=1e-9)
+    slope = stats.linregress(np.log(x), np.log(3 * x**0.75)).slope
+    assert fit.exponent == pytest.approx(slope)
+    with pytest.raises(ValueError, match="^x must have at least 2 different values to give an exponent"):
+        power_law([8, 8], [1, 2], [0.1, 0.1])
+
+
+def test_the_weights_of_a_fit_are_its_exponent():
+    x, rng = np.array([3.0, 5, 17, 90]), RNG(0)
+    y, sem = rng.uniform(1, 2, 4), rng.uniform(0.01, 0.1, 4)
+    fit = power_law(x, y, sem)
+    assert np.array(fit.weights) @ np.log(y) == pytest.approx(fit.exponent)
+    assert np.array(fit.weights) ** 2 @ (sem / y) ** 2 == pytest.approx(fit.sem**2), "weights are inverse variances"
+
+
+def test_coverage_of_exponents():
+    """400 experiments; a correct 95% interval has 91 to 98.3% with probability 0.998. 2000 are in `make evidence`."""
+    rates = coverage(experiments=400, draws=120, seed=1, resamples=400)
+    for kind, rate in rates.items():
+        assert 0.91 < rate < 0.983, kind
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01])
+def test_the_alarm_of_exponents_is_calibrated(level):
+    """2000 null experiments at 128 draws: an alarm 1.5 times too frequent at 5%, or 2.2 times at 1%, is seen."""
+    alarms = exponent_alarms(experiments=2000, draws=128, seed=2, level=level)
+    assert stats.binom(2000, 1.2 * level).sf(alarms - 1) > 1e-5
+    assert stats.binom(2000, 0.8 * level).cdf(alarms) > 1e-5
+
+
+def test_power_against_an_exponent_off_by_0_05():
+    """Stated from the normal law and measured in 500 experiments at the 128 draws of `verify`."""
+    stated, measured = power(experiments=500, draws=128, seed=6, shift=0.05)
+    assert stated > 0.99
+    assert measured == pytest.approx(stated, abs=0.02)
+    stated, measured = power(experiments=500, draws=128, seed=7, shift=0.025)
+    assert 0.3 < stated < 0.99, "and an error that is seen sometimes is seen as often as stated"
+    assert measured == pytest.approx(stated, abs=0.1)
+
+
+def test_the_bootstrap_agrees_with_normal_theory_where_that_holds():
+    rng, x = RNG(3), np.array([32.0, 64, 128])
+    squares = [rng.chisquare(8, 2000) * w for w in x]
+    norms = [estimate(s).root() for s in squares]
+    fit = power_law(x, [n.mean for n in norms], [n.sem for n in norms])
+    assert bootstrap_interval(fit, squares) == pytest.approx(fit.interval(), abs=0.15 * fit.sem)
+    assert bootstrap_interval(fit, squares) == bootstrap_interval(fit, squares), "seeded"
+
+
+def test_local_exponents():
+    x = np.array([2.0, 4, 16])
+    at, slopes, sem = local_exponents(x, x**0.3, 0.01 * x**0.3)
+    assert at == pytest.approx([8**0.5, 8])
+    assert slopes == pytest.approx(0.3)
+    assert sem == pytest.approx(0.01 * 2**0.5 / np.log([2, 4]))
+    for bad in ([4.0, 2.0], [4.0], [2.0, 2.0]):
+        with pytest.raises(ValueError, match="^x must be at least 2 increasing values to give local exponents"):
+            local_exponents(bad, np.ones(len(bad)), np.ones(len(bad)))
+
+
+def chosen(x, b, error, experiments=300):
+    """How often each model is chosen of y = x^0.5 (ln x)^b with a relative error."""
+    rng, counts = RNG(4), {}
+    for _ in range(experiments):
+        y = x**0.5 * np.log(x) ** b * np.exp(rng.normal(0, error, len(x)))
+        model = model_choice(x, y, error * y).model
+        counts[model] = counts.get(model, 0) + 1 / experiments
+    return counts
+
+
+def test_a_short_grid_is_undecided():
+    """Three octaves at 1%: mostly no choice, and the wrong one as rarely as stated (1%; 300 experiments)."""
+    for b, wrong in ((0.0, "x^a sqrt(ln x)"), (0.5, "x^a")):
+        counts = chosen(np.array([64.0, 128, 256, 512]), b, 0.01)
+        assert counts["undecided"] > 0.85
+        assert counts.get(wrong, 0) < 0.035
+
+
+def test_a_long_grid_decides():
+    """Twenty octaves at 0.2%: each model is chosen when true, and rejected once in a hundred."""
+    x = 2.0 ** np.arange(3, 23)
+    assert chosen(x, 0.0, 0.002)["x^a"] > 0.97
+    assert chosen(x, 0.5, 0.002)["x^a sqrt(ln x)"] > 0.97
+    assert chosen(x, 2.0, 0.002)["neither"] == pytest.approx(1)
+    with pytest.raises(ValueError, match="^x must have at least 3 different values above 1 to choose a model"):
+        model_choice([1.0, 2.0, 4.0], [1, 1, 1], [0.1, 0.1, 0.1])
+
+
+def test_log_contrast_knows_that_layers_are_dependent():
+    """Profiles with a common factor per draw: the slope does not feel it. Coverage over 2000 experiments."""
+    rng, layers = RNG(3), np.arange(1, 9)
+    weights = slope_weights(layers)
+    assert weights @ (3 + 0.5 * layers) == pytest.approx(0.5)
+    assert weights @ np.ones(8) == pytest.approx(0)
+    inside = 0
+    for _ in range(2000):
+        common, own = rng.normal(0, 0.5, (120, 1)), rng.normal(0, 0.2, (120, 8))
+        found = log_contrast(np.exp(0.1 * layers + common + own), weights)
+        low, high = found.interval()
+        inside += low <= 0.1 <= high
+    assert 0.93 < inside / 2000 < 0.97
+
+
+def test_equivalence_is_two_one_sided_tests():
+    values = RNG(6).normal(1.01, 0.1, 200)
+    e = estimate(values)
+    low = stats.ttest_1samp(values, 1 - MARGIN, alternative="greater").pvalue
+    high = stats.ttest_1samp(values, 1 + MARGIN, alternative="less").pvalue
+    assert equivalence(e, 1.0) == pytest.approx(max(low, high))
+    assert equivalence(Estimate(np.array(1.0), np.array(0.0), 5), 1.0) == 0
+    assert equivalence(Estimate(np.array(1.05), np.array(0.0), 5), 1.0) == 1
+
+
+def test_equivalence_is_rarely_claimed_at_the_edge_of_the_margin():
+    """A mean off by exactly the margin agrees in at most 2.5% of 20000 experiments; false alarm 1e-5."""
+    e = estimate(RNG(7).normal(1 + MARGIN, 0.05, (100, 20_000)))
+    claimed = int((agreement(e, 1.0) == "agrees").sum())
+    assert stats.binom(20_000, 0.025).sf(claimed - 1) > 1e-5
+    assert claimed > 300, "and not for lack of power"
+
+
+def test_spread_of_a_heavy_tail():
+    """Log-normal draws with variance 4: the mean's interval misses, median and log-variance cover. 500 experiments."""
+    rng, inside = RNG(8), np.zeros(3)
+    for _ in range(500):
+        found = spread(values := np.exp(rng.normal(0, 2, 100)))
+        low, high = estimate(values).interval()
+        inside += [
+            found.interval[0] <= 1 <= found.interval[1],
+            np.less_equal(*np.abs((found.log_variance.mean - 4, 2.2 * found.log_variance.sem))),
+            low <= np.exp(2) <= high,
+        ]
+    median, log_variance, mean = inside / 500
+    assert median > 0.92
+    assert log_variance > 0.9
+    assert mean < 0.85, "this is why there is a median"
+    with pytest.raises(ValueError, match="^values must be positive to have logarithms, got 0 among them"):
+        spread([1.0, 0.0])
+
+
+def test_the_alarm_of_the_suite_is_rarer_than_these():
+    assert 2 * stats.norm.sf(CHANCE) < 1e-4
+    assert list(WIDTHS) == sorted(WIDTHS)
+
+
+def test_a_model_is_rejected_beyond_2_58_standard_errors():
+    """Two-sided at 1%: 2.45 errors of the power of ln x do not reject x^a, and 2.7 do."""
+    x = np.geomspace(64, 65536, 11)
+    sem = model_choice(x, x**0.5 * np.log(x), 0.01 * x**0.5 * np.log(x)).sem
+    for errors, stands in ((2.45, True), (2.7, False)):
+        y = x**0.5 * np.log(x) ** (errors * sem)
+        assert (model_choice(x, y, 0.01 * y).model in ("x^a", "undecided")) == stands

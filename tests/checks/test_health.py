@@ -1,0 +1,222 @@
+"""Verdicts on probed modules: planted faults are named by layer, healthy modules raise no alarm; classes, exponents."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from checks.models.health import alarms
+from checks.models.probe import Class, against_theory, classes, probe_exponents
+from gradbounds.actions.probe import probe as judged
+from simulate import probe
+from simulate.modules.catalogue import BUILTINS
+from tests.helpers.probed_modules import FAULTS, planted
+
+KINDS = {
+    "ten times the initialization": "weight", "not a number": "non-finite", "no norm": "structure",
+    "detached branch": "no gradient", "no residual": "residual",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_named_by_layer(name, fault):
+    """Single modules, a fault in each of their layers in turn."""
+    for layer in range(1, 7):
+        found = alarms(probe(planted(name, fault, layer), widths=[32], depths=[6], seeds=1, seed=layer).frame)
+        assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "transformer-post", "transformer-pre"])
+def test_healthy_modules_raise_no_alarm(name):
+    """Each of ten seeds by itself."""
+    frame = probe(BUILTINS[name].factory, widths=[32], depths=[6], seeds=10).frame
+    for _, one in frame.groupby("seed"):
+        assert alarms(one) == []
+
+
+class _Passes(nn.Module):
+    """Linear, and its output in an object that no one has heard of, or frozen."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.linear, self.kind = nn.Linear(8, 8), kind
+        if kind == "frozen":
+            self.requires_grad_(False)
+
+    def forward(self, x):
+        x = x.y if isinstance(x, SimpleNamespace) else x
+        y = torch.zeros_like(x) if self.kind == "zeros" else self.linear(x)
+        return SimpleNamespace(y=y) if self.kind == "no tensor" else y
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["no tensor", "frozen", "zeros"])
+def test_layers_with_nothing_to_judge_raise_no_alarm_of_numbers(kind):
+    """No output tensor, no parameter that learns, an energy of zero: logarithms and largest values of nothing."""
+
+    def factory(width, depth):
+        layers = nn.ModuleList(_Passes(kind) for _ in range(depth))
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers, self.first, self.last = layers, nn.Linear(8, 8), nn.Linear(8, 8)
+
+            def forward(self, x):
+                x = self.first(x)
+                for layer in self.layers:
+                    x = layer(x)
+                return self.last(x.y if isinstance(x, SimpleNamespace) else x)
+
+        return Whole(), lambda seed: (torch.randn(2, 3, 8), lambda y: y.square().mean())
+
+    found = {alarm.kind for alarm in alarms(probe(factory, widths=[8], depths=[4], seeds=2).frame)}
+    assert found <= {"no gradient"}
+
+
+def test_a_module_that_is_not_healthy_fails_an_assertion():
+    report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
+    with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: a token has cosine"):
+        report.assert_healthy()
+    judged("encoder-pre", widths=[32], depths=[6], seeds=2).assert_healthy()
+
+
+def synthetic(exponent, *, rising, spread=0.05, depths=(4, 8, 16), seeds=6, seed=0, first=1):
+    """Layers from the first, or the last alone, whose gradient norms go like a power of the depth."""
+    generator, rows = np.random.default_rng(seed), []
+    for depth in depths:
+        for number in range(seeds):
+            for layer in range(first or depth, depth + 1):
+                noise = np.exp(spread * generator.standard_normal())
+                rows.append((64, depth, number, "layers", layer, "w", "gradient", depth**exponent * noise))
+                rows.append((64, depth, number, "layers", layer, "", "hidden_energy", 1.0 + rising * layer))
+    return pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
+
+
+@pytest.mark.parametrize(("exponent", "rising", "kind"), [
+    (0.0, 0.0, "Post-like"), (-0.5, 0.5, "Pre-like"), (-0.2, 0.1, "Pre-like"), (1.0, 0.0, "neither"),
+    (0.5, 0.5, "neither"), (-0.5, 0.0, "neither"),
+])  # fmt: skip
+def test_classes(exponent, rising, kind):
+    frame = synthetic(exponent, rising=rising)
+    (found,) = classes(frame, probe_exponents(frame))
+    assert found.kind == kind, found
+
+
+def test_what_cannot_be_told_is_undecided():
+    for frame in (synthetic(0.0, rising=0.0, spread=2.0), synthetic(0.0, rising=0.0, depths=(4, 8))):
+        (found,) = classes(frame, probe_exponents(frame))
+        assert isinstance(found, Class)
+        assert found.kind == "undecided"
+
+
+def test_exploding_and_vanishing_layers_are_named():
+    """Every layer is like its neighbours, and all together are not healthy."""
+    frame = synthetic(0.0, rising=0.0, depths=(12,))
+    for quantity, factor, kind, layers in (
+        ("hidden_energy", 10.0, "exploding", range(8, 13)), ("gradient", 4.0, "vanishing", range(1, 8)),
+    ):  # fmt: skip
+        chosen = frame["quantity"] == quantity
+        grown = frame.assign(value=np.where(chosen, factor ** frame["layer"], frame["value"]))
+        found = alarms(grown)
+        assert {alarm.kind for alarm in found} == {kind}
+        assert [alarm.layer for alarm in found] == list(layers)
+    assert alarms(frame) == []
+
+
+def covered(experiments):
+    """The share of synthetic experiments of four seeds whose 95% interval holds the depth's exponent."""
+    inside = []
+    for seed in range(experiments):
+        found = probe_exponents(synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed))
+        row = found[(found["against"] == "depth") & (found["parameter"] == "w")].iloc[0]
+        inside.append(row.low <= -0.3 <= row.high)
+    return float(np.mean(inside))
+
+
+def test_intervals_of_exponents_cover():
+    """Outside with 1e-4, by the binomial law; `make evidence` has 400."""
+    low, high = stats.binom.interval(1 - 1e-4, 100, 0.95)
+    assert low / 100 <= covered(100) <= high / 100
+    assert stats.binom.cdf(low - 1, 100, 0.75) > 0.97, "intervals a third too short are seen"
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+def test_encoders_of_torch_are_predicted(name):
+    """Random queries and keys, W^O, biases, epsilon and all: within 3% or 4.5 standard errors in every layer."""
+    table = against_theory(
+        probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=24).frame, BUILTINS[name].stack
+    )
+    assert len(table) == 3 * 5
+    off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
+    assert (off <= 1).all(), table[off > 1]
+
+
+@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre"])
+def test_the_nearest_stack_is_read_from_the_module(name):
+    """The built-in's own; and under another loss its gradients over the last layer's are predicted still."""
+
+    def squares(width, depth):
+        module, batch = BUILTINS[name].factory(width, depth)
+        return module.body, lambda seed: (batch(seed)[0], lambda y: (y * torch.randn_like(y)).mean())
+
+    expected = BUILTINS[name].stack(256, 3)
+    read = probe(BUILTINS[name].factory, widths=[256], depths=[3], seeds=1).stacks[256, 3]
+    assert replace(read, query_key_scale=0.5) == replace(expected, query_key_scale=0.5)
+    assert read.query_key_scale == pytest.approx(expected.query_key_scale, abs=0.01)
+    table = judged(squares, widths=[256], depths=[3], seeds=24).theory
+    assert len(table) == 2 * 4
+    off = (table["ratio"] - 1).abs() / np.maximum(0.03, 4.5 * table["noise"])
+    assert (off <= 1).all(), table[off > 1]
+
+
+def test_a_stack_that_cannot_be_read():
+    def factory(change):
+        def made(width, depth):
+            module, batch = BUILTINS["encoder-pre"].factory(width, depth)
+            change(module.body.layers[0])
+            return module, batch
+
+        return made
+
+    def larger(layer):
+        with torch.no_grad():
+            layer.linear1.weight.mul_(1.5)
+
+    def dropping(layer):
+        layer.dropout.p = 0.1
+
+    for change in (larger, dropping):
+        assert not probe(factory(change), widths=[64], depths=[2], seeds=1).stacks
+    assert not probe(BUILTINS["transformer-pre"].factory, widths=[64], depths=[2], seeds=1).stacks
+
+
+def test_two_seeds_widen_an_interval_by_student_s_t():
+    """Three depths of two seeds have 3 degrees of freedom: an interval 1.6 times as wide as with many."""
+    frame = synthetic(-0.3, rising=0.0, spread=0.0, seeds=2)
+    frame["value"] *= np.where(frame["seed"] == 0, 0.9, 1.1)
+    row = probe_exponents(frame).query("against == 'depth' and parameter == 'w'").iloc[0]
+    # Squares of 0.81 and 1.21: the relative variance of each norm's square, over 4 for the norm's and 2 for the mean.
+    variance = np.var([0.81, 1.21], ddof=1) / np.mean([0.81, 1.21]) ** 2 / 4 / 2
+    logs = np.log([4, 8, 16])
+    sem = (variance / np.sum((logs - logs.mean()) ** 2)) ** 0.5
+    assert row.exponent == pytest.approx(-0.3)
+    assert (row.high - row.low) / 2 == pytest.approx(stats.t.ppf(0.975, 3) * sem)
+
+
+def test_the_layer_that_breaks_a_gradient_is_the_last_that_has_none():
+    """Backward it reaches the layers below; forward an output that is not finite is the first layer's."""
+    frame = synthetic(0.0, rising=0.0, depths=(6,))
+    for quantity, layers, named, what in (
+        ("gradient", (1, 2, 3), 3, "its gradient is not finite, and no layer's after it"),
+        ("hidden_energy", (4, 5, 6), 4, "its output is not finite, and no layer's before it"),
+    ):
+        broken = (frame["quantity"] == quantity) & frame["layer"].isin(layers)
+        (alarm,) = alarms(frame.assign(value=frame["value"].where(~broken, np.nan)))
+        assert (alarm.layer, alarm.kind, alarm.what) == (named, "non-finite", what)

@@ -1,0 +1,70 @@
+"""Verdicts on the steps of the proof, and the planted errors that they see."""
+
+import numpy as np
+import pytest
+
+from checks.report import markdown
+from checks.results import Results
+from checks.stacks import proof
+from checks.statistics import exceeds, share
+from simulate import Samples, sample
+from theory import CLAIMS, Stack
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return [sample(Stack(width=width, depth=3, tokens=4, vocab=8), draws=256, seed=0) for width in (64, 256)]
+
+
+def test_lemma4(monkeypatch):
+    (row,) = proof.lemma4()
+    assert (row.verdict, row.agreement) == ("holds", "agrees")
+    right = np.linalg.eigvalsh
+    monkeypatch.setattr(np.linalg, "eigvalsh", lambda a: right(a) + 1e-9)
+    assert proof.lemma4()[0].verdict == "fails"
+
+
+def test_lemma5():
+    used, corrected = proof.lemma5()
+    assert (used.verdict, corrected.verdict) == ("fails", "holds with a correction")
+    assert {used.agreement, corrected.agreement} == {"agrees"}
+    assert used.claimed == "at most 0.1"
+    assert used.measured == pytest.approx(0.875, abs=0.01)
+
+
+def test_definition1(monkeypatch):
+    (row,) = proof.definition1()
+    assert (row.verdict, row.agreement) == ("holds, loose", "agrees")
+    right = proof.gaussian_tail_bound
+    monkeypatch.setattr(proof, "gaussian_tail_bound", lambda d, e: right(d, 2 * np.asarray(e)))
+    assert proof.definition1()[0].verdict == "fails"
+    exact = proof.gaussian_excess_probability
+    monkeypatch.setattr(proof, "gaussian_excess_probability", lambda d, e: exact(d, 1.1 * e))
+    assert proof.definition1()[0].agreement == "differs"
+
+
+def test_largest_entries(cells):
+    (row,) = proof.largest_entries(cells)
+    assert (row.claim, row.verdict, row.agreement) == ("E1", "holds", "agrees")
+    assert proof.largest_entries([]) == []
+    larger = [Samples(s.cell, s.seeds, dict(s) | {"ffn_hidden_max_sq": 2 * s["ffn_hidden_max_sq"]}) for s in cells]
+    (row,) = proof.largest_entries(larger)
+    assert (row.verdict, row.agreement) == ("fails", "differs")
+    few = [Samples(s.cell, s.seeds[:8], {k: v[:8] for k, v in s.items()}) for s in cells]
+    assert proof.largest_entries(few)[0].verdict == "undecided"
+
+
+def test_shares():
+    events = np.array([True] * 3 + [False] * 97)
+    proportion, (low, high) = share(events)
+    assert proportion == 0.03
+    assert (low, high) == pytest.approx((0.00623, 0.08518), abs=1e-4), "Clopper and Pearson (1934), n = 100"
+    assert not exceeds(events, 0.01)
+    assert exceeds(np.array([True] * 12 + [False] * 88), 0.01)
+
+
+def test_what_has_no_verdict_is_said_to_be_untested():
+    page = markdown([Results("gradbounds verify", proof.lemma4(), [])])
+    assert page.count("**not tested here**") == len(CLAIMS) - 1
+    for claim in CLAIMS.values():
+        assert f"- **{claim.id}** ({claim.source})" in page

@@ -1,0 +1,130 @@
+"""The committed verdicts: rendered again, sampled again, and compared with what is new."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks import comparison, verdicts
+from checks.experiment import TEXT, verify_cells
+from checks.report import agreement_counts, html, markdown
+from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
+from simulate import sample
+from theory import Stack
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_paper_checks_is_what_the_committed_results_render_to():
+    assert (ROOT / "paper_checks.md").read_text() == markdown(committed_results())
+
+
+def test_results_survive_a_round_trip(tmp_path, small_grid):
+    found = verdicts(small_grid)
+    (tmp_path / "r.json").write_text(results(found, small_grid, "a command"))
+    again = load_results(tmp_path / "r.json")
+    assert changed(again.verdicts, found) == []
+    assert markdown([again]) == markdown([Results("a command", found, again.cells)])
+
+
+# What a family of rows is about: the quantity, at the last layer, that its cells are sampled again for.
+FAMILIES = {
+    "L1": "ffn_hidden_energy", "L2a": "hidden_energy", "L2b": "hidden_energy", "L2c": "attention_energy",
+    "E1": "ffn_hidden_energy", "T1": "grad_sq_W2", "F1": "grad_sq_W2", "F2": "grad_sq_W2", "H2": "grad_sq_W2",
+}  # fmt: skip
+
+
+def cells_by_family():
+    """A random cell of every family of rows in every file; the results' size is the seed, so that nobody chooses them.
+
+    Up to d = 4096: wider ones take long to sample again.
+    """
+    chosen: dict[str, tuple[dict, set[str]]] = {}
+    rng = np.random.default_rng(len(COMMITTED.read_bytes()))
+    for one in committed_results():
+        cells = {cell["name"]: cell for cell in one.cells}
+        for family, quantity in FAMILIES.items():
+            behind = {name for v in one.verdicts if v.claim == family for name in v.cells}
+            names = sorted(name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12)
+            for name in rng.choice(names, min(1, len(names)), replace=False):
+                chosen.setdefault(name, (cells[name], set()))[1].add(quantity)
+    return list(chosen.values())
+
+
+def test_every_family_of_rows_is_sampled_again():
+    """What is about functions and laws has no cells, and is checked in test_verdicts and test_proof.
+
+    Nor have models of a text that is not ours; they are in `make evidence`.
+    """
+    rows = {v.claim for one in committed_results() for v in one.verdicts}
+    assert rows - set(FAMILIES) == {"L3", "L4", "L5", "D1", "C1", "C2", "C3", "H1"}
+
+
+def cell_id(part):
+    return "-".join(map(str, part["stack"].values())) if "stack" in part else ""
+
+
+@pytest.mark.parametrize(("cell", "quantities"), cells_by_family(), ids=cell_id)
+def test_committed_cells_are_sampled_again_with_a_new_seed(cell, quantities):
+    """False alarm 1e-5 per number (Welch's t); a committed gradient off by 50%, an energy off by 20%, is seen."""
+    stack = Stack(**cell["stack"])
+    draws = 64 * max(1, 256 // stack.width)
+    again = sample(stack, draws=draws, seed=cell["seed"] + 1000, text=TEXT if cell["text"] else None)
+    for name in sorted(quantities):
+        values = again[name][:, -1].astype(float)
+        difference = values.mean() - cell[name]["mean"]
+        sem = np.hypot(values.std(ddof=1) / np.sqrt(draws), cell[name]["sem"])
+        assert abs(difference) < 4.8 * sem, name
+        assert 7.9 * sem < (0.5 if name.startswith("grad") else 0.2) * cell[name]["mean"], "too few draws to tell"
+
+
+def _rounded_scale(stack):
+    return replace(stack, output_scale=round(stack.output_scale, 3))
+
+
+def test_committed_cells_are_those_of_verify():
+    committed = json.loads(COMMITTED.read_text())["cells"]
+    stored = {(repr(_rounded_scale(Stack(**cell["stack"]))), bool(cell["text"])) for cell in committed}
+    fresh = {(repr(_rounded_scale(c.stack)), c.text is not None) for c in verify_cells()}
+    assert stored == fresh
+
+
+def test_changed_verdicts_are_seen():
+    before = load_results(COMMITTED).verdicts
+    assert changed(before, before) == []
+    now = [replace(v, verdict="holds") if v.claim == "F1" else v for v in before]
+    ((new, old),) = changed(now, before)
+    assert (new.verdict, old.verdict) == ("holds", "fails")
+    fewer_draws = [replace(v, verdict="undecided") for v in before]
+    assert changed(fewer_draws, before) == []
+    unknown = [replace(v, part="another part", verdict="holds") for v in before]
+    assert changed(unknown, before) == []
+    assert missing(before, before) == []
+    assert missing(unknown, before) == before
+
+
+def test_a_broken_results_file(tmp_path):
+    for content in ("{", '{"verdicts": [{}]}', "[]"):
+        (tmp_path / "r.json").write_text(content)
+        with pytest.raises(ValueError, match="^results must be a file that `gradbounds verify --accept` wrote"):
+            load_results(tmp_path / "r.json")
+
+
+def test_the_page_escapes_and_shows_everything(small_grid):
+    found, table = verdicts(small_grid), comparison(small_grid)
+    page = html(found, table, ["figures/a.svg"], title="<title>", summary="sum & mary")
+    assert "&lt;title&gt;" in page
+    assert "sum &amp; mary" in page
+    assert 'src="figures/a.svg"' in page
+    assert all(v.words in page for v in found)
+
+
+def test_counts_in_words():
+    table = pd.DataFrame({"agreement": ["agrees", "agrees", "differs", "beyond", ""]})
+    assert agreement_counts(table) == (
+        "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, "
+        "1 are shown only (too narrow for the large-width prediction to be judged)"
+    )

@@ -1,0 +1,254 @@
+"""Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
+
+import importlib
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks.models.spectra import curvature_exponents, densities, more_curvature, residual_shares, summaries
+from gradbounds.actions import spectra
+from gradbounds.cli import main
+from simulate.curvature.lanczos import Quadrature
+from tests.helpers.parallel_text import write
+
+# curvlinops' functional calls warn of torch's own deprecations.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def spectrum(placement, depth, seed, largest, width=16, matrix="hessian"):
+    rows = [(-1, -largest / 2, np.nan), (-1, largest, np.nan)]
+    rows += [(probe, node * largest, 1 / 3) for probe in (0, 1) for node in (-0.5, 0.1 + 0.1 * probe, 1.0)]
+    frame = pd.DataFrame(rows, columns=["probe", "node", "weight"])
+    return frame.assign(
+        placement=placement, width=width, depth=depth, seed=seed, matrix=matrix, block="all", dimension=30
+    )
+
+
+def synthetic(ratio, spread=0.05, exponent=1.0):
+    draw, frames = np.random.default_rng(0), []
+    for depth in (2, 4, 8):
+        for seed in range(4):
+            for placement in ("post", "pre"):
+                size = (ratio if placement == "post" else 1.0) * depth**exponent * np.exp(spread * draw.normal())
+                frames.append(spectrum(placement, depth, seed, size))
+    return pd.concat(frames, ignore_index=True)
+
+
+def test_verdicts_and_exponents():
+    for ratio, word in ((2.0, "holds"), (0.5, "fails"), (1.0, "undecided")):
+        found = more_curvature(summaries(synthetic(ratio)), "encoder-decoder", "a text, ")
+        assert [v.verdict for v in found] == [word] * 3
+    common = synthetic(1.3, spread=0.0)
+    common["node"] *= np.exp(common["seed"].map({0: 0.0, 1: 1.0, 2: -1.0, 3: 2.0}))
+    found = more_curvature(summaries(common), "encoder-decoder", "")
+    assert [v.interval for v in found] == [pytest.approx((1.3, 1.3))] * 3, "what both share of a seed does not matter"
+    assert not more_curvature(summaries(synthetic(2.0).query("seed < 2")), "encoder-decoder", "a text, "), (
+        "two seeds have no interval"
+    )
+    fits = curvature_exponents(summaries(synthetic(2.0, exponent=1.5)), "depth")
+    assert fits.loc[fits["quantity"] == "largest", "exponent"].to_numpy() == pytest.approx(1.5, abs=0.1)
+    assert curvature_exponents(summaries(synthetic(2.0)), "width").empty
+
+
+def test_summaries():
+    """Trace, norm and negative mass by hand; Gauss-Newton's part; a density of mass 1."""
+    table = pd.concat([spectrum("post", 2, 0, 6.0), spectrum("post", 2, 0, 3.0, matrix="gauss-newton")])
+    row = summaries(table).iloc[0]
+    probes = [30 * 6 * (-0.5 + 0.1 + 0.1 * k + 1.0) / 3 for k in (0, 1)]
+    assert row["trace"] == pytest.approx(np.mean(probes))
+    assert row["trace_sem"] == pytest.approx(abs(probes[1] - probes[0]) / 2)
+    assert row["negative"] == pytest.approx(1 / 3)
+    assert (row["smallest"], row["largest"]) == (-3.0, 6.0)
+    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
+    assert row["frobenius"] == pytest.approx(np.mean(squares) ** 0.5)
+    assert np.isnan(summaries(table.assign(node=table["node"].where(table["node"] > -3.0)))["smallest"].iloc[0])
+    assert residual_shares(summaries(table))["eigenvalue"].iloc[0] == pytest.approx(0.5)
+    nothing = summaries(table.assign(node=0.0))
+    assert (nothing["frobenius_sem"] == 0).all(), "a block that no loss sees"
+    curve = densities(table).query("matrix == 'hessian'")
+    assert np.trapezoid(curve["mean"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
+
+
+def command(folder, out, *more):
+    files = write(folder)
+    sizes = "--width 8 --depth 1 --heads 2 --vocab 20 --pairs 8 --steps 3 --probes 2 --seeds 1".split()
+    return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
+
+
+def test_the_command(tmp_path, capsys):
+    """A table, a figure, and a second time nothing is computed; blocks have spectra too."""
+    some = ["--placement", "post", "--probes", "1"]
+    assert main(command(tmp_path, tmp_path / "ends", *some)) == 0
+    assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
+    capsys.readouterr()
+    more = [*some, "--blocks", "--no-extreme"]
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    said = capsys.readouterr().out
+    assert "Post-LN d = 8, L = 1, seed 0, hessian" in said
+    assert "Gauss-Newton over Hessian" in said
+    table = pd.read_csv(tmp_path / "run" / "spectra.csv")
+    assert set(table["block"]) == {
+        "all", "embeddings", "attention", "feed-forward", "norms", "encoder", "decoder", "encoder 1", "decoder 1",
+    }  # fmt: skip
+    weights = table[table["probe"] >= 0].groupby(["placement", "matrix", "block", "probe"])["weight"].sum()
+    np.testing.assert_allclose(weights, 1.0, atol=1e-6)
+    made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
+    assert len(made) == 2 * 9
+    assert main(command(tmp_path, tmp_path / "run", *more)) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+
+
+def test_stacks(tmp_path, capsys):
+    """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
+    run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
+    run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
+    ends = [word if word != "16:64:x2" else "16" for word in run]
+    assert main([*ends[:-1], str(tmp_path / "ends")]) == 0
+    said = capsys.readouterr().out
+    assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
+    assert main([*run, "--no-extreme"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"Post-LN, L = 1, trace ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
+    table = pd.read_csv(tmp_path / "run" / "theory.csv")
+    assert set(table["width"]) == {16, 32, 64}
+    assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
+    assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
+    blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
+    blocks += ["--out", str(tmp_path / "blocks")]
+    assert main([*run[:1], *run[3:-2], *blocks]) == 0
+    assert re.search(r"Pre-LN d = 16, L = 1, last W2, trace +\d", capsys.readouterr().out)
+    table = pd.read_csv(tmp_path / "blocks" / "theory.csv")
+    assert set(table["block"]) == {"all", "output", "attention", "feed-forward", "last W2", "layer 1"}
+    assert main([*run[:-2], "--tokens", "2", "4", "--out", str(tmp_path / "no")]) == 2
+    assert "tokens must have one value here" in capsys.readouterr().err
+    assert main([*run[:-2], "--dropout", "0.1", "--out", str(tmp_path / "no")]) == 2
+    assert "dropout, attention_dropout must be 0" in capsys.readouterr().err
+
+
+def test_modules(tmp_path, capsys):
+    """A built-in encoder, its layers as blocks; a second time nothing is computed."""
+    run = ["hessian-module", "encoder-pre", "--width", "16", "--depth", "2", "--seeds", "1", "--steps", "3", "--blocks"]
+    run += ["--out", str(tmp_path / "run")]
+    assert main([*run, "--dry-run"]) == 0
+    assert "14 spectra, about 78 products; the largest network has 0.01 million" in capsys.readouterr().out
+    run.append("--no-extreme")
+    assert main(run) == 0
+    assert "encoder-pre d = 16, L = 2, seed 0, hessian" in capsys.readouterr().out
+    table = pd.read_csv(tmp_path / "run" / "spectra.csv")
+    assert set(table["block"]) == {"all", "body.layers.0", "body.layers.1"}
+    made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
+    assert main(run) == 0
+    assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
+
+
+FACTORY = """
+import torch
+from torch import nn
+from {other} import SCALE
+
+class Net(nn.Module):
+    def __init__(self, width, depth, drop):
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(drop)) for _ in range(depth)]
+        self.body, self.unused = nn.ModuleList(layers), nn.Linear(2, 2)
+
+    def forward(self, x):
+        for layer in self.body:
+            x = layer(x)
+        return SCALE * x
+
+def make(width, depth, drop=0.0):
+    return Net(width, depth, drop), lambda seed: (torch.ones(3, width), lambda out: out.square().mean())
+
+def dropped(width, depth):
+    return make(width, depth, 0.5)
+
+def failing(width, depth):
+    raise RuntimeError("no such size")
+"""
+
+
+def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
+    """Another model in the same folder is computed anew; dropout, a factory that fails, and no factory are refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    traces = []
+    for number, scale in enumerate((1.0, 3.0)):
+        (tmp_path / "scales.py").write_text(f"SCALE = {scale}\n")
+        (tmp_path / f"own{number}.py").write_text(FACTORY.format(other="scales"))
+        sys.modules.pop("scales", None)
+        (tmp_path / "own.py").write_text(f"from own{number} import *\n")
+        sys.modules.pop("own", None)
+        run = ["hessian-module", "own:make", "--width", "3", "--depth", "2", "--seeds", "1", "--steps", "3"]
+        importlib.invalidate_caches()
+        assert main([*run, "--no-extreme", "--out", "run"]) == 0
+        table = pd.read_csv("run/summaries.csv").set_index("matrix")
+        assert table["dimension"].unique().tolist() == [24]
+        traces.append(table.loc["gauss-newton", "trace"])
+    assert traces[1] == pytest.approx(9 * traces[0], rel=1e-3)
+    capsys.readouterr()
+    for name, message in (
+        ("own:dropped", "factory must make modules whose Hessian is symmetric, but that of 'own:dropped' is off by"),
+        ("own:failing", "factory 'failing' must not fail, but raised RuntimeError: no such size"),
+        ("no_such:thing", "factory must be importable"),
+    ):
+        assert main(["hessian-module", name, "--width", "3", "--depth", "2", "--out", "no"]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_dry_run_and_bad_input(tmp_path, capsys):
+    assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
+    assert "12 spectra, about 108 products over 8 pairs" in capsys.readouterr().out
+    for flags, message in (
+        (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
+        (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
+        (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
+        (["--seed", str(2**40)], "seed must be below 4294967296 with its successors"),
+        (["--accept"], "accept must be given with placements post and pre, at least 3 seeds and extreme eigenvalues"),
+    ):
+        assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_error_of_a_frobenius_norm():
+    """Of two probes: half of the relative error of the mean square, which is half of their difference."""
+    row = summaries(spectrum("post", 2, 0, 6.0)).iloc[0]
+    squares = [30 * 36 * (0.25 + (0.1 + 0.1 * k) ** 2 + 1.0) / 3 for k in (0, 1)]
+    assert row["frobenius_sem"] == pytest.approx((squares[1] - squares[0]) / 2 / (2 * np.mean(squares) ** 0.5))
+
+
+def test_a_ratio_beyond_1_by_chance_is_undecided():
+    """Logarithms of -0.1, 0.2 and 0.3 have a mean above 0 and an interval that holds 0."""
+    rows = [spectrum("post", 2, seed, np.exp(log)) for seed, log in enumerate((-0.1, 0.2, 0.3))]
+    rows += [spectrum("pre", 2, seed, 1.0) for seed in range(3)]
+    for sign, ratio in ((1, np.exp(0.4 / 3)), (-1, np.exp(-0.4 / 3))):
+        table = pd.concat(rows).assign(node=lambda t, sign=sign: np.sign(t["node"]) * t["node"].abs() ** sign)
+        found = more_curvature(summaries(table[table["probe"] < 0]), "encoder-decoder", "")
+        assert [v.verdict for v in found] == ["undecided"]
+        assert found[0].measured == pytest.approx(ratio)
+
+
+def test_every_probe_is_a_vector_of_its_own(monkeypatch):
+    """Of every seed too; else their scatter, and so every error, is 0."""
+    seeds = []
+
+    def probed(*_, seed, **__):
+        seeds.append(seed)
+        return Quadrature(np.zeros(1), np.ones(1), 4)
+
+    monkeypatch.setattr(spectra, "probe_spectrum", probed)
+    problem = SimpleNamespace(parameters=lambda _: [SimpleNamespace(numel=lambda: 4)])
+    request = SimpleNamespace(steps=2, reorthogonalize=True)
+    for seed in (0, 1):
+        for probe in (0, 1):
+            spectra._one(request, problem, "hessian", ("*",), probe, seed)
+    assert len(set(seeds)) == 4

@@ -1,0 +1,185 @@
+"""Verdicts: each word is given where it is due, on samples made to follow or to break a claim."""
+
+import dataclasses
+import zlib
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from checks import Verdict, verdicts
+from checks.stacks.lemmas import _band
+from checks.stacks.profiles import profile_cells
+from checks.stacks.theorem1 import _bound_word
+from checks.statistics import Estimate
+from simulate import Cell, Samples, TextWindows
+from theory import CLAIMS, Stack, predict
+
+DRAWS = 400
+
+
+def made(stack: Stack, **changes) -> Samples:
+    """Draws that scatter by 10% around the prediction, or around what `changes` make of it.
+
+    Without the chain of the proof, whose steps are inequalities between numbers of one draw:
+    tests/theory/test_proof_chain.py.
+    """
+    rng = np.random.default_rng(zlib.crc32(repr(stack).encode()))
+    arrays = {}
+    for name, mean in predict(stack).items():
+        if name.startswith("chain"):
+            continue
+        mean = changes[name](mean) if name in changes else mean
+        arrays[name] = mean * rng.normal(1, 0.1, (DRAWS, *np.shape(mean)))
+    # The largest of n d independent normals, by inverting its distribution function.
+    largest = stats.norm.ppf(rng.random((DRAWS, stack.depth)) ** (1 / (stack.tokens * stack.width)))
+    arrays["ffn_hidden_max_sq"] = np.maximum(largest, 0) ** 2
+    arrays["head_norm"] = np.full(DRAWS, stack.output_scale * (1 + np.sqrt(stack.vocab / stack.width)))
+    return Samples(Cell(stack), np.zeros(len(arrays["loss"]), dtype=int), arrays)
+
+
+def only(cells, claim, part="") -> Verdict:
+    (row,) = [v for v in verdicts(cells) if v.claim == claim and part in v.part]
+    return row
+
+
+def stacks(placement, widths=(512,), depths=(12,)):
+    return [Stack(placement=placement, width=w, vocab=w, depth=d) for w in widths for d in depths]
+
+
+def test_every_claim_has_a_verdict_on_a_full_grid():
+    cells = [
+        made(stack)
+        for placement in ("post", "pre")
+        for stack in {*stacks(placement, (64, 128, 512)), *stacks(placement, (512,), (2, 6, 12))}
+    ]
+    rows = verdicts(cells)
+    assert {v.claim for v in rows} == {name for name, c in CLAIMS.items() if c.kind != "observation"} | {"H2"}
+    word = {(v.claim, v.part): v.verdict for v in rows}
+    assert word["L1", "all layers"] == "holds"
+    assert word["L2a", "Post-LN, all layers"] == "holds"
+    assert word["L2b", "Pre-LN, all layers"] == "holds with a correction"
+    assert word["L2c", "Post-LN, all layers"] == "holds"
+    assert word["L3", "as printed, with ||x||"] == "fails"
+    assert word["L3", "corrected, with y = x - mean(x)"] == "holds with a correction"
+    assert {v.verdict for v in rows if v.claim == "T1" and "exponent in L" not in v.part} == {"holds, loose"}
+    assert {v.verdict for v in rows if "exponent in L" in v.part} == {"holds"}
+    assert word["F1", "Post-LN, growth of ||dL/dW2|| per layer"] == "fails"
+    assert word["F2", "Pre-LN, exponent of ||dL/dW2|| in l"] == "fails"
+    assert {v.agreement for v in rows} <= {"agrees", "undecided", "beyond"}
+
+
+@pytest.mark.parametrize(
+    ("claim", "placement", "quantity", "change"),
+    [
+        ("L1", "post", "ffn_hidden_energy", lambda m: 1.1 * m),
+        ("L1", "pre", "ffn_hidden_energy", lambda m: m * (1 + 0.3 * (np.arange(12) == 4))),
+        ("L2a", "post", "hidden_energy", lambda m: m + 0.1),
+        ("L2b", "pre", "hidden_energy", lambda m: 0.5 * m),
+        ("L2b", "pre", "hidden_energy", lambda m: 2.0 * m),
+        ("L2c", "post", "attention_energy", lambda m: 1.3 * m),
+    ],
+)
+def test_lemmas_that_samples_break_fail(claim, placement, quantity, change):
+    cells = [made(stack, **{quantity: change}) for stack in stacks(placement, (1024,))]
+    row = only(cells, claim)
+    assert row.verdict == "fails"
+    assert row.agreement == "differs" or claim in ("L1", "L2c")
+
+
+def test_too_narrow_a_network_does_not_differ_from_theory():
+    cells = [made(s, hidden_energy=lambda m: 1.06 * m) for s in stacks("pre", (64,))]
+    assert (only(cells, "L2b").agreement, only(cells, "L2b").verdict) == ("beyond", "holds with a correction")
+
+
+def test_lemma2_pre_counts_how_far_its_index_is_wrong():
+    row = only([made(s, hidden_energy=lambda m: m + 0.5) for s in stacks("pre")], "L2b")
+    # With half a unit more everywhere only x_1, the embedding itself, is below the printed bound.
+    assert row.verdict == "holds with a correction"
+    assert "fails for l = 1 to 1 " in row.note
+
+
+def test_a_bound_that_draws_exceed_fails():
+    row = only([made(s, grad_sq_W2=lambda m: 1e9 * m) for s in stacks("post", (512,), (6,))], "T1", "bound")
+    assert row.verdict == "fails"
+    assert row.agreement == "differs"
+    assert row.loose is None
+
+
+def test_an_exponent_steeper_than_the_papers_is_undecided_and_differs_from_theory():
+    """A slope over a finite grid refutes no order of growth."""
+    cells = [made(s, grad_sq_W2=lambda m, s=s: m * s.width**2) for s in stacks("post", (64, 128, 512))]
+    row = only(cells, "T1", "exponent in d")
+    assert (row.verdict, row.agreement, row.loose) == ("undecided", "differs", None)
+
+
+def test_bound_words():
+    """Kept without exception in 300 draws; refuted only when most draws exceed it; else undecided."""
+    assert _bound_word(0, 300, 10.0) == "holds, loose"
+    assert _bound_word(0, 300, 1.5) == "holds"
+    assert _bound_word(0, 299, 10.0) == "undecided"
+    assert _bound_word(12, 400, 1.1) == "undecided"
+    assert _bound_word(390, 400, 0.5) == "fails"
+
+
+def test_few_draws_decide_nothing():
+    few = Samples(Cell(Stack()), np.zeros(31, dtype=int), {name: value[:31] for name, value in made(Stack()).items()})
+    assert verdicts([few]) == []
+
+
+def test_bands_are_undecided_when_nothing_is_measured_well():
+    noisy = [Estimate(np.array([1.5, 1.9]), np.array([0.1, 0.2]), 50)]
+    assert _band(noisy, [(1.0, 2.0)], "holds") == (0, "undecided")
+    near = [Estimate(np.array([1.5, 2.1]), np.array([0.01, 0.03]), 50)]
+    assert _band(near, [(1.0, 2.0)], "holds") == (0, "undecided"), "within chance, but not within the margin"
+    assert _band([Estimate(np.array([1.5, 2.02]), np.array([0.01, 0.01]), 50)], [(1.0, 2.0)], "holds") == (0, "holds")
+    assert _band([Estimate(np.array([1.5, 2.2]), np.array([0.01, 0.01]), 50)], [(1.0, 2.0)], "holds") == (1, "fails")
+
+
+def test_rows_have_names_of_their_own():
+    cells = [made(s) for p in ("post", "pre") for s in stacks(p, (64, 128, 256, 512), (2, 4, 8))]
+    names = [(v.claim, v.part) for v in verdicts(cells)]
+    assert len(set(names)) == len(names)
+    assert sum("exponent in d (V = d" in part for _, part in names) == 6
+    assert sum("exponent in L" in part for _, part in names) == 8
+
+
+def test_a_width_that_is_a_square_stays_in_its_series():
+    """At d = 64 σ_e = 8 is √d as well: the series at fixed σ_e must not lose it."""
+    cells = [made(Stack(width=w, vocab=64, output_scale=8.0)) for w in (64, 128, 256)]
+    assert "sigma_e = 8" in only(cells, "T1", "exponent in d").part
+
+
+def test_an_exponent_in_depth_that_theory_does_not_have_is_not_called_holding():
+    cells = [made(s, grad_sq_W2=lambda m, s=s: m * s.depth) for s in stacks("pre", (512,), (2, 4, 8))]
+    row = only(cells, "T1", "exponent in L")
+    assert (row.verdict, row.agreement) == ("undecided", "differs")
+
+
+def test_profiles_that_follow_the_paper_are_not_called_failing():
+    layer = np.arange(1, 13)
+    decaying = [made(s, grad_sq_W2=lambda m: m[-1] * (2 / 3.0) ** (12 - layer)) for s in stacks("post")]
+    flat = [made(s, grad_sq_W2=lambda m: np.full(12, m[-1])) for s in stacks("pre")]
+    for row in (only(decaying, "F1"), only(flat, "F2")):
+        assert row.verdict == "undecided", "samples have the paper's law and theory has not"
+        assert row.agreement == "differs"
+
+
+def test_cells_of_text_give_no_verdicts():
+    cells = [made(s) for s in stacks("post")]
+    text = [dataclasses.replace(c, cell=dataclasses.replace(c.cell, text=one_word(c.stack.tokens))) for c in cells]
+    assert verdicts(text) == []
+
+
+def one_word(tokens):
+    return TextWindows(ids=np.ones((1, tokens + 1), int), digest="", source="")
+
+
+def test_profile_cells_prefer_wide_gaussian_ones():
+    cells = [
+        made(s) for s in (*stacks("post", (64,), (6,)), *stacks("post", (512,), (2, 6)), *stacks("pre", (64,), (6,)))
+    ]
+    assert [(s.stack.placement, s.stack.width, s.stack.depth) for s in profile_cells(cells)] == [
+        ("post", 512, 6),
+        ("pre", 64, 6),
+    ]

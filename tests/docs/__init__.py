@@ -1,0 +1,1 @@
+"""The pages' numbers, commands and links."""

@@ -1,0 +1,126 @@
+"""What the pages on relaxations and on queries and keys say, computed again."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from simulate import sample
+from theory import Stack, predict
+from theory.mean_field import inputs
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def page_text(name):
+    return " ".join((DOCS / name).read_text(encoding="utf-8").split())
+
+
+def ratio(found, base):
+    """Norms of the last layer's gradient, one over the other."""
+    return float(np.sqrt(found["grad_sq_W2"][-1] / base["grad_sq_W2"][-1]))
+
+
+def test_the_growth_by_dropout():
+    page = page_text("relaxations.md")
+    assert (
+        "grows by 1.026 at $p = 0.1$, $n = 8$, by 1.031 as $n\\to\\infty$, by 1.050 and 1.070 at $p = 0.2$ and 0.3"
+        in page
+    )
+    for share, tokens, growth in ((0.1, 8, 1.026), (0.1, 1000, 1.031), (0.2, 1000, 1.050), (0.3, 1000, 1.070)):
+        gradients = predict(Stack(dropout=share, depth=300, tokens=tokens))["grad_sq_W2"]
+        assert round(float(gradients[150] / gradients[149]) ** 0.5, 3) == growth
+    assert "samples have a slope of $\\ln\\lVert\\partial\\mathcal{L}/\\partial W^2\\rVert$ of 0.0240 a layer" in page
+    stack = Stack(dropout=0.1, depth=24, width=2048)
+    layers = np.arange(24)
+    norms = (
+        np.sqrt(sample(stack, draws=64, seed=0)["grad_sq_W2"].astype(float).mean(0)),
+        predict(stack)["grad_sq_W2"] ** 0.5,
+    )
+    assert [stats.linregress(layers, np.log(norm)).slope for norm in norms] == pytest.approx([0.0240, 0.0245], abs=1e-4)
+
+
+def test_the_means_of_sinusoidal_positions(monkeypatch):
+    assert "off by up to 26% (Pre-LN's input gradient at $d = 1024$, $L = 4$, $n = 4$)" in page_text("relaxations.md")
+    stack = Stack(placement="pre", positions="sinusoidal", width=1024, depth=4, tokens=4, vocab=16)
+    right = predict(stack)
+    monkeypatch.setattr(inputs, "position_means", lambda _: None)
+    wrong = predict(stack)
+    deviations = {name: float(np.abs(wrong[name] / value - 1).max()) for name, value in right.items()}
+    assert max(deviations, key=deviations.get) == "input_gradient_sq"
+    assert round(deviations["input_gradient_sq"], 2) == 0.26
+
+
+def test_the_errors_of_dropped_weights():
+    assert "(its own error is below 0.1% at $p = 0.1$, 0.2% at 0.3)" in page_text("relaxations.md")
+    for share, quoted in ((0.1, 0.001), (0.3, 0.002)):
+        prediction = predict(Stack(attention_dropout=share))
+        errors = [float((error / np.abs(prediction[name])).max()) for name, error in prediction.errors.items()]
+        assert quoted / 2 < max(errors) < quoted
+
+
+def test_the_exponents_of_tied_embeddings():
+    assert "it is 0.64 (Post-LN) and 0.56 (Pre-LN) over $d = 128..1024$" in page_text("relaxations.md")
+    assert "beyond that it is 1/2 again" in page_text("relaxations.md")
+    committed = json.loads((DOCS.parent / "checks" / "data" / "relax.json").read_text(encoding="utf-8"))["verdicts"]
+    exponents = {v["part"]: v for v in committed if v["relaxed"] == "tied embeddings"}
+    for placement, title, quoted in (("post", "Post-LN", 0.64), ("pre", "Pre-LN", 0.56)):
+        verdict = exponents[f"{title}, exponent in d: tied embeddings"]
+        assert round(verdict["measured"], 2) == round(verdict["predicted"], 2) == quoted
+        fields = {"placement": placement, "depth": 4, "vocab": 64, "embeddings": "tied"}
+        wide = [predict(Stack(width=d, **fields), patterns=1024) for d in (2**14, 2**18)]
+        assert np.log(ratio(wide[1], wide[0])) / np.log(16) == pytest.approx(0.5, abs=0.005)
+
+
+def test_the_way_to_random_queries():
+    page = page_text("queries.md")
+    assert "its gradient is 0.2% (Post-LN) and 2.5% (Pre-LN) smaller, at $s = 2$ 1% and 14%" in page
+    assert "grows from 1.06 to 1.13 ($s = 1$), 1.5 ($s = 1.5$) and 2.4 ($s = 2$) in Post-LN" in page
+    assert "from 1.75 to 1.82, 2.2 and 2.9 in Pre-LN" in page
+    quoted = {
+        "post": {0.0: (1.0, 1.06), 1.0: (0.998, 1.13), 1.5: (None, 1.5), 2.0: (0.99, 2.4)},
+        "pre": {0.0: (1.0, 1.75), 1.0: (0.975, 1.82), 1.5: (None, 2.2), 2.0: (0.86, 2.9)},
+    }
+    for placement, values in quoted.items():
+        base = predict(Stack(placement=placement, depth=4, vocab=64))
+        for scale, (last, profile) in values.items():
+            found = predict(Stack(placement=placement, depth=4, vocab=64, query_key_scale=scale))
+            gradients = np.sqrt(found["grad_sq_W2"])
+            assert gradients[0] / gradients[-1] == pytest.approx(profile, abs=0.006 if scale <= 1 else 0.06)
+            assert last is None or ratio(found, base) == pytest.approx(last, abs=0.002 if scale <= 1 else 0.005)
+
+
+def test_what_norms_remove():
+    page = page_text("queries.md")
+    assert "3% too large in Post-LN and 11% in Peri-LN ($n = 4$, $s = 1$, one layer)" in page
+    for placement, quoted in (("post", 0.03), ("peri", 0.11)):
+        stack = Stack(placement=placement, depth=1, tokens=4, query_key_scale=1.0)
+        right = predict(stack)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("theory.mean_field.sublayers", "theory.mean_field.recursion"):
+                patch.setattr(f"{module}.asks_for_overlaps", lambda stack, tokens: False)
+            wrong = predict(stack)
+        assert wrong["grad_sq_WQ"] / right["grad_sq_WQ"] - 1 == pytest.approx(quoted, abs=0.005)
+
+
+def test_the_cost_quoted_is_the_committed_one():
+    page = page_text("queries.md")
+    found = json.loads((DOCS.parent / "bench" / "results" / "predictions-xeon-2cores.json").read_text(encoding="utf-8"))
+    cost, networks = found["2000 patterns"], found["64 networks, d = 1024"]
+    assert f"take {cost['seconds']:.1f} s and 660 MiB" in page
+    assert cost["peak MiB"] == pytest.approx(660, abs=5)
+    assert f"{networks['seconds']:.1f} s of sampling 64 networks" in page
+    errors = found["relative errors of W^Q, layer 1"]
+    assert errors["networks"] / errors["patterns"] == pytest.approx(50, rel=0.1)
+    assert found["8000 patterns"]["peak MiB"] < 1.1 * cost["peak MiB"], "memory is bounded"
+
+
+def test_the_evidence_quoted_is_the_committed_one():
+    found = json.loads((DOCS.parent / "tests" / "evidence" / "relaxations.json").read_text(encoding="utf-8"))
+    assert f"of {found['numbers']} quantities" in page_text("relaxations.md")
+    assert found["beyond"] == []
+    queries = json.loads((DOCS.parent / "tests" / "evidence" / "queries.json").read_text(encoding="utf-8"))
+    cases = {row["case"] for row in queries["beyond"]}
+    assert f"{len(queries['beyond'])} of {queries['numbers']} numbers, in {len(cases)} cases" in page_text("queries.md")

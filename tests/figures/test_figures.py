@@ -1,0 +1,225 @@
+"""Figures, read as data: axes, scales, units, error bars."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+from checks import comparison
+from checks.series import local_exponent_table, longest_series
+from checks.stacks.concentration import excess_table
+from checks.stacks.profiles import layer_draws, profile_cells
+from checks.stacks.theorem1 import last_layer_table
+from figures import (
+    concentration,
+    distribution,
+    engine_cost,
+    hidden_energy,
+    layer_profile,
+    local_exponents,
+    scaling,
+    slack,
+)
+from gradbounds.actions.figures import save
+from simulate import sample
+from theory import Stack, predict
+from theory.stack import PAPER, TITLES
+
+
+def error_bars(axes):
+    return [c for c in axes.containers if isinstance(c, ErrorbarContainer)]
+
+
+GRIDS = [("width", [64, 128, 256]), ("depth", [2, 4, 6])]
+
+
+def bar_halves(bars, axis=1):
+    (segments,) = bars.lines[2]
+    return [(s[1, axis] - s[0, axis]) / 2 for s in segments.get_segments()]
+
+
+@pytest.mark.parametrize(("against", "values"), GRIDS)
+@pytest.mark.parametrize("vocab", ["64", "d"])
+def test_scaling(small_grid, against, values, vocab):
+    table = last_layer_table(small_grid)
+    if vocab == "d":
+        table["vocab"] = table["width"]
+    series = longest_series(table, against)
+    figure = scaling(series, against)
+    assert len(figure.axes) == 2
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        assert f"{against} $" in axes.get_xlabel()
+        assert TITLES[placement] in axes.get_title()
+        assert f"$V = {256 if (vocab, against) == ('d', 'depth') else vocab}$" in axes.get_title()
+        assert [label.get_text() for label in axes.get_xticklabels()] == [str(v) for v in values]
+        rows = table[(table["placement"] == placement)]
+        rows = rows[rows["depth"] == 2] if against == "width" else rows[rows["width"] == 256]
+        rows = rows.sort_values(against)
+        (bars,) = error_bars(axes)
+        assert bars.lines[0].get_ydata(orig=False) == pytest.approx(rows["norm"].to_numpy())
+        assert bar_halves(bars) == pytest.approx((2 * rows["sem"]).to_numpy())
+        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+        assert lines["large-width theory"] == pytest.approx(rows["predicted"].to_numpy())
+        assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
+    assert "rms over draws" in figure.axes[0].get_ylabel()
+    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+
+
+def test_equal_figures_are_equal_files(small_grid, tmp_path):
+    for name in ("one", "other"):
+        save(scaling(longest_series(last_layer_table(small_grid), "width"), "width"), tmp_path, name)
+    for suffix in ("svg", "png"):
+        assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"other.{suffix}").read_bytes()
+
+
+def test_scaling_without_a_series(small_grid):
+    table = last_layer_table(small_grid).query("width == 64")
+    with pytest.raises(ValueError, match="^table must have two cells that differ in width alone"):
+        longest_series(table, "width")
+
+
+@pytest.mark.parametrize(("against", "values"), GRIDS)
+def test_local_exponents(small_grid, against, values):
+    series = longest_series(last_layer_table(small_grid), against)
+    figure = local_exponents(local_exponent_table(series, against), against)
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
+        rows = series[series["placement"] == placement]
+        x, norm = rows[against].to_numpy(), rows["norm"].to_numpy()
+        slopes = np.log(norm[1:] / norm[:-1]) / np.log(x[1:] / x[:-1])
+        (bars,) = error_bars(axes)
+        assert bars.lines[0].get_xdata() == pytest.approx(np.sqrt(x[1:] * x[:-1]))
+        assert bars.lines[0].get_ydata() == pytest.approx(slopes)
+        relative = rows["sem"].to_numpy() / norm
+        assert bar_halves(bars) == pytest.approx(2 * np.hypot(relative[1:], relative[:-1]) / np.log(x[1:] / x[:-1]))
+        assert axes.get_xscale() == "log"
+        assert f"{against} $" in axes.get_xlabel()
+        assert "$V = 64$" in axes.get_title()
+        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+        assert lines["large-width theory"][0] == pytest.approx(
+            np.log(rows["predicted"].iloc[1] / rows["predicted"].iloc[0]) / np.log(x[1] / x[0])
+        )
+    assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
+
+
+def test_draws_without_a_gradient_have_no_place_on_a_logarithmic_axis():
+    rows = [("post", 8, 1, 2, 1, value, 1.0) for value in (0.0, 0.5, 1.0, 2.0)]
+    names = ["placement", "width", "depth", "tokens", "layer", "value", "predicted"]
+    (axes,) = distribution(pd.DataFrame(rows, columns=names)).axes
+    (stairs,) = (patch for patch in axes.patches if hasattr(patch, "get_data"))
+    assert stairs.get_data().values.sum() == pytest.approx(0.75)
+
+
+def test_distribution(small_grid):
+    cells = profile_cells(small_grid)
+    figure = distribution(layer_draws(cells))
+    for axes, cell in zip(figure.axes, cells, strict=True):
+        predicted = predict(cell.stack)["grad_sq_W2"]
+        assert axes.get_xscale() == "log"
+        assert "predicted mean" in axes.get_xlabel()
+        assert f"$d = {cell.stack.width}$" in axes.get_title()
+        assert "share of 32 draws" in figure.axes[0].get_ylabel()
+        for bars, layer in zip(error_bars(axes), (1, cell.stack.depth), strict=True):
+            ratios = cell["grad_sq_W2"][:, layer - 1] / predicted[layer - 1]
+            assert bars.lines[0].get_xdata() == pytest.approx([ratios.mean()])
+            assert bar_halves(bars, axis=0) == pytest.approx([2 * ratios.std(ddof=1) / np.sqrt(32)], rel=1e-5)
+        assert [patch.get_data().values.sum() for patch in axes.patches] == pytest.approx([1, 1]), "no draw is left out"
+
+
+def test_layer_profile(small_grid):
+    table = comparison(profile_cells(small_grid))
+    figure = layer_profile(table)
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
+        assert axes.get_yscale() == "log"
+        assert axes.get_xlabel() == "layer $l$"
+        assert len(error_bars(axes)) == 3
+        rows = table.query("placement == @placement and quantity == 'grad_sq_W2'").sort_values("layer")
+        points = {bars.get_label(): bars.lines[0].get_ydata() for bars in error_bars(axes)}
+        assert points["$W^2$"] == pytest.approx((rows["mean"] ** 0.5).to_numpy())
+        law = next(line for line in axes.lines if line.get_label() == "appendix F, $W^2$").get_ydata()
+        assert law[-1] / law[0] == pytest.approx((3 / 2) ** (5 / 2) if placement == "post" else 1.0)
+    with pytest.raises(ValueError, match="^table must hold grad_sq_W1"):
+        layer_profile(table[table["quantity"] == "loss"])
+
+
+def test_hidden_energy(small_grid):
+    table = comparison(profile_cells(small_grid))
+    post, pre = hidden_energy(table).axes
+    for axes, placement in ((post, "post"), (pre, "pre")):
+        rows = table[(table["placement"] == placement) & (table["quantity"] == "hidden_energy")]
+        (bars,) = error_bars(axes)
+        assert bars.lines[0].get_ydata() == pytest.approx(rows["mean"].to_numpy())
+        low, high = axes.get_ylim()
+        assert low < (rows["mean"] - 2 * rows["sem"]).min()
+        assert high > (rows["mean"] + 2 * rows["sem"]).max()
+        assert "/d$" in axes.get_ylabel() or "/d" in axes.get_ylabel()
+    (band,) = pre.collections[:1]
+    edges = band.get_paths()[0].vertices
+    assert edges[:, 1].min() == pytest.approx(1.5)
+    assert edges[:, 1].max() == pytest.approx(1 + 3 * 6 / 2)
+    with pytest.raises(ValueError, match="^table must hold hidden_energy"):
+        hidden_energy(table[table["quantity"] == "loss"])
+
+
+def test_slack():
+    """One bar of six segments per network, stacked from the norm to the bound, on one log axis."""
+    steps = np.array([1.0, 3, 3, 30, 200, 600, 1800])
+    table = pd.concat(
+        pd.DataFrame({"step": range(7), "measured": k * steps, "predicted": steps}).assign(
+            placement=placement, width=64 * k, depth=6, tokens=8
+        )
+        for placement in ("post", "pre")
+        for k in (1, 2)
+    )
+    figure = slack(table)
+    for axes, placement in zip(figure.axes, ("post", "pre"), strict=True):
+        assert axes.get_yscale() == "log"
+        assert axes.get_title() == TITLES[placement]
+        bars = [patch for patch in axes.patches if patch.get_height() > 0]
+        assert len(bars) == 2 * 5, "the step from 3 to 3 has no height"
+        tops = sorted(bar.get_y() + bar.get_height() for bar in bars)
+        assert tops == pytest.approx(sorted([*steps[1:2], *steps[3:], *2 * steps[1:2], *2 * steps[3:]]))
+        assert {text.get_text() for text in axes.texts} == {"×1,800"}
+        assert [label.get_text().splitlines()[0] for label in axes.get_xticklabels()] == ["$d = 64$", "$d = 128$"]
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 6
+
+
+def test_concentration():
+    """Shares of draws with their intervals, theory and the paper's example, on a log axis."""
+    cells = [sample(Stack(placement=p, width=16, depth=1, tokens=1, vocab=2), draws=512, seed=0) for p in PAPER]
+    table = excess_table([*cells, sample(Stack(width=16, depth=1, tokens=2, vocab=2), draws=2, seed=0)])
+    assert set(table["tokens"]) == {1}
+    assert (table["low"] <= table["share"]).all()
+    assert (table["share"] <= table["high"]).all()
+    inside = (table["low"] <= table["predicted"]) & (table["predicted"] <= table["high"])
+    assert inside.mean() > 0.5, "points of one network share their draws"
+    figure = concentration(table)
+    for axes, placement in zip(figure.axes, PAPER, strict=True):
+        assert axes.get_yscale() == "log"
+        assert placement.title() in axes.get_title()
+        (bars,) = error_bars(axes)
+        shown = table[(table["placement"] == placement) & (table["share"] > 0)].iloc[::2]
+        assert bars.lines[0].get_ydata() == pytest.approx(shown["share"].to_numpy())
+        curves = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) == 25]
+        for name in ("predicted", "example"):
+            wanted = table[table["placement"] == placement][name].to_numpy()
+            assert any(np.allclose(curve, wanted) for curve in curves), name
+    with pytest.raises(ValueError, match="^cells must have some with tokens = 1"):
+        excess_table([sample(Stack(width=8, depth=1, vocab=2), draws=2, seed=0)])
+
+
+def test_engine_cost():
+    rows = [
+        (w, what, w**p) for what, p in (("loop", 2), ("dense", 2), ("conditioned", 1), ("limit", 1)) for w in (8, 64)
+    ]
+    table = pd.DataFrame(rows, columns=["width", "what", "seconds"]).assign(depth=12, tokens=16)
+    (axes,) = engine_cost(table).axes
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert "seconds per draw" in axes.get_ylabel()
+    assert "width" in axes.get_xlabel()
+    assert "$L = 12$" in axes.get_title()
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert lines["conditioned engine"] == pytest.approx([8, 64])
+    assert lines["loop over torch.nn"] == pytest.approx([64, 4096])
+    assert len(axes.get_legend().get_texts()) == 4

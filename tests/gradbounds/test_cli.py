@@ -1,0 +1,225 @@
+"""The command line as a user meets it: what it prints, what it writes, how it refuses."""
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from checks import results
+from checks.experiment import verify_cells
+from checks.results import COMMITTED, load_results
+from gradbounds.actions import sweep as sampling
+from gradbounds.actions import verify as judging
+from gradbounds.actions.bound import bound_text
+from gradbounds.cli import main
+from simulate import Cell, Run
+from simulate.network import transformer as network
+from theory import QUANTITIES, Stack
+
+SWEEP = "sweep --width 8 16 32 --vocab width --depth 1 2 --tokens 3 --draws 5".split()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("sweep") / "run"
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    return out
+
+
+def test_help_and_version(capsys):
+    for arguments in (["--help"], ["sweep", "--help"]):
+        assert main(arguments) == 0
+    assert "--output-scale" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gradbounds ")
+
+
+def test_bound(capsys):
+    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12"]) == 0
+    said = capsys.readouterr().out
+    assert "Pre-LN, width 512, depth 12" in said
+    assert "2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)" in said
+    assert "= 8,723" in said
+    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12", "--latex"]) == 0
+    assert r"\sqrt{\log{\left(100 d \right)}}" in capsys.readouterr().out
+
+
+def test_sweep_check_and_figures(run, blank_pictures, tmp_path, capsys):
+    cells = Run.open(run).samples()
+    assert len(cells) == 12
+    assert all(s.stack.vocab == s.stack.width and s.draws >= 5 for s in cells)
+    code = main(["check", str(run)])
+    said = capsys.readouterr().out
+    assert code == 0, said
+    assert "0 agree within 3%" in said, "widths of 8 to 32 are shown, not judged"
+    assert "Nothing was wide enough to be judged" in said
+    assert "T1   Pre-LN, exponent in d (V = d, L = 2, n = 3)" in said
+    assert main(["figures", str(run), "--out", str(tmp_path / "figures")]) == 0
+    drawn = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    names = ["gradient_against_depth", "gradient_against_width", "gradient_over_layers", "hidden_energy"]
+    names += ["distribution_of_draws", "local_exponents_in_depth", "local_exponents_in_width", "slack_of_the_proof"]
+    names.sort()
+    assert drawn == [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
+
+
+def test_a_figure_that_a_run_cannot_give_is_said(blank_pictures, tmp_path, capsys):
+    assert main(["sweep", "--width", "8", "--depth", "2", "--draws", "2", "--out", str(tmp_path / "run")]) == 0
+    assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "figures")]) == 0
+    said = capsys.readouterr().out
+    assert "not drawn: gradient_against_width: table must have two cells that differ in width alone" in said
+    assert len(list((tmp_path / "figures").iterdir())) == 8
+
+
+def test_the_same_sweep_continues_and_another_is_refused(run, capsys):
+    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
+    assert main([*SWEEP, "--out", str(run)]) == 0
+    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
+    capsys.readouterr()
+    assert main([*SWEEP, "--seed", "9", "--out", str(run)]) == 2
+    assert "holds another run" in capsys.readouterr().err
+
+
+def test_more_draws_continue_a_sweep(tmp_path, capsys):
+    arguments = ["sweep", "--placement", "post", "--width", "8", "--depth", "1", "--out", str(tmp_path / "run")]
+    assert main([*arguments, "--draws", "5"]) == 0
+    assert "1 cells of at least 5 draws (whole blocks)" in capsys.readouterr().out
+    first = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*.parquet")}
+    assert main([*arguments, "--draws", "100"]) == 0
+    assert Run.open(tmp_path / "run").samples()[0].draws == 128
+    assert all(path.read_bytes() == content for path, content in first.items())
+    assert Run.open(tmp_path / "run").manifest["draws"] == 100
+
+
+def test_verify_replaces_its_own_run_only(run, capsys):
+    before = {path: path.read_bytes() for path in Path(run).rglob("*.parquet")}
+    assert main(["verify", "--out", str(run)]) == 2
+    assert "holds another run" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path(run).rglob("*.parquet")} == before
+
+
+def test_the_whole_comparison_as_csv(run, tmp_path):
+    assert main(["check", str(run), "--csv", str(tmp_path / "new" / "table.csv")]) == 0
+    table = pd.read_csv(tmp_path / "new" / "table.csv")
+    rows = [sum(s.stack.depth if QUANTITIES[name].per_layer else 1 for name in s) for s in Run.open(run).samples()]
+    assert len(table) == sum(rows)
+    assert set(table["agreement"].dropna()) == {"beyond"}
+    assert {"placement", "width", "quantity", "layer", "mean", "sem", "predicted"} <= set(table.columns)
+
+
+def test_networks_that_do_not_fit_into_memory(tmp_path, capsys):
+    arguments = ["sweep", "--engine", "dense", "--width", "10000000", "--depth", "1", "--out", str(tmp_path / "run")]
+    assert main(arguments) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
+    assert "must fit into the memory of 'cpu': one network of width 10000000" in line
+
+
+def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sampling, "sweep", interrupted)
+    assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory):
+    """The default experiment without its widest and deepest cells, which `make verify` samples."""
+    out = tmp_path_factory.mktemp("verify") / "run"
+    widest = {2: 8192}  # by depth
+    cells = [c for c in verify_cells() if c.stack.width <= widest.get(c.stack.depth, 2048) and c.stack.depth <= 8]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judging, "verify_cells", lambda text: cells)
+        return out, main(["verify", "--draws", "32", "--out", str(out), "--workers", "1"]), len(cells)
+
+
+def test_verify_leaves_a_report_data_and_figures(verified):
+    out, code, cells = verified
+    assert code == 0, "few draws leave more undecided; they must not make theory and samples differ"
+    page = (out / "report.html").read_text()
+    for picture in ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy"):
+        assert f"figures/{picture}.svg" in page
+        assert (out / "figures" / f"{picture}.png").stat().st_size > 10_000
+    assert len(Run.open(out).samples()) == cells
+
+
+def test_a_reader_that_stops_reading_is_no_error():
+    """Of any command: they share what handles it."""
+    line = f"{sys.executable} -m gradbounds bound | head -1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+
+
+def test_what_differs_is_not_accepted(blank_pictures, tmp_path, monkeypatch, capsys):
+    (tmp_path / "checks" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    cells = [Cell(Stack(width=256, depth=1, tokens=2))]
+    monkeypatch.setattr(judging, "verify_cells", lambda text: cells)
+    monkeypatch.setattr(network, "residual", lambda x, branch: branch)
+    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 1
+    assert "Not accepted: theory and samples differ." in capsys.readouterr().out
+    assert not list((tmp_path / "checks" / "data").iterdir())
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(judging, "verify_cells", lambda text: cells)
+    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 0
+    assert (tmp_path / "paper_checks.md").read_text().startswith("# Paper checks")
+    assert len(load_results(tmp_path / "checks" / "data" / "paper_checks.json").verdicts) > 2
+
+
+def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
+    """Its verdicts go under the run's name, with the command that made it; those about no network are left out."""
+    monkeypatch.chdir(tmp_path)
+    line = ["sweep", "--width", "256", "--depth", "1", "--tokens", "2", "--draws", "64", "--out", "octaves"]
+    monkeypatch.setattr(sys, "argv", ["gradbounds", *line])
+    assert main(line) == 0
+    assert main(["check", "octaves", "--accept"]) == 2
+    assert "accept must be given in a checkout" in capsys.readouterr().err
+    (tmp_path / "checks" / "data").mkdir(parents=True)
+    (tmp_path / "checks" / "data" / "paper_checks.json").write_bytes(COMMITTED.read_bytes())
+    assert main(["check", "octaves", "--accept"]) == 0
+    accepted = load_results(tmp_path / "checks" / "data" / "octaves.json")
+    assert accepted.command == f"gradbounds {' '.join(line)}"
+    assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
+    assert all(v.cells for v in accepted.verdicts)
+    assert f"`{accepted.command}`" in (tmp_path / "paper_checks.md").read_text()
+    # What is committed anew is not held against what it replaces.
+    path, verdict = tmp_path / "checks" / "data" / "octaves.json", '"verdict": "holds"'
+    path.write_text(path.read_text().replace(verdict, '"verdict": "fails"'))
+    (path.parent / COMMITTED.name).write_text('{"command": "", "verdicts": [], "cells": []}')
+    monkeypatch.setattr(judging, "committed_results", partial(results.committed_results, folder=path.parent))
+    assert main(["check", "octaves", "--strict"]) == 1
+    assert "CHANGED L1" in capsys.readouterr().out
+    assert main(["check", "octaves", "--accept"]) == 0
+    assert verdict in path.read_text()
+
+
+def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(network, "residual", lambda x, branch: branch)
+    arguments = [
+        "sweep",
+        "--width",
+        "256",
+        "--depth",
+        "2",
+        "--tokens",
+        "4",
+        "--draws",
+        "64",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert main(arguments) == 0
+    assert main(["check", str(tmp_path / "run"), "--strict"]) == 1
+    said = capsys.readouterr().out
+    assert "DIFFERS hidden_energy layer 2 at post, d = 256, L = 2" in said
+    assert "CHANGED L2a" in said
+
+
+def test_the_bound_in_words_is_of_its_placement():
+    for placement, words in (("post", "tends to a constant"), ("pre", "falls like 1/sqrt(L) in the end")):
+        assert f"with the depth it {words}." in bound_text(Stack(placement=placement, width=64, depth=2))

@@ -1,0 +1,150 @@
+"""A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
+
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from gradbounds.cli import main
+from gradbounds.clusters import dask as cluster
+from simulate.runs.execution import InProcess
+from tests.helpers.interruption import BLOCKS, SWEEP, landed, start, table_digest, wait_for_a_file
+
+pytest.importorskip("distributed")
+DASK = str(Path(sys.executable).parent / "dask")
+
+
+class Cluster:
+    """Scheduler and workers as processes."""
+
+    def __init__(self, folder):
+        self.folder, self.processes = folder, []
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self.scheduler = self.run("scheduler", "--host", self.address, "--no-dashboard", "--no-jupyter")
+        self.wait("scheduler", "Scheduler at")
+
+    def run(self, *arguments):
+        with (self.folder / f"{arguments[0]}{len(self.processes)}.log").open("w") as log:
+            process = subprocess.Popen([DASK, *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def worker(self):
+        number = len(self.processes)
+        process = self.run("worker", self.address, *self.flags)
+        self.wait(f"worker{number}", "Registered to")
+        return process
+
+    @property
+    def flags(self):
+        return ["--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder)]
+
+    def wait(self, name, words):
+        (log,) = self.folder.glob(f"{name}*.log")
+        deadline = time.monotonic() + 60
+        while words not in log.read_text():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def dask(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table of the same sweep in this process."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    return table_digest(out)
+
+
+@contextmanager
+def after_the_first_file(out, happens):
+    """Something that happens while a sweep of this process runs, as soon as its first blocks have landed."""
+
+    def follow():
+        while not list((out / "blocks").glob("*.parquet")):
+            time.sleep(0.005)
+        happens()
+
+    thread = Thread(target=follow, daemon=True)
+    thread.start()
+    yield
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+def test_the_cluster(dask, whole, tmp_path, capsys):
+    """The only worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
+    assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
+    first, out = dask.worker(), tmp_path / "workers"
+    with after_the_first_file(out, lambda: (first.kill(), dask.worker())):
+        assert main([*SWEEP, "--out", str(out), "--dask", dask.address]) == 0
+    assert landed(out) == BLOCKS
+    assert table_digest(out) == whole
+
+    process = start(tmp_path / "scheduler", dask=dask.address)
+    wait_for_a_file(tmp_path / "scheduler", process)
+    dask.scheduler.kill()
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 2, error
+    assert "dask must stay reachable" in error.splitlines()[-1]
+    assert "Traceback" not in error
+    assert 0 < landed(tmp_path / "scheduler") < BLOCKS
+    assert main([*SWEEP, "--out", str(tmp_path / "scheduler")]) == 0
+    assert table_digest(tmp_path / "scheduler") == whole
+
+
+def refusal(tmp_path, address, capsys):
+    assert main([*SWEEP, "--out", str(tmp_path / "no"), "--dask", address]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert not (tmp_path / "no").exists()
+    return error.splitlines()[-1]
+
+
+@pytest.mark.quick
+def test_bad_addresses_are_refused(tmp_path, capsys):
+    assert "dask must be the address of a running scheduler" in refusal(tmp_path, "nonsense", capsys)
+
+
+def test_other_versions_are_refused():
+    class Client:
+        """One worker with another torch, and one that lacks gradbounds."""
+
+        def __init__(self, there):
+            self.there = there
+
+        def run(self, function, on_error):
+            return {"tcp://there:1": self.there}
+
+    cluster._check_versions(Client(cluster.versions()))
+    for there in (cluster.versions() | {"torch": "1.0"}, ModuleNotFoundError("No module named 'gradbounds'")):
+        with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* but tcp://there:1 "):
+            cluster._check_versions(Client(there))
+
+
+def test_a_worker_that_joins_later_must_have_the_versions_too(monkeypatch):
+    """Every task compares those of the sweep with its own."""
+    pool = cluster.SameVersions(InProcess())
+    assert pool.submit(len, "ab").result() == 2
+    here = iter([cluster.versions(), {"torch": "1.0"}])
+    monkeypatch.setattr(cluster, "versions", lambda: next(here))
+    with pytest.raises(ValueError, match="^dask must have workers with the versions here, .* has {'torch': '1.0'}"):
+        pool.submit(len, "ab").result()

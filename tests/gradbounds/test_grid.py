@@ -1,0 +1,169 @@
+"""Grids: products, ranges, fields that move together, and every way of getting them wrong."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradbounds.cli import main
+from gradbounds.commands.sweep import Fields, Sweep
+from gradbounds.grid import FIELDS, field_values, stacks
+from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
+from theory import Stack
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ("64:4096:x2", [64, 128, 256, 512, 1024, 2048, 4096]),
+        ("64:100:x2", [64]),
+        ("2:10:+4", [2, 6, 10]),
+        ("8:8:x2", [8]),
+        ("16:64:x1.41421356", [16, 23, 32, 45, 64]),
+        (["8", "16:32:x2", 32], [8, 16, 32]),
+        (7, [7]),
+    ],
+)
+def test_ranges(given, values):
+    assert field_values("width", given) == values
+
+
+def test_ranges_of_numbers():
+    assert field_values("output_scale", "0.1:0.5:+0.1") == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert field_values("output_scale", ["1:100:x10"]) == [1.0, 10.0, 100.0]
+    assert field_values("output_scale", ["sqrt-width", "1"]) == ["sqrt-width", 1.0]
+
+
+@given(st.integers(2, 500), st.integers(1, 12), st.integers(2, 5))
+def test_a_geometric_range_reaches_its_end(first, steps, factor):
+    values = field_values("width", f"{first}:{first * factor**steps}:x{factor}")
+    assert values == [first * factor**k for k in range(steps + 1)]
+
+
+@given(st.floats(0.01, 10), st.floats(0.001, 1), st.integers(1, 200))
+def test_an_arithmetic_range_reaches_its_end(first, step, count):
+    values = field_values("output_scale", f"{first!r}:{first + step * count!r}:+{step!r}")
+    assert len(values) == len(set(values))
+    assert values[0] == first
+    assert math.isclose(values[-1], first + step * count, rel_tol=1e-6)
+
+
+def test_products_and_defaults():
+    assert list(stacks({})) == [Stack(), Stack(placement="pre")]
+    grid = {"width": [8, 16], "depth": [1, 2], "placement": "pre", "vocab": "width"}
+    found = {(s.width, s.depth, s.vocab) for s in stacks(grid)}
+    assert found == {(8, 1, 8), (8, 2, 8), (16, 1, 16), (16, 2, 16)}
+    assert [s.output_scale for s in stacks({"width": [4, 16], "output_scale": "sqrt-width", "placement": "post"})] == [
+        2,
+        4,
+    ]
+
+
+def test_zipped_fields_move_together():
+    grid = {"placement": "post", "width": "8:32:x2", "vocab": [2, 3, 4], "depth": [1, 5], "zip": [["vocab", "width"]]}
+    assert {(s.width, s.vocab, s.depth) for s in stacks(grid)} == {
+        (8, 2, 1), (16, 3, 1), (32, 4, 1), (8, 2, 5), (16, 3, 5), (32, 4, 5),
+    }  # fmt: skip
+
+
+@given(st.data())
+def test_any_grid_of_good_values_has_the_size_of_its_product(data):
+    values = {
+        "placement": st.sampled_from(["post", "pre"]),
+        "width": st.integers(2, 9),
+        "depth": st.integers(1, 9),
+        "tokens": st.integers(1, 9),
+        "vocab": st.integers(2, 9),
+        "output_scale": st.floats(0.1, 10),
+    }
+    names = data.draw(st.lists(st.sampled_from(sorted(values)), unique=True))
+    grid = {name: data.draw(st.lists(values[name], min_size=1, max_size=3, unique=True)) for name in names}
+    found = list(stacks(grid))
+    assert len(found) == math.prod(map(len, grid.values())) * (1 if "placement" in grid else 2)
+    assert len(set(found)) == len(found)
+    for name, some in grid.items():
+        assert {getattr(s, name) for s in found} == set(some)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(FIELDS)), st.lists(st.text() | st.floats() | st.integers(-5, 5), max_size=3))
+)
+def test_any_grid_at_all_is_stacks_or_one_clear_error(grid):
+    try:
+        for number, stack in enumerate(stacks(grid)):
+            assert isinstance(stack, Stack)
+            if number > 20:
+                break
+    except ValueError as error:
+        assert "\n" not in str(error).split("got")[0]
+        assert " must " in str(error)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets(name):
+    recipe = preset(name)
+    found = recipe.stacks()
+    assert {s.placement for s in found} == {"post", "pre"}
+    assert recipe.draws >= 32, "fewer give no verdict"
+    for fixed in ("width", "depth"):
+        if name != {"width": "deep", "depth": "wide"}[fixed]:
+            assert len({getattr(s, fixed) for s in found}) >= 3, "enough for an exponent"
+
+
+def test_a_file_is_what_its_flags_are(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'draws = 5\nseed = 7\ndtype = "float64"\ntext = "words.txt"\n'
+        '[grid]\nwidth = "8:32:x2"\nvocab = [2, 3, 4]\nzip = [["width", "vocab"]]\n'
+    )
+    from_file = read_recipe(file)
+    flags = Sweep(
+        grid=Fields(width=("8:32:x2",), vocab=("2", "3", "4")), zip=("width,vocab",), draws=5, seed=7, dtype="float64",
+        text=Path(tmp_path / "words.txt"),
+    ).recipe()  # fmt: skip
+    assert from_file.stacks() == flags.stacks()
+    assert from_file.text == flags.text == str(tmp_path / "words.txt")
+    assert (from_file.draws, from_file.seed, from_file.dtype) == (flags.draws, flags.seed, flags.dtype)
+
+
+def test_flags_change_a_file_and_a_preset(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text("draws = 5\n[[grid]]\nwidth = 8\n[[grid]]\nwidth = 16\ndepth = 2\n")
+    recipe = Sweep(file=file, grid=Fields(tokens=("3",)), seed=9).recipe()
+    assert [(s.width, s.depth, s.tokens) for s in recipe.stacks()] == [(8, 6, 3), (8, 6, 3), (16, 2, 3), (16, 2, 3)]
+    assert (recipe.draws, recipe.seed) == (5, 9)
+    assert {s.tokens for s in Sweep(preset="quick", grid=Fields(tokens=("2",))).recipe().stacks()} == {2}
+    assert Sweep().recipe() == preset("quick")
+    assert Sweep(draws=3).recipe().draws == 3
+    assert Sweep(grid=Fields(width=("8",))).recipe() == Recipe(grid=({"width": ("8",)},))
+
+
+def test_a_run_is_sampled_again_from_its_manifest(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert main(["sweep", "--width", "8", "--depth", "1:3:+1", "--seed", "4", "--draws", "3", "--out", str(one)]) == 0
+    assert main(["sweep", "--file", str(one / "manifest.toml"), "--out", str(two)]) == 0
+    (a,), (b,) = (list((run / "blocks").iterdir()) for run in (one, two))
+    assert a.read_bytes() == b.read_bytes()
+
+
+def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "--width", "8:32:x2", "--depth", "1", "--draws", "100", "--dry-run"]) == 0
+    said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert said["cells"] == "6"
+    assert said["draws"] == "768 in 12 blocks"
+    assert said["time"].startswith("about ")
+    assert {"memory", "disk"} <= set(said)
+    assert not list(tmp_path.iterdir())
+    assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run"]) == 0
+    assert main(["sweep", "--width", "8", "--depth", "1", "--out", "run", "--dry-run"]) == 0
+    assert "landed  2 blocks are in run already" in capsys.readouterr().out
+
+
+def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text('[[grid]]\nplacement = "post"\nwidth = 8\n[[grid]]\nplacement = "post"\nwidth = 16\ndepth = 2\n')
+    changed = Sweep(file=file, grid=Fields(width=("32",))).recipe().stacks()
+    assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]

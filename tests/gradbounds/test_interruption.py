@@ -1,0 +1,130 @@
+"""A sweep that is killed, interrupted, or out of disk loses nothing that landed and repeats nothing."""
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gradbounds.cli import main
+from simulate.runs import files
+from tests.helpers.interruption import (
+    BLOCKS,
+    SWEEP,
+    landed,
+    repeated_draws,
+    start,
+    stop_at_random,
+    table_digest,
+    wait_for_a_file,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table of the sweep that nobody interrupts."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    assert landed(out) == BLOCKS
+    return table_digest(out)
+
+
+def test_a_killed_sweep_continues_to_the_same_table(tmp_path, whole):
+    """At a random moment. `make evidence` kills fifty sweeps, again and again, of one worker and of two."""
+    out = tmp_path / "run"
+    stop_at_random(out, np.random.default_rng(0), signal.SIGKILL)
+    assert landed(out) > 0
+    assert_finished_by_the_same_command(out, whole)
+
+
+def assert_finished_by_the_same_command(out, whole):
+    assert main([*SWEEP, "--out", str(out)]) == 0
+    assert table_digest(out) == whole
+    assert repeated_draws(out) == 0
+    assert not list(out.rglob("*.tmp"))
+
+
+def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
+    """A second sweep into the folder is refused; Ctrl-C keeps what had landed and exits with 130."""
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for_a_file(out, process)
+    os.kill(process.pid, signal.SIGSTOP)  # so that it is still there when it is interrupted
+    assert main([*SWEEP, "--out", str(out)]) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
+    assert line.startswith("gradbounds: out must not be in use, but another process writes into")
+    process.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGCONT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "gradbounds: interrupted; draws that had landed stay in the run folder."
+    assert "Traceback" not in said
+    assert 0 < landed(out) < BLOCKS
+    assert_finished_by_the_same_command(out, whole)
+
+
+def children(pid):
+    done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in done.stdout.split()]
+
+
+def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
+    """And what two workers sampled is what one samples, to the byte."""
+    out = tmp_path / "run"
+    process = start(out, workers=2)
+    wait_for_a_file(out, process)
+    workers = children(process.pid)
+    assert len(workers) >= 2
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert 0 < landed(out)
+    assert_finished_by_the_same_command(out, whole)
+
+
+@pytest.mark.quick
+def test_a_disk_that_fills_up(tmp_path, whole, monkeypatch, capsys):
+    """The disk is full from the fifth file on; with room again, the same command finishes."""
+    out, sync, synced = tmp_path / "run", os.fsync, []
+
+    def full(descriptor):
+        synced.append(descriptor)
+        if len(synced) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    assert main([*SWEEP, "--out", str(out)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "No space left on device. What was written before is kept; give the same command again" in last
+    monkeypatch.undo()
+    assert not list(out.rglob("*.tmp"))
+    assert 0 < landed(out) < BLOCKS
+    assert_finished_by_the_same_command(out, whole)
+
+
+def test_a_small_file_system(tmp_path, capsys):
+    """A real full disk, where this machine lets one be mounted."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("no right to mount a file system here")
+    try:
+        assert main([*SWEEP[:-1], "0", "--out", str(disk / "run")]) == 2, "a file for every block, on any machine"
+        said = capsys.readouterr().err
+        assert re.search(r"^gradbounds: out must be a place .* No space left on device\.", said.splitlines()[-1])
+        assert "Traceback" not in said
+        assert 0 < landed(disk / "run") < BLOCKS
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)  # a busy machine may still read it

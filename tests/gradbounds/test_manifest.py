@@ -1,0 +1,41 @@
+"""What a manifest says of the code that ran, and how progress is put into words."""
+
+import subprocess
+
+import pytest
+
+from gradbounds import manifest
+from gradbounds.progress import words
+from simulate.runs.sweep import Progress
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository that holds the module, of one commit."""
+    module = tmp_path / "manifest.py"
+    module.write_text("")
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "one"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(manifest, "__file__", str(module))
+    return module
+
+
+def test_a_revision_says_whether_there_are_changes(checkout):
+    clean = manifest.revision()
+    assert len(clean) == 40
+    checkout.write_text("changed = True\n")
+    assert manifest.revision() == clean + "+"
+
+
+def test_code_that_is_not_tracked_has_no_revision(checkout, monkeypatch):
+    installed = checkout.with_name("installed.py")
+    installed.write_text("")
+    monkeypatch.setattr(manifest, "__file__", str(installed))
+    assert manifest.revision() == ""
+
+
+def test_the_time_left_is_what_the_share_leaves():
+    """A quarter in 20 s leaves a minute."""
+    said = words(Progress(blocks=(5, 16), cells=(1, 4), draws=100, share=0.25, seconds=20.0))
+    assert said == "1 of 4 cells, 5 of 16 blocks, 5 draws/s, 1.0 min left"

@@ -1,0 +1,167 @@
+"""`gradbounds relax`: its grids, its table, its verdicts, its figure, and what it refuses."""
+
+from dataclasses import replace
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks import verdicts
+from checks.series import exponent_series
+from checks.stacks import relaxations
+from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
+from figures import path as draw_path
+from figures import relaxations as draw
+from gradbounds.actions.relax import relaxation_grids
+from gradbounds.cli import main
+from simulate import sample
+from simulate.runs.sample import Samples
+from theory import Stack, predict
+
+BASE = Stack(width=64, depth=2, tokens=2, vocab=8)
+SOME = {name: RELAXATIONS[name] for name in ("GELU", "causal mask")}
+
+
+@pytest.fixture(scope="module")
+def cells():
+    sizes = [(width, 2) for width in (16, 32, 64)] + [(64, depth) for depth in (1, 8)]
+    stacks = [
+        replace(BASE, placement=placement, width=width, depth=depth, **fields)
+        for placement in ("post", "pre") for fields in ({}, *SOME.values()) for width, depth in sizes
+    ]  # fmt: skip
+    return [sample(stack, draws=64, seed=0) for stack in stacks]
+
+
+def test_names():
+    for name, fields in RELAXATIONS.items():
+        assert relaxation_name(Stack(**fields)) == name
+    assert relaxation_name(Stack()) == "nothing"
+    assert relaxation_name(Stack(mask="causal", ffn_ratio=2.0)) == "ffn_ratio = 2.0, mask = causal"
+    base = Stack(mask="causal", activation="gelu")
+    assert relaxation_name(base, base) == "nothing"
+    assert relaxation_name(replace(base, dropout=0.1), base) == "dropout 0.1"
+    assert relaxation_name(Stack(mask="causal"), base) == "activation = relu"
+
+
+def test_the_table(cells):
+    table = relaxation_table(cells, BASE)
+    assert list(table["relaxation"]) == ["nothing", "GELU", "causal mask"] * 2
+    assert list(table["placement"]) == ["post"] * 3 + ["pre"] * 3
+    by_stack = {s.stack: s for s in cells}
+    row = table[(table["placement"] == "pre") & (table["relaxation"] == "GELU")].iloc[0]
+    squares = [by_stack[replace(BASE, placement="pre", **f)]["grad_sq_W2"].mean(0) for f in ({}, SOME["GELU"])]
+    assert row["effect"] == pytest.approx((squares[1][-1] / squares[0][-1]) ** 0.5, rel=1e-5)
+    assert row["profile"] == pytest.approx((squares[1][0] / squares[1][-1]) ** 0.5, rel=1e-5)
+    predicted = [predict(replace(BASE, placement="pre", **f))["grad_sq_W2"][-1] for f in ({}, SOME["GELU"])]
+    assert row["effect_predicted"] == pytest.approx((predicted[1] / predicted[0]) ** 0.5)
+    assert row["width_predicted"] == pytest.approx(0.5, abs=1e-9)
+    assert table["depth_predicted"].lt(0.2).all()
+    assert (table["effect_sem"] > 0).tolist() == [False, True, True] * 2
+    for name in ("effect", "width", "depth", "profile"):
+        errors = (table[name] - table[f"{name}_predicted"]).abs() / table[f"{name}_sem"].replace(0, 1)
+        assert (errors < 6).all(), "narrow networks, but not by that much"
+
+
+def test_the_verdicts(cells):
+    """Rows of T1 for relaxed networks alone, found by `check` too; a depth that takes the exponent away is seen."""
+    rows = [v for v in relaxation_rows([s for s in cells if s.stack.relaxed]) if v.claim == "T1"]
+    assert {v.relaxed for v in rows} == set(SOME)
+    assert len(rows) == 2 * 2 * 2
+    assert {v.part for v in verdicts(cells) if v.relaxed} >= {v.part for v in rows}
+    wide = [v for v in rows if "in d" in v.part]
+    assert {v.verdict for v in wide} <= {"holds", "undecided"}
+
+    def spoiled(s):
+        last = s["grad_sq_W2"] * s.stack.depth**2.0
+        return Samples(s.cell, s.seeds, s.arrays | {"grad_sq_W2": last})
+
+    worse = relaxation_rows([spoiled(s) for s in cells if s.stack.relaxed])
+    assert {v.agreement for v in worse if "in L" in v.part and v.claim == "T1"} <= {"differs", "beyond"}
+
+
+def test_a_limit_that_is_another_fails(cells, monkeypatch):
+    monkeypatch.setattr(relaxations, "_limit", lambda stack: -1.0)
+    rows = relaxation_rows([s for s in cells if s.stack.relaxed])
+    assert {v.verdict for v in rows if v.claim == "T1" and "in L" in v.part} == {"fails"}
+
+
+def test_series_need_three_points_and_one_field(cells):
+    assert [len(one) for one in exponent_series(cells, "width")] == [3] * 6
+    assert [[s.stack.depth for s in one] for one in exponent_series(cells, "depth")] == [[1, 2, 8]] * 6
+    assert exponent_series(cells[:2], "width") == []
+
+
+def test_the_figure(cells):
+    table = relaxation_table(cells, BASE)
+    figure = draw(table)
+    effect, width, depth, profile = figure.axes
+    assert [label.get_text() for label in effect.get_yticklabels()] == ["nothing", "GELU", "causal mask"]
+    assert (effect.get_xscale(), width.get_xscale(), depth.get_xscale(), profile.get_xscale()) == (
+        "log", "linear", "linear", "log",
+    )  # fmt: skip
+    for axis, name in zip(figure.axes, ("effect", "width", "depth", "profile"), strict=True):
+        shown = np.concatenate([bars.lines[0].get_xdata() for bars in axis.containers])
+        np.testing.assert_allclose(np.asarray(shown, float), table[name])
+        ticks = np.concatenate([line.get_xdata() for line in axis.lines if line.get_marker() == "|"])
+        assert set(table[f"{name}_predicted"]) <= set(ticks)
+    assert "± 2 s.e." in figure.legends[0].get_title().get_text()
+
+
+def test_grids_leave_out_what_theory_cannot_predict():
+    grids, left_out = relaxation_grids(
+        Stack(vocab=64), {"width": [32, 64, 128], "depth": [2, 4, 16]}, {"nothing": {}, **RELAXATIONS}
+    )
+    assert len(grids) == 2 * (1 + len(RELAXATIONS) - 1)
+    (line,) = left_out
+    assert line.startswith("left out: no norm: output_scale must be at most 2000 for a prediction")
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gradbounds.actions.relax.RELAXATIONS", SOME)
+    line = ["relax", "--out", str(tmp_path / "run"), "--width", "16", "--depth", "2", "--tokens", "2", "--vocab", "4"]
+    line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
+    assert main(line) == 0
+    said = capsys.readouterr().out
+    assert "Pre-LN, relaxed:" in said
+    assert "  causal mask" in said
+    assert "0 differ" in said
+    table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
+    assert len(table) == 6
+    assert matplotlib.image.imread(tmp_path / "run" / "relaxations.png").std() > 0.05
+    assert main(["relax", "--out", str(tmp_path / "x"), "--widths", "16", "32"]) == 2
+    assert "widths must have at least 3 values to give an exponent, got [16, 32]" in capsys.readouterr().err
+    assert main(["relax", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
+    assert main(["relax", "--out", str(tmp_path / "x"), "--activation", "swish"]) == 2
+    assert not (tmp_path / "x").exists()
+
+
+def test_along_a_field(tmp_path, capsys):
+    line = ["relax", "--out", str(tmp_path / "run"), "--width", "32", "--depth", "2", "--tokens", "2", "--vocab", "4"]
+    line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
+    assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "  query_key_scale = 1.0" in said
+    assert "0 differ" in said
+    table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
+    assert sorted(table["value"]) == [0.0, 0.0, 1.0, 1.0]
+    assert table["entropy"].notna().tolist() == [False, True] * 2
+    figure = draw_path(table, "query_key_scale")
+    assert figure.axes[3].get_xlabel() == "query key scale"
+    for axis, name in zip(figure.axes, ("effect", "width", "depth", "profile", "correlation", "entropy"), strict=True):
+        shown = np.concatenate([bars.lines[0].get_ydata() for bars in axis.containers])
+        np.testing.assert_allclose(np.asarray(shown, float), table.sort_values(["placement", "value"])[name])
+    for bad, message in (
+        (["--along", "mask", "--values", "causal"], "along must be one of ffn_ratio, norm_epsilon, dropout"),
+        (["--along", "dropout"], "dropout must have at least one value, got none"),
+        (["--along", "dropout", "--values", "2"], "dropout must be a number in [0, 1), got 2.0"),
+    ):
+        assert main([*line, *bad]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("placement", "limit"), [("post", 0.0), ("pre", -0.5)])
+def test_the_limit_is_that_of_the_norm(placement, limit):
+    """Of GELU too the exponents of Theorem 1 in L: constant, and the root of 1/L."""
+    stack = Stack(placement=placement, width=64, depth=2, tokens=2, vocab=4, activation="gelu")
+    assert relaxations._limit(stack) == pytest.approx(limit, abs=0.01)

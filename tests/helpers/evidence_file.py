@@ -1,0 +1,33 @@
+"""What `make evidence` found, as small files that are committed, and the cases that a stopped run has already."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from simulate.runs.files import write_whole
+
+FOLDER = Path(__file__).parent.parent / "evidence"
+
+
+def record(name: str, found: dict[str, Any]) -> None:
+    """Write one file of findings."""
+    (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:
+    """What was found for this case before, from the folder, or made and put there; as JSON has it, exactly."""
+    file = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
+    if not file.is_file():
+        write_whole(file, json.dumps(make()).encode())
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def circumstances(out: Path, command: Sequence[str]) -> dict[str, Any]:
+    """The command, with files' names for their paths, and the machine of what a command left in a folder."""
+    about = json.loads((out / "about.json").read_text(encoding="utf-8"))
+    words = [Path(word).name if Path(word).is_absolute() else word for word in command]
+    return {"command": " ".join(["gradbounds", *words])} | {
+        name: about[name] for name in ("processor", "gpu", "torch", "device")
+    }

@@ -1,0 +1,1 @@
+"""Slow networks, written again from definitions."""

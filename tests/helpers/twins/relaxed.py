@@ -1,0 +1,157 @@
+"""The slow obvious twin of relaxed networks: one draw at a time, every rule written out, gradients by autograd."""
+
+import torch
+from torch import nn
+
+from simulate import Cell
+from simulate.network import transformer as network
+from simulate.network.dense import DenseEngine
+from simulate.network.random_streams import Streams
+from simulate.runs.sample import network_inputs, source_inputs
+
+PHI = {
+    "relu": torch.relu,
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "tanh": torch.tanh,
+    "leaky_relu": nn.functional.leaky_relu,
+    "identity": lambda u: u,
+}
+
+
+def slow_quantities(stack, weights, x, labels, ids=None, source=None):
+    """Energies, loss and gradients of one draw of a Post-LN or Pre-LN stack without dropout, matrices as given.
+
+    Args:
+        stack: the network.
+        weights: by role the matrices of the layers.
+        x: the input, sequences one after another, (rows, width).
+        labels: of every row.
+        ids: the words of every row, if their embeddings are tied; without positions.
+        source: the input of the encoder, (sequences * source tokens, width).
+    """
+    n, length = stack.rows, stack.tokens
+    width, linear = stack.width // stack.heads, stack.attention_scale == "linear"
+    if ids is not None:
+        table = weights["Wemb"][0].clone()
+        table[:, ids] = stack.output_scale * stack.width**-0.5 * x.T
+        weights = weights | {"Wemb": [table]}
+    weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
+
+    if ids is not None:
+        x = weights["Wemb"][0][:, ids].T * (stack.width**0.5 / stack.output_scale)
+
+    def norm(rows):
+        if stack.normalization == "none":
+            return rows
+        centred = rows - rows.mean(-1, keepdim=True) if stack.normalization == "layer" else rows
+        return centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
+
+    patterns = {prefix: [[] for _ in range(stack.depth)] for prefix in ("", "encoder_")}
+
+    def attention(rows, layer, prefix, asked=None):
+        kind, asked, own_length = ("W", rows, len(rows)) if asked is None else ("X", asked, len(asked))
+        own_length //= stack.sequences
+        values = asked @ weights[f"{prefix}{kind}V"][layer]
+        queries = rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else torch.zeros_like(rows)
+        keys = queries if kind == "W" else torch.zeros_like(asked)
+        if "WQ" in weights and (kind == "X" or "WK" in weights):
+            keys = asked @ weights[f"{prefix}{kind}K" if "WK" in weights else f"{prefix}{kind}Q"][layer]
+        out = torch.zeros_like(rows)
+        for i in range(len(rows)):
+            start = i // (len(rows) // stack.sequences) * own_length
+            causal = stack.mask == "causal" and not prefix and kind == "W"
+            stop = i + 1 if causal else start + own_length
+            for head in range(stack.heads):
+                own = slice(head * width, (head + 1) * width)
+                scores = torch.stack([queries[i, own] @ keys[j, own] for j in range(start, stop)])
+                pattern = torch.softmax(scores / (width if linear else width**0.5), 0)
+                out[i, own] = pattern @ values[start:stop, own]
+                if kind == "W":
+                    patterns[prefix][layer].append(pattern)
+        return out @ weights[f"{prefix}{kind}O"][layer] if "WO" in weights else out
+
+    def feed_forward(rows, layer, prefix):
+        if "WG" in weights:
+            gate = PHI[stack.activation](rows @ weights[prefix + "WG"][layer])
+            hidden = gate * (rows @ weights[prefix + "W1"][layer])
+        else:
+            hidden = PHI[stack.activation](rows @ weights[prefix + "W1"][layer])
+        return hidden @ weights[prefix + "W2"][layer]
+
+    def layers(x, prefix, memory=None):
+        sums = []
+        for layer in range(stack.depth):
+            branches = [attention, feed_forward]
+            if memory is not None:
+                branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
+            for branch in branches:
+                if stack.placement == "post":
+                    sums.append(x + branch(x, layer, prefix))
+                    x = norm(sums[-1])
+                else:
+                    x = x + branch(norm(x), layer, prefix)
+                    sums.append(x)
+        return x if stack.placement == "post" else norm(x), sums
+
+    memory, read = None, []
+    if source is not None:
+        source = source.clone().requires_grad_()
+        memory, read = layers(source, "encoder_")
+        memory.retain_grad()
+    output, sums = layers(x, "", memory)
+    logits = output @ weights["Wemb"][0]
+    losses = []
+    for i in range(n):
+        if stack.loss_on == "last" and (i + 1) % length:
+            continue
+        target = torch.full((stack.vocab,), stack.label_smoothing / stack.vocab, dtype=x.dtype)
+        target[labels[i]] += 1 - stack.label_smoothing
+        losses.append(-(target * logits[i].log_softmax(0)).sum())
+    loss = sum(losses) / len(losses)
+    loss.backward()
+
+    def of_layers(sums, prefix, each):
+        rows = len(sums[0])
+        length = rows // stack.sequences
+        pairs = [(i, j) for i in range(rows) for j in range(rows) if i != j and i // length == j // length]
+        correlations = [torch.stack([(s[i] * s[j]).mean() for i, j in pairs]).mean() for s in sums[each - 1 :: each]]
+        found = {
+            "attention_energy": torch.stack([s.square().mean() for s in sums[::each]]),
+            "hidden_energy": torch.stack([s.square().mean() for s in sums[each - 1 :: each]]),
+            "token_correlation": torch.stack(correlations),
+        }
+        if "WQ" in weights:
+            for name, of in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
+                found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])
+        return {prefix + name: value for name, value in found.items()}
+
+    found = {"loss": loss} | of_layers(sums, "", 2 if source is None else 3)
+    if source is not None:
+        found |= of_layers(read, "encoder_", 2)
+        found["cross_energy"] = torch.stack([s.square().mean() for s in sums[1::3]])
+        found["memory_gradient_sq"] = memory.grad.square().sum()
+        found["encoder_input_gradient_sq"] = source.grad.square().sum()
+    for role, group in weights.items():
+        norms = torch.stack([w.grad.square().sum() for w in group])
+        prefix, matrix = ("encoder_", role[8:]) if role.startswith("encoder_") else ("", role)
+        found[f"{prefix}grad_sq_{matrix}"] = norms[0] if role == "Wemb" else norms
+    return found
+
+
+def deviation(stack, text=None):
+    """The largest relative deviation of a quantity of the network from the slow twin's, float64, two draws."""
+    engine = DenseEngine(Streams([0], 2), torch.float64, keep=True)
+    x, labels, words = network_inputs(Cell(stack, "dense", dtype="float64", text=text), engine)
+    source = source_inputs(stack, engine)
+    record = network.run(stack, engine, x, labels, words, source)
+    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+    ids = [None, None] if words is None else words.ids
+    worst = 0.0
+    for draw in range(2):
+        weights = {role: [w[draw] for w in group] for role, group in engine.weights.items()}
+        for name, value in slow_quantities(
+            stack, weights, x[draw], labels[draw], ids[draw], None if source is None else source[draw]
+        ).items():
+            worst = max(worst, float((found[name][draw] / value.detach() - 1).abs().max()))
+    return worst

@@ -1,0 +1,82 @@
+"""Random linear maps and their gradient norms."""
+
+import time
+
+import pytest
+import torch
+from scipy import stats
+
+from bench.parts import REST, Clock, block_parts
+from simulate import Cell
+from simulate.network.dense import DenseEngine
+from simulate.network.engines import apply_map, inner
+from simulate.network.random_streams import Streams
+from theory import Stack
+
+
+def engine(draws: int = 2, seed: int = 0) -> DenseEngine:
+    return DenseEngine(Streams([seed], draws), torch.float64, keep=True)
+
+
+@pytest.mark.parametrize(("rows", "d_in", "d_out"), [(1, 5, 3), (4, 3, 6), (7, 4, 4)])
+def test_gradient_norm_from_gram_matrices(rows, d_in, d_out):
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(3, rows, d_in, generator=g, dtype=torch.float64)
+    dy = torch.randn(3, rows, d_out, generator=g, dtype=torch.float64)
+    torch.testing.assert_close(inner(x @ x.mT, dy @ dy.mT), (x.mT @ dy).square().sum((1, 2)), rtol=1e-12, atol=0)
+
+
+def test_weights_are_normal_with_the_asked_deviation():
+    """False alarm 1e-5; at 6e4 entries a deviation of 2% in the scale is missed with less than 1%."""
+    weights = engine(draws=6).map("W1", 100, 100, 0.3).weight.flatten()
+    assert stats.kstest(weights.numpy() / 0.3, "norm").pvalue > 1e-5
+    chi_square = float((weights / 0.3).square().sum())
+    assert 5e-6 < stats.chi2(weights.numel()).cdf(chi_square) < 1 - 5e-6
+
+
+def test_second_backward_raises():
+    e = engine()
+    x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    y = apply_map(e, "W1", x, 5, 1.0).sum()
+    y.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="^W1 of layer 1 was pulled back a second time"):
+        y.backward()
+
+
+def test_double_backward_raises():
+    x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(apply_map(engine(), "W1", x, 5, 1.0).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_norms_before_the_backward_pass_raise():
+    e = engine()
+    apply_map(e, "W1", torch.ones(2, 3, 4, dtype=torch.float64), 5, 1.0)
+    with pytest.raises(RuntimeError, match="^W1 has no gradient yet"):
+        e.gradients.of("W1")
+
+
+@pytest.mark.parametrize("vocab", [3, 8, 20])
+def test_spectral_norm(vocab):
+    e = engine()
+    weight = e.map("Wemb", 8, vocab, 1.0).weight
+    torch.testing.assert_close(e.spectral_norm("Wemb"), torch.linalg.matrix_norm(weight, 2), rtol=1e-10, atol=0)
+
+
+def test_time_belongs_to_the_innermost_part():
+    clock = Clock()
+    inner_part = clock.timed("normals", lambda: time.sleep(0.02))
+    clock.timed("products", lambda: [inner_part(), time.sleep(0.005)])()
+    assert clock.seconds["normals"] >= 0.02
+    assert 0.005 <= clock.seconds["products"] < clock.seconds["normals"]
+
+
+@pytest.mark.parametrize(("name", "absent"), [
+    ("dense", {"Gram matrices", "factorizations"}), ("conditioned", {"norm of the output matrix"}),
+])  # fmt: skip
+def test_a_block_has_its_parts(name, absent):
+    cell = Cell(Stack(width=16, depth=1, tokens=2, vocab=4), name)
+    parts = block_parts(cell)
+    all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
+    assert set(parts) == all_parts - absent

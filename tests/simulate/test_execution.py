@@ -1,0 +1,218 @@
+"""How blocks are carried out: batches, tasks, memory and GPUs, none of which changes a number."""
+
+import pickle
+import signal
+import sys
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import torch
+
+from simulate import Cell, Run, read_windows, sample, sweep
+from simulate.network.random_streams import Streams
+from simulate.runs import execution, memory
+from simulate.runs.cost import block_bytes
+from simulate.runs.execution import Execution, sample_task
+from simulate.runs.memory import BatchLimits
+from simulate.runs.sample import sample_block, sample_blocks
+from theory import Stack
+
+CELLS = [
+    (Stack(width=16, depth=2, tokens=4, vocab=8), "dense"),
+    (Stack(width=300, depth=1, tokens=4, vocab=8, labels="zipf"), "conditioned"),
+    (Stack(width=16, depth=2, tokens=2, vocab=8, sequences=2, dropout=0.1, positions="learned"), "dense"),
+    (Stack(width=96, depth=1, tokens=4, vocab=8, query_key_scale=1.0, attention_dropout=0.1), "conditioned"),
+    (Stack(width=16, depth=1, tokens=4, vocab=8, embeddings="tied", initialization="pytorch"), "dense"),
+]
+
+
+# Relative: how a library rounds products of many matrices may hang on how many there are.
+ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+
+
+def same(one, other, dtype="float32"):
+    return np.allclose(one, other, rtol=ROUNDING[dtype], atol=0, equal_nan=True)
+
+
+def differences(cell, blocks):
+    """How many quantities of blocks that share a batch differ from those of blocks by themselves, beyond rounding."""
+    found = zip(blocks, sample_blocks(cell, 0, blocks), strict=True)
+    alone = [(sample_block(cell, 0, block), values) for block, values in found]
+    return sum(not same(one[name], values[name], cell.dtype) for one, values in alone for name in one)
+
+
+@pytest.mark.parametrize(("stack", "engine"), CELLS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_batch_changes_nothing(stack, engine, dtype):
+    assert differences(Cell(stack, engine, dtype=dtype), [3, 0, 7]) == 0
+
+
+def test_a_shared_stream_is_seen(monkeypatch):
+    monkeypatch.setattr(Streams, "_parts", lambda self, numbers: [(numbers, self._generators[0])])
+    assert differences(Cell(*CELLS[0]), [0, 1]) > 0
+
+
+def test_tasks(monkeypatch):
+    """Blocks of one cell, in order: by time, or by number; and none after the end."""
+    first, second = Cell(CELLS[0][0]), Cell(CELLS[1][0])
+    blocks = [(first, 0, k) for k in range(5)] + [(second, 0, k) for k in range(2)]
+
+    def made(end=np.inf, **how):
+        return [(cell, indices) for cell, _, indices in Execution(**how).tasks(blocks, end)]
+
+    one_by_one = [(cell, (k,)) for cell, _, k in blocks]
+    assert made() == one_by_one
+    assert made(at_once=3) == [(first, (0, 1, 2)), (first, (3, 4)), (second, (0, 1))]
+    assert made(task_seconds=1e-9) == one_by_one
+    assert made(task_seconds=1e9) == [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
+    assert made(end=-np.inf) == []
+    blocks = [(first, 0, k) for k in range(300)]
+    assert [len(task) for _, task in made(at_once=300)] == [300], "what was asked for is done"
+
+
+def test_memory_that_is_short(monkeypatch):
+    """A batch that does not fit is halved, and one block that does not is an error."""
+    cell, sizes = Cell(CELLS[0][0]), []
+
+    def at_most(most):
+        def tried(cell, seed, blocks):
+            sizes.append(len(blocks))
+            if len(blocks) > most:
+                raise ValueError("width, depth and vocab must fit into the memory")
+            return sample_blocks(cell, seed, blocks)
+
+        return tried
+
+    monkeypatch.setattr(sys.modules["simulate.runs.sample"], "sample_blocks", at_most(2))
+    found = sample_task(cell, 0, range(7), BatchLimits(at_once=5))
+    assert sizes == [4, 2, 2, 2, 1]
+    for k, values in enumerate(found):
+        assert same(values["loss"], sample_block(cell, 0, k)["loss"])
+    monkeypatch.setattr(sys.modules["simulate.runs.sample"], "sample_blocks", at_most(0))
+    with pytest.raises(ValueError, match="^width, depth and vocab must fit into the memory"):
+        sample_task(cell, 0, range(4), BatchLimits(at_once=4))
+
+
+def test_blocks_that_fit_a_gpu(monkeypatch):
+    gpu, counts = Cell(Stack(width=256, depth=4), "dense", "cuda"), []
+    for gibibytes in (0.1, 1, 8, 80, 800):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, g=gibibytes: (int(g * 2**30), 0))
+        counts.append(BatchLimits().blocks(gpu))
+    assert counts[0] >= 1
+    assert counts[1] < counts[2] < counts[3] == counts[4]
+
+
+DEEP = Cell(Stack(width=1024, depth=1000))
+
+
+def test_batches_follow_memory(monkeypatch):
+    """Half of what is free, in equal shares; what is given; a block at least; and no more than is of use."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 40.5 * block_bytes(DEEP))
+    assert DEEP.draws_per_block == 1
+    assert BatchLimits().blocks(DEEP) == 20
+    assert BatchLimits(sharers=2).blocks(DEEP) == 10
+    assert BatchLimits(memory=7.5 * block_bytes(DEEP)).blocks(DEEP) == 7
+    assert BatchLimits(memory=7.5 * block_bytes(DEEP), sharers=2).blocks(DEEP) == 3
+    assert BatchLimits(memory=1.0).blocks(DEEP) == 1
+    assert 32 <= BatchLimits(memory=1e15).blocks(DEEP) <= 64
+    tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)], np.inf)
+    assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
+
+
+@pytest.mark.parametrize(("engine", "width", "tokens", "vocab"), [("dense", 512, 1, 7), ("conditioned", 96, 5, 16)])
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_memory_changes_nothing(monkeypatch, placement, engine, width, tokens, vocab):
+    """To rounding, to the last bit on the CPUs where it was tried; and the batches do differ."""
+    monkeypatch.setattr(sys.modules["simulate.runs.cell"], "MOST_DRAWS", 1)
+    cell, sizes, blocks = (
+        Cell(Stack(placement=placement, width=width, depth=2, tokens=tokens, vocab=vocab), engine),
+        [],
+        sample_blocks,
+    )
+
+    def counted(cell, seed, indices):
+        sizes.append(len(indices))
+        return blocks(cell, seed, indices)
+
+    monkeypatch.setattr(sys.modules["simulate.runs.sample"], "sample_blocks", counted)
+    found = [
+        sample(cell.stack, draws=7, seed=0, engine=engine, memory=size) for size in (1.0, 3.5 * block_bytes(cell), None)
+    ]
+    assert sizes[:10] == [1] * 7 + [3, 2, 2]
+    assert max(sizes[10:]) > 3
+    for name in found[0]:
+        assert same(found[1][name], found[0][name])
+        assert same(found[2][name], found[0][name])
+
+
+@pytest.mark.parametrize(
+    "stack", [Stack(width=101), Stack(width=96, query_key_scale=1.0), Stack(width=96, embeddings="tied")]
+)
+def test_what_a_batch_would_round_otherwise_stays_alone(stack):
+    assert BatchLimits(memory=1e15).blocks(Cell(stack, "conditioned")) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1.0, np.nan, np.inf, "4GB", True])
+def test_memory_must_be_bytes(size):
+    for call in (lambda: sample(Stack(), draws=1, seed=0, memory=size), lambda: Execution(memory=size)):
+        with pytest.raises(ValueError, match="^memory must be a positive number of bytes"):
+            call()
+
+
+def test_workers_take_the_gpus_in_turn(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    before, numbers = signal.getsignal(signal.SIGINT), SimpleQueue()
+    try:
+        for number in range(3):
+            numbers.put(number)
+            execution._start_worker(numbers)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert taken == [0, 1, 0]
+
+
+def test_a_worker_needs_no_text(tmp_path):
+    """Its windows travel with the cell: what is sampled is the same where the file is not."""
+    path = tmp_path / "words.txt"
+    path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
+    cell = Cell(Stack(width=8, depth=1, tokens=4, vocab=6), text=read_windows(path, tokens=4, vocab=6))
+    here = sample_block(cell, 0, 0)
+    path.unlink()
+    (there,) = sample_task(pickle.loads(pickle.dumps(cell)), 0, [0], BatchLimits())
+    for name in here:
+        np.testing.assert_array_equal(there[name], here[name])
+
+
+@pytest.mark.gpu
+def test_batches_and_processes_on_gpus(tmp_path):
+    """The numbers of one block at a time, to rounding."""
+    cells = [Cell(stack, engine, "cuda") for stack, engine in CELLS]
+    runs = [Run.create(tmp_path / name, {"request": {}}) for name in ("one", "many")]
+    sweep(cells, draws=256, seed=0, run=runs[0], execution=Execution(at_once=1))
+    sweep(cells, draws=256, seed=0, run=runs[1], execution=Execution(workers=2))
+    for one, many in zip(runs[0].samples(), runs[1].samples(), strict=True):
+        for name in one:
+            np.testing.assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)
+
+
+def test_memory_of_a_control_group(tmp_path):
+    """The least of what limits leave, in both versions, above the own group too; files that were read are no loss."""
+    own, root = tmp_path / "cgroup", tmp_path / "groups"
+    for group, limit in (("job", "1000"), ("job/step", "max")):
+        (root / group).mkdir(parents=True)
+        for name, text in (("memory.max", limit), ("memory.current", "700"), ("memory.stat", "inactive_file 50")):
+            (root / group / name).write_text(f"{text}\n")
+    own.write_text("0::/job/step\n")
+    assert list(memory._left_in_groups(own, root)) == [350]
+    (root / "memory").mkdir()
+    old = {"memory.limit_in_bytes": "500", "memory.usage_in_bytes": "600", "memory.stat": "total_inactive_file 20"}
+    for name, text in old.items():
+        (root / "memory" / name).write_text(text)
+    own.write_text("3:cpu:/elsewhere\n4:memory:/not/seen/here\n")
+    assert list(memory._left_in_groups(own, root)) == [0]
+    assert list(memory._left_in_groups(tmp_path / "nowhere", root)) == []
+    assert 0 < memory.free_memory() < 2**60

@@ -1,0 +1,34 @@
+"""What a sweep is said to take."""
+
+import numpy as np
+import pytest
+
+from gradbounds.actions import sweep as sampling
+from gradbounds.recipe import Recipe
+from simulate import Cell
+from simulate.runs import planning
+from simulate.runs.execution import Execution
+from simulate.runs.memory import BatchLimits
+from simulate.runs.planning import Plan, plan
+from theory import Stack
+
+
+def test_every_worker_takes_memory_and_shares_the_time(monkeypatch):
+    """With one rate for every step: no calibration."""
+    monkeypatch.setattr(planning, "_rates", lambda _: np.array([1.0, 0.0, 0.0, 0.0]))
+    cells = [Cell(Stack(width=16, depth=depth)) for depth in (1, 3)]
+    one, four = (plan(cells, draws=128, workers=workers, limits=BatchLimits(at_once=1)) for workers in (1, 4))
+    assert one.seconds == pytest.approx(2 * (1 + 1) + 2 * (3 + 1)), "two blocks of 64 draws each, and a step more"
+    assert four.seconds == pytest.approx(one.seconds / 4)
+    assert four.memory == pytest.approx(4 * one.memory)
+    assert (four.draws, four.blocks) == (one.draws, one.blocks) == (256, 4)
+
+
+def test_a_dry_run_names_its_units(monkeypatch, capsys):
+    known = Plan(cells=1, blocks=2, draws=128, seconds=90.0, memory=3 * 2**30, disk=5 * 2**20)
+    monkeypatch.setattr(sampling, "plan", lambda *_, **__: known)
+    recipe = Recipe(grid=({"width": [8], "depth": [1], "placement": "post"},))
+    assert sampling.dry_run(None, recipe, Execution(workers=2)) == 0
+    said = capsys.readouterr().out
+    for line in ("time    about 1.5 min with 2 workers", "memory  about 3.0 GiB", "disk    about 5.0 MiB"):
+        assert line in said

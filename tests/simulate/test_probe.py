@@ -1,0 +1,255 @@
+"""Probing any module: what is measured against a slow twin and against our own networks, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from checks.models.probe import profile_table
+from gradbounds.actions.probe import probe as judged
+from gradbounds.cli import main
+from simulate import probe, sample
+from simulate.modules.catalogue import BUILTINS
+from tests.helpers.probed_modules import one_module
+from theory import Stack
+
+
+def test_every_number_is_that_of_a_slow_twin():
+    """Forward by hand, gradients by autograd on the same module, made again from the same seed."""
+    frame = probe(one_module, widths=[6], depths=[3], seeds=1, seed=5).frame
+    value = frame.set_index(["layer", "parameter", "quantity"])["value"]
+    made = []
+
+    def kept(width, depth):
+        made.append(one_module(width, depth))
+        seeds = []
+
+        def batch(seed):
+            seeds.append(seed)
+            made.append(made[0][1](seed))
+            return made[-1]
+
+        return made[0][0], batch
+
+    again = probe(kept, widths=[6], depths=[3], seeds=1, seed=5).frame
+    np.testing.assert_array_equal(again["value"], frame["value"])
+    module, (x, _) = made[0][0], made[1]
+    module.zero_grad()
+    streams = [x]
+    for layer in module:
+        streams.append(layer(streams[-1]))
+        streams[-1].retain_grad()
+    streams[-1].square().mean().backward()
+    assert value[0, "", "loss"] == pytest.approx(streams[-1].square().mean().item())
+    for number, (before, after) in enumerate(zip(streams, streams[1:], strict=False), 1):
+        y = after.detach().numpy()
+        pairs = [y[b, i] @ y[b, j] / 6 for b in range(2) for i in range(3) for j in range(3) if i != j]
+        cosines = [
+            a @ c / np.linalg.norm(a) / np.linalg.norm(c)
+            for a, c in zip(before.detach().numpy().reshape(-1, 6), y.reshape(-1, 6), strict=True)
+        ]
+        assert value[number, "", "hidden_energy"] == pytest.approx(float((y**2).mean()), rel=1e-5)
+        assert value[number, "", "token_correlation"] == pytest.approx(np.mean(pairs), rel=1e-4, abs=1e-6)
+        assert value[number, "", "stream_cosine"] == pytest.approx(np.mean(cosines), rel=1e-5)
+        assert value[number, "", "gradient_sq"] == pytest.approx(float(after.grad.square().sum()), rel=1e-5)
+        for name, parameter in module[number - 1].named_parameters():
+            gradient, weight = float(parameter.grad.norm()), float(parameter.detach().norm())
+            assert value[number, name, "gradient"] == pytest.approx(gradient, rel=1e-5)
+            assert value[number, name, "weight"] == pytest.approx(weight, rel=1e-5)
+            assert value[number, name, "ratio"] == pytest.approx(gradient / weight, rel=1e-5)
+
+
+def simplified(placement):
+    """An encoder of torch.nn as the paper has it: W^Q = W^K = 0, W^O = 1, no biases, N(0, 1/d) entries, no epsilon."""
+
+    def factory(width, depth):
+        module, batch = BUILTINS[f"encoder-{placement}"].factory(width, depth)
+        for layer in module.body.layers:
+            layer.linear1, layer.linear2 = (nn.Linear(width, width, bias=False) for _ in range(2))
+            with torch.no_grad():
+                nn.init.normal_(layer.linear1.weight, std=width**-0.5)
+                nn.init.normal_(layer.linear2.weight, std=width**-0.5)
+                layer.self_attn.in_proj_weight.zero_()
+                nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
+                layer.self_attn.out_proj.weight.copy_(torch.eye(width))
+        return module, batch
+
+    return factory
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_under_the_paper_s_initialization_it_is_our_network(placement):
+    """Energies and the gradients of W1, W2 of every layer; false alarm 1e-4 a number. PyTorch's own is told apart."""
+    seeds, stack = 96, Stack(placement=placement, width=64, depth=3, tokens=16, vocab=512)
+    samples = sample(stack, draws=512, seed=1)
+    worst = {}
+    for name, factory in (("paper", simplified(placement)), ("torch", BUILTINS[f"encoder-{placement}"].factory)):
+        frame = probe(factory, widths=[64], depths=[3], seeds=seeds).frame
+        found = []
+        for quantity, parameter, ours in (
+            ("gradient", "linear1.weight", "grad_sq_W1"),
+            ("gradient", "linear2.weight", "grad_sq_W2"),
+            *([("hidden_energy", "", "hidden_energy")] if placement == "pre" else []),
+        ):
+            rows = frame[(frame["quantity"] == quantity) & (frame["parameter"] == parameter) & (frame["layer"] > 0)]
+            values = rows.pivot_table(index="seed", columns="layer", values="value").to_numpy()
+            values = values**2 if quantity == "gradient" else values
+            theirs, own = values.mean(0), samples[ours].astype(float)
+            error = np.hypot(values.std(0) / seeds**0.5, own.std(0) / 512**0.5)
+            found.append(np.abs(theirs - own.mean(0)) / error)
+        worst[name] = np.max(found)
+    assert worst["paper"] < 4.5
+    assert worst["torch"] > 10
+
+
+def test_inputs_of_every_kind():
+    """A tuple of arguments, a dict, and an output that is a dict give the numbers of a plain tensor."""
+    plain = probe(one_module, widths=[6], depths=[2], seeds=1).frame
+
+    class Wrapped(nn.Module):
+        def __init__(self, body):
+            super().__init__()
+            self.body = body
+
+        def forward(self, x, scale=1.0):
+            return {"out": self.body(x) * scale}
+
+    def wrapped(make):
+        def factory(width, depth):
+            module, batch = one_module(width, depth)
+            return Wrapped(module), lambda seed: (make(batch(seed)[0]), lambda y: batch(seed)[1](y["out"]))
+
+        return factory
+
+    for make in (lambda x: (x, torch.ones(())), lambda x: {"x": x}):
+        frame = probe(wrapped(make), widths=[6], depths=[2], seeds=1).frame
+        np.testing.assert_allclose(frame["value"], plain["value"], rtol=1e-6)
+        assert set(frame["part"]) == {"", "body"}
+
+
+def test_what_is_frozen_unused_or_shared_is_said():
+    def factory(width, depth):
+        module, batch = one_module(width, depth)
+        module[0].inner.bias.requires_grad_(False)
+        module[1].inner.weight = module[2].inner.weight
+        module[3].extra = nn.Linear(width, 1)
+        return module, batch
+
+    notes = probe(factory, widths=[6], depths=[4], seeds=2).notes
+    assert any(note.startswith("frozen: inner.bias of layer 1 of ") for note in notes)
+    assert any(
+        note.startswith("shared: inner.weight of layer 2 of Sequential is also inner.weight of layer 3")
+        for note in notes
+    )
+    assert any(note.startswith("unused: extra.weight of layer 4 of ") for note in notes)
+
+
+def test_layers_by_name():
+    def factory(width, depth):
+        module, batch = one_module(width, depth)
+        return nn.ModuleDict({"encoder": module}), batch
+
+    def called(width, depth):
+        module, batch = factory(width, depth)
+        module.forward = lambda x: module["encoder"](x)
+        return module, batch
+
+    for layers in ((), ("encoder.*",)):
+        frame = probe(called, widths=[6], depths=[3], seeds=1, layers=layers).frame
+        assert sorted(set(frame["layer"])) == [0, 1, 2, 3]
+    with pytest.raises(
+        ValueError, match="^layers must name modules of 'ModuleDict', but 'decoder.\\*' matches none of"
+    ):
+        probe(called, widths=[6], depths=[3], seeds=1, layers=["decoder.*"])
+    with pytest.raises(
+        ValueError, match="^layers must be given for 'Linear', which has no list of modules of one class"
+    ):
+        probe(lambda w, d: (nn.Linear(w, w), one_module(w, d)[1]), widths=[6], depths=[3], seeds=1)
+
+
+def test_random_numbers_are_left_as_they_were():
+    before = torch.random.get_rng_state()
+    first = probe(one_module, widths=[4], depths=[2], seeds=2).frame
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(7)
+    np.testing.assert_array_equal(probe(one_module, widths=[4], depths=[2], seeds=2).frame["value"], first["value"])
+
+
+def test_models_of_transformers():
+    pytest.importorskip("transformers")
+    for name in ("gpt2", "bert"):
+        report = judged(name, widths=[64], depths=[4], seeds=2)
+        assert not report.alarms
+        assert len(set(report.to_frame()["layer"])) == 5
+
+
+def test_the_command(tmp_path, capsys, monkeypatch):
+    (tmp_path / "mine.py").write_text("def factory(width, depth):\n    raise RuntimeError('not of this width')\n")
+    monkeypatch.chdir(tmp_path)
+    line = ["probe", "encoder-pre", "--width", "16:64:x2", "--depth", "2", "4", "6", "--seeds", "4"]
+    assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
+    said = capsys.readouterr().out
+    assert "body.layers is Pre-like: the energy of the stream rises with every layer" in said
+    assert "No alarm" in said
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "probe.parquet",
+        "probe.png",
+        "probe.svg",
+        "theory.csv",
+    ]
+    for name, message in (
+        (
+            "mine:factory",
+            "factory 'factory' must not fail, but raised RuntimeError: not of this width at width 64, depth 4.",
+        ),
+        ("mine:other", "factory must be importable, but 'mine:other' raised AttributeError"),
+        ("nowhere:other", "factory must be importable, but 'nowhere:other' raised ModuleNotFoundError"),
+        ("nothing", "factory must be MODULE:FACTORY or one of encoder-post, encoder-pre, transformer-post"),
+    ):
+        assert main(["probe", name, "--out", str(tmp_path / "no")]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+
+
+def test_every_module_has_random_numbers_of_its_own():
+    """Of every width, depth and number: intervals of exponents take them for independent."""
+    seeds = []
+
+    def factory(width, depth):
+        seeds.append(torch.initial_seed())
+        return one_module(width, depth)
+
+    probe(factory, widths=[4, 6], depths=[1, 2], seeds=2)
+    assert len(set(seeds)) == len(seeds) == 8
+
+
+def test_the_errors_of_a_profile_are_of_norms():
+    """Three squares with a mean of 4: their standard error over twice the root."""
+    rows = [(8, 2, seed, "layers", 1, "w", "gradient", square**0.5) for seed, square in enumerate((2.0, 4.0, 6.0))]
+    rows += [(8, 2, seed, "layers", 1, "", "hidden_energy", energy) for seed, energy in enumerate((1.0, 2.0, 3.0))]
+    columns = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
+    row = profile_table(pd.DataFrame(rows, columns=columns)).iloc[0]
+    assert row["gradient"] == pytest.approx(2.0)
+    assert row["gradient_sem"] == pytest.approx(2 / 3**0.5 / 4)
+    assert row["energy_sem"] == pytest.approx(1 / 3**0.5)
+
+
+def test_a_layer_that_runs_twice_or_never_is_said():
+    class Twice(nn.Module):
+        """Three layers, of which the first runs twice and the last never."""
+
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            return self.layers[1](self.layers[0](self.layers[0](x)))
+
+    def factory(width, depth):
+        return Twice(), lambda seed: (torch.ones(2, 3, 4), lambda y: y.square().mean())
+
+    notes = probe(factory, widths=[4], depths=[3], seeds=1, layers=["layers.*"]).notes
+    assert "layer 1 of layers ran 2 times, of which the last is recorded" in notes
+    assert "layer 3 of layers never ran" in notes
+    assert not any("layer 2" in note and "ran" in note for note in notes)

@@ -1,0 +1,53 @@
+"""Probing what cannot be probed: one clear line that names the user's object."""
+
+import pytest
+from torch import nn
+
+from simulate import probe
+from tests.helpers.probed_modules import one_module
+
+
+def bad(**changes):
+    """A factory of which one thing is wrong."""
+
+    def user_factory(width, depth):
+        if "factory" in changes:
+            raise KeyError("no such size")
+        module, batch = one_module(width, depth)
+        if "frozen" in changes:
+            module.requires_grad_(False)
+
+        def of(seed):
+            x, loss = batch(seed)
+            return x, changes.get("loss", loss)
+
+        return changes.get("made", (module, of))
+
+    return user_factory
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"factory": True}, r"^factory '.*user_factory' must not fail, but raised KeyError: 'no such size' at width 6"),
+    ({"made": nn.Linear(2, 2)}, r"^factory '.*user_factory' must return \(module, batch\), got Linear at width 6"),
+    ({"loss": lambda y: y}, r"^loss of '.*user_factory' must be a scalar tensor, got \(2, 3, 6\) at width 6, depth 2"),
+    ({"loss": lambda y: 1.0}, r"^loss of '.*user_factory' must be a scalar tensor, got float"),
+    ({"loss": lambda y: y.nothing}, r"^loss of '.*user_factory' must not fail, but raised AttributeError"),
+    ({"frozen": True}, r"^loss of '.*user_factory' must depend on parameters that require gradients"),
+])  # fmt: skip
+def test_the_user_s_object_is_named(changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        probe(bad(**changes), widths=[6], depths=[2], seeds=1)
+    if "factory" in changes:
+        assert isinstance(caught.value.__cause__, KeyError), "the original error is kept"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"widths": []}, "^widths must have at least one value"),
+    ({"depths": [0]}, "^depths must be an integer of at least 1, got 0"),
+    ({"seeds": 0}, "^seeds must be an integer of at least 1, got 0"),
+    ({"device": "tpu"}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
+    ({"device": "cuda:99"}, "^device must be "),
+])  # fmt: skip
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        probe(one_module, **({"widths": [4], "depths": [2], "seeds": 1} | arguments))

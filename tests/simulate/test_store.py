@@ -1,0 +1,208 @@
+"""Run folders: what is refused, what a later version leaves valid, what is merged, what is read back."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from simulate import Cell, Run, sample, sweep
+from simulate.runs import cell, store, tables
+from simulate.runs.execution import Execution
+from simulate.runs.tables import Block
+from theory import QUANTITIES, Stack
+from theory.stack.fields import integer
+
+REQUEST = {"request": {"draws": 70, "seed": 3}}
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path):
+    Run.create(tmp_path / "run", REQUEST)
+    assert Run.create(tmp_path / "run", REQUEST).manifest["request"] == REQUEST["request"]
+    with pytest.raises(ValueError, match="^out must be a new folder or one of the same command, but .* another run"):
+        Run.create(tmp_path / "run", {"request": {"draws": 71, "seed": 3}})
+    replaced = Run.create(tmp_path / "run", {"request": {"draws": 71, "seed": 3}}, replace=True)
+    assert Run.open(replaced.folder).manifest["request"]["draws"] == 71
+
+
+def test_replacing_a_run_removes_its_draws_only(tmp_path, cells):
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=1, seed=3, run=run)
+    (run.folder / "notes.txt").write_text("mine")
+    again = Run.create(tmp_path / "run", REQUEST, replace=True)
+    assert again.landed() == set()
+    assert (run.folder / "notes.txt").read_text() == "mine"
+
+
+def test_folders_that_are_no_run(tmp_path):
+    with pytest.raises(ValueError, match="^run must be a folder that `gradbounds sweep` wrote"):
+        Run.open(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match="^out must be a new or empty folder"):
+        Run.create(tmp_path / "full", REQUEST)
+    with pytest.raises(ValueError, match="^out must be a new or empty folder"):
+        Run.create(tmp_path / "full" / "thesis.tex", REQUEST)
+    with pytest.raises(ValueError, match="^out must be a place that can be written"):
+        Run.create("/proc/nowhere/run", REQUEST)
+    run = Run.create(tmp_path / "empty", REQUEST)
+    with pytest.raises(ValueError, match="^run must hold draws, but .* has none"):
+        run.samples()
+    (tmp_path / "empty" / "manifest.toml").write_text("format = 1\n")
+    with pytest.raises(ValueError, match="^out must be a new folder or one of the same command"):
+        Run.create(tmp_path / "empty", REQUEST)
+    (tmp_path / "empty" / "manifest.toml").write_text("format = 99\n")
+    with pytest.raises(ValueError, match="^run must have format 1, but .* has 99"):
+        Run.open(tmp_path / "empty")
+
+
+def test_a_damaged_file_is_named(tmp_path, cells):
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells[:1], draws=1, seed=3, run=run)
+    (file,) = (run.folder / "blocks").glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="^run must hold whole Parquet files, but .* is damaged; move it away"):
+        run.samples()
+
+
+def test_an_empty_file_is_never_written(tmp_path):
+    run = Run.create(tmp_path / "run", REQUEST)
+    run.append([])
+    assert not list(run.folder.rglob("*.parquet"))
+    cell = Cell(Stack(width=8, depth=1))
+    values = {name: array for name, array in sample(cell.stack, draws=64, seed=0).items() if name != "head_norm"}
+    run.append([Block(cell, 0, 0, values)])
+    assert "head_norm" not in run.samples()[0], "a quantity that an engine does not give stays absent"
+
+
+def test_keys_are_what_they_have_always_been():
+    """Keys, names and seeds fix every number that was ever sampled: none may change."""
+    plain = Cell(Stack(), "dense")
+    assert plain.key == '{"device":"cpu","dtype":"float32","engine":"dense","stack":{}}'
+    assert plain.name == "060f3adcae5d884c"
+    assert plain.block_seed(0, 5) == 62120415122708597
+    other = Cell(Stack(placement="pre", width=64, output_scale=2.0), "dense", dtype="float64")
+    assert other.key == (
+        '{"device":"cpu","dtype":"float64","engine":"dense","stack":{"output_scale":2.0,"placement":"pre","width":64}}'
+    )
+
+
+def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, monkeypatch):
+    """A Stack with one more field, at its default: same keys, same seeds, old folders read and continued."""
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=64, seed=3, run=run)
+    before = run.samples()
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Later(Stack):
+        experts: int = integer(1, 1, "of a field to come")
+
+        def non_default(self) -> dict[str, Any]:
+            return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+
+    for module in (store, tables, cell):
+        monkeypatch.setattr(module, "Stack", Later)
+    later = [replace(c, stack=Later(**{f.name: getattr(c.stack, f.name) for f in fields(Stack)})) for c in cells]
+    assert [c.key for c in later] == [c.key for c in cells]
+    assert [c.block_seed(3, 1) for c in later] == [c.block_seed(3, 1) for c in cells]
+    after = run.samples()
+    assert [s.stack.experts for s in after] == [1, 1, 1]
+    for a, b in zip(before, after, strict=True):
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+    calls = []
+    sweep(later, draws=64, seed=3, run=run, on_block=calls.append)
+    assert not calls, "every block had landed"
+    relaxed = Cell(Later(width=8, depth=2, experts=2))
+    assert relaxed.key != later[0].key
+    sweep([relaxed], draws=64, seed=3, run=run)
+    assert sorted(s.stack.experts for s in run.samples()) == [1, 1, 1, 2], "old and new files in one folder"
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="^run must hold cells that this version of gradbounds describes"):
+        run.samples()
+
+
+def test_a_half_deleted_folder(tmp_path, cells):
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=128, seed=3, run=run, execution=Execution(land_every=0.0))
+    before = {s.cell.name: s for s in run.samples()}
+    for file in sorted((run.folder / "blocks").iterdir())[::2]:
+        file.unlink()
+    (windows,) = (run.folder / "windows").iterdir()
+    windows.unlink()
+    with pytest.raises(ValueError, match="^run must hold the windows of its texts, but .* is gone; the same sweep"):
+        run.samples()
+    assert len(run.landed()) == 3
+    sweep(cells, draws=128, seed=3, run=run)
+    for s in run.samples():
+        for name in s:
+            np.testing.assert_array_equal(s[name], before[s.cell.name][name])
+    (run.folder / "manifest.toml").unlink()
+    with pytest.raises(ValueError, match="nor a run with a manifest.toml"):
+        Run.create(run.folder, REQUEST)
+    with pytest.raises(ValueError, match="has no readable manifest.toml"):
+        Run.open(run.folder)
+
+
+def test_a_foreign_file_among_the_blocks(tmp_path, cells):
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells[:1], draws=1, seed=3, run=run)
+    pq.write_table(pa.table({"a": [1]}), run.folder / "blocks" / "000009-mine.parquet")
+    with pytest.raises(ValueError, match="^run must hold whole Parquet files, but .*000009-mine.parquet.* is damaged"):
+        run.landed()
+
+
+def test_one_writer_at_a_time(tmp_path):
+    run = Run.create(tmp_path / "run", REQUEST)
+    with run.hold():
+        with pytest.raises(ValueError, match="^out must not be in use, but another process writes into"):
+            Run.create(tmp_path / "run", REQUEST)
+        with pytest.raises(ValueError, match="^out must not be in use"):
+            sweep([Cell(Stack(width=8))], draws=1, seed=0, run=run)
+    Run.create(tmp_path / "run", REQUEST)
+
+
+def test_every_start_is_recorded(tmp_path):
+    for start in ("first", "second"):
+        run = Run.create(tmp_path / "run", REQUEST | {"sessions": [{"started": start}]})
+    assert [at["started"] for at in run.manifest["sessions"]] == ["first", "second"]
+    assert Run.open(tmp_path / "run").manifest == run.manifest
+
+
+def frame_of(run):
+    return pd.concat(run.frames(), ignore_index=True)
+
+
+def test_frames_hold_every_number_once(tmp_path, cells):
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
+    frame = frame_of(run)
+    assert len(frame) == sum(128 * (1 + c.stack.depth) for c in cells)
+    for s in run.samples():
+        rows = frame[frame["cell"] == s.cell.name].sort_values(["draw", "layer"])
+        direct = s.to_frame()
+        assert list(direct["text"].unique()) == ["" if s.cell.text is None else "words.txt"]
+        for name in s:
+            here = (rows["layer"] > 0) == QUANTITIES[name].per_layer
+            np.testing.assert_array_equal(rows.loc[here, name], s[name].ravel(), err_msg=name)
+            assert rows.loc[~here, name].isna().all()
+            np.testing.assert_array_equal(rows[name], direct[name], err_msg=name)
+        assert (rows["width"] == s.stack.width).all()
+
+
+def test_an_older_file_lacks_a_quantity(tmp_path):
+    run = Run.create(tmp_path / "run", REQUEST)
+    old, new = Cell(Stack(width=8, depth=2)), Cell(Stack(width=8, depth=3))
+    arrays = {c: sample(c.stack, draws=64, seed=0).arrays for c in (old, new)}
+    run.append([Block(old, 0, 0, {k: v for k, v in arrays[old].items() if k != "grad_sq_W1"})])
+    run.append([Block(new, 0, 0, arrays[new])])
+    assert ["grad_sq_W1" in s for s in run.samples()] == [False, True]
+    frame = frame_of(run)
+    assert frame.loc[frame["depth"] == 2, "grad_sq_W1"].isna().all()
+    run.append(
+        [Block(old, 1, 0, {k: v for k, v in arrays[old].items() if k != "loss"} | {"loss": arrays[old]["loss"]})]
+    )
+    assert len(frame_of(run)) == 64 * 3 + 64 * 4 + 64 * 3

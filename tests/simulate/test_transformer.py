@@ -1,0 +1,100 @@
+"""The network against torch.nn modules that hold the same weights, and planted errors seen to fail that test."""
+
+import numpy as np
+import pytest
+import torch
+
+from simulate.network import dense
+from simulate.network import transformer as network
+from simulate.network.dense import DenseEngine
+from simulate.network.random_streams import Streams
+from tests.helpers.twins.encoder import quantities
+from theory import QUANTITIES, Stack
+
+DRAWS = 3
+
+
+def largest_deviation(stack: Stack, device: str = "cpu") -> float:
+    """Over all quantities and draws, the relative deviation of the network from its twin, both in float64."""
+    streams = Streams([11], DRAWS, device)
+    engine = DenseEngine(streams, torch.float64, keep=True)
+    inputs = streams.normal(stack.tokens, stack.width, dtype=torch.float64)
+    labels = streams.integers(stack.vocab, stack.tokens)
+    record = network.run(stack, engine, inputs, labels)
+    record.network("head_norm", engine.spectral_norm("Wemb"))
+    found = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
+    assert set(found) == {name for name, q in QUANTITIES.items() if q.in_paper}, (
+        "a recorded quantity has no name, or a name is not recorded"
+    )
+    engine.weights = {role: [w.cpu() for w in weights] for role, weights in engine.weights.items()}
+    worst = 0.0
+    for draw in range(DRAWS):
+        for name, value in quantities(stack, engine, inputs.cpu(), labels.cpu(), draw).items():
+            mine = found[name][draw].cpu().numpy()
+            assert mine.shape == value.shape, name
+            assert (np.isnan(mine) == np.isnan(value)).all(), name
+            worst = max(worst, float(np.nan_to_num(np.abs(mine / value - 1)).max()))
+    return worst
+
+
+# Rounding: some hundred products of width 12 at 1e-16 each; energies of gradients square them once more.
+ROUNDING = 1e-11
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+@pytest.mark.parametrize(
+    ("depth", "tokens", "vocab", "output_scale"), [(1, 1, 2, 1.0), (2, 5, 7, 1.0), (4, 3, 20, 3.5), (3, 16, 12, 0.1)]
+)
+def test_equals_torch_modules_with_the_same_weights(placement, depth, tokens, vocab, output_scale):
+    stack = Stack(
+        placement=placement, width=12, depth=depth, tokens=tokens, vocab=vocab, output_scale=output_scale
+    )  # fmt: skip
+    assert largest_deviation(stack) < ROUNDING
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_equals_torch_modules_on_the_gpu(placement):
+    assert largest_deviation(Stack(placement=placement, width=12, depth=3, tokens=5, vocab=7), "cuda") < 1e-10
+
+
+def _no_mean(logits, labels, smoothing):
+    return network.F.cross_entropy(logits.mT, labels, reduction="none").sum(1)
+
+
+def _transposed_forward(self, x):
+    self._rows = x
+    return x @ self.weight.mT
+
+
+def _transposed(self, g):
+    return g @ self.weight, dense.inner(self._rows @ self._rows.mT, g @ g.mT)
+
+
+PLANTED = {
+    "LayerNorm dropped": (network, "layer_norm", lambda x, epsilon: x),
+    "residual dropped": (network, "residual", lambda x, branch: branch),
+    "sum instead of mean loss": (network, "sequence_loss", _no_mean),
+    "transposed gradient": (dense.DenseMap, "pullback", _transposed),
+    "transposed weight": (dense.DenseMap, "forward", _transposed_forward),
+    "gradient norm of one token": (dense, "inner", lambda x, g: x[:, 0, 0] * g[:, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_errors_are_seen(monkeypatch, placement, error):
+    monkeypatch.setattr(*PLANTED[error])
+    # V = d, so that even a transposed output matrix has the right shape.
+    assert largest_deviation(Stack(placement=placement, width=12, depth=2, tokens=3, vocab=12)) > 1e-3
+
+
+def test_full_gradients_and_weights_when_asked():
+    streams = Streams([5], 2)
+    stack = Stack(width=6, depth=2, tokens=3, vocab=4)
+    engine = DenseEngine(streams, torch.float64, keep=True)
+    network.run(stack, engine, streams.normal(3, 6, dtype=torch.float64), torch.zeros(2, 3).long())
+    for role, maps in (("W1", 2), ("W2", 2), ("WV", 2), ("Wemb", 1)):
+        gradients = torch.stack(engine.full_gradients[role], 1)
+        assert gradients.shape == (2, maps, *engine.weights[role][0].shape[1:])
+        torch.testing.assert_close(gradients.square().sum((-2, -1)), engine.gradients.of(role), rtol=1e-12, atol=0)

@@ -1,0 +1,153 @@
+"""The claims as data: complete, parsed, and equal to what is derived where something is."""
+
+from typing import get_args
+
+import pytest
+import sympy as sp
+
+from gradbounds.cli import main
+from theory import CLAIMS
+from theory.paper import layer_norm, lemmas, theorem1
+from theory.paper.claims import Kind
+from theory.paper.derivations import DERIVATIONS
+from theory.paper.lemmas import d
+
+NAMES = ["L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "L5", "E1", "T1", "F1", "F2", "C1", "C2", "C3", "H1", "H2"]
+
+
+def test_every_statement_is_there():
+    assert list(CLAIMS) == NAMES
+    for claim in CLAIMS.values():
+        assert claim.kind in get_args(Kind)
+        assert isinstance(claim.expression, sp.Basic)
+        assert claim.latex.count("{") == claim.latex.count("}")
+        assert claim.statement
+        assert claim.setting
+        assert claim.tight.endswith(".")
+
+
+def test_forms_are_what_is_derived():
+    """The paper's right-hand sides, as written in the data, against the derivations that do not read them."""
+    s = sp.Symbol("s", positive=True)
+    assert sp.simplify(CLAIMS["L1"].expression.rhs - lemmas.relu_energy(d, s)) == 0
+    assert sp.simplify(CLAIMS["L2a"].expression.rhs - lemmas.post_ln_energies()[1]) == 0
+    low, high = CLAIMS["L2b"].expression.args
+    derived = lemmas.pre_ln_band()
+    assert sp.simplify(low.lts - derived[0]) == 0
+    assert sp.simplify(high.gts - derived[1]) == 0
+    attention = lemmas.post_ln_energies()[0]
+    low, high = CLAIMS["L2c"].expression.args
+    assert (low.lts, high.gts) == (attention.subs(lemmas.attention, 0), attention.subs(lemmas.attention, 1))
+    multiplicities = {eq.lhs.args[0]: eq.rhs for eq in CLAIMS["L4"].expression.args}
+    assert {value: n.subs(d, 3) for value, n in multiplicities.items()} == layer_norm.projection_eigenvalues(3)
+    threshold = CLAIMS["E1"].expression.lhs.args[0].gts
+    assert sp.simplify(threshold - theorem1.entry_threshold()) == 0
+
+
+def test_order_of_theorem_1():
+    """The claimed order over the derived bound tends to a constant, in each placement."""
+    claimed = CLAIMS["T1"].expression.gts
+    for placement, post in (("post", True), ("pre", False)):
+        order = claimed.subs(sp.Symbol("post"), sp.true if post else sp.false)
+        in_width = sp.limit(theorem1.bound(placement) / order, d, sp.oo)
+        constant = sp.limit(in_width, lemmas.L, sp.oo)
+        assert constant.is_finite
+        assert constant.is_positive
+
+
+DERIVED = {
+    "L1": [
+        "d*s**2/2",
+    ],
+    "L2a": [
+        "3",
+        "0",
+        "3*d/2",
+    ],
+    "L2b": [
+        "d*(2*l*m + l + 2)/2",
+        "(d*(l + 2)/2, d*(3*l + 2)/2)",
+        "1/2",
+    ],
+    "L2c": [
+        "0",
+        "d*(m + 1)",
+    ],
+    "L3": [
+        "1/3",
+        "sqrt(42)/14",
+        "1 - 4*2**(1/4)",
+    ],
+    "L4": [
+        "{0: 1, 1: 2}",
+    ],
+    "D1": [
+        "0.5273",
+        "0.0582",
+        "0.0457",
+    ],
+    "L5": [
+        "0",
+        "(B - EY + e)/(B - a)",
+        "epsilon/(epsilon + 9/10)",
+        "(1/10, 7/8, 147/160)",
+    ],
+    "E1": [
+        "1/200",
+        "0.0008",
+    ],
+    "T1": [
+        "2*sqrt(30)*B*d*sqrt(log(100*d))/3",
+        "2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)",
+        "-delta - epsilon/(epsilon + 9/10) + 99/100",
+        "-n*(delta + epsilon/(epsilon + 9/10) + 1/100) + 1",
+        "4",
+        "[sqrt(n), 1, sqrt(d), 2*sqrt(log(100*d)), sqrt(10), "
+        "sqrt(2)*sqrt(V)*(sqrt(V) + sqrt(d)*(t + 1))/(sqrt(d)*sqrt(V*(P + 1) - 2))]",
+        "[sqrt(n), 1, sqrt(d), 2*sqrt(log(100*d)), sqrt(10)*sqrt(3*L + 2)/sqrt(L + 2), "
+        "sqrt(2)*sqrt(V)*(sqrt(V) + sqrt(d)*(t + 1))/(sqrt(d)*sqrt(V*(P + 1) - 2))]",
+        "(sigma_e**2*(V - 1)/(3*V*n), sigma_e**2*(V - 1)*(n + 1)/(3*V*n))",
+        "(sigma_e**2*(V - 1)/(V*n*(3*L + 2)), sigma_e**2*(V - 1)*(n + 1)/(V*n*(L + 2)))",
+    ],
+    "F1": [
+        "1/2",
+        "1",
+        "2/3",
+        "55/36",
+        "55/9",
+    ],
+    "F2": [
+        "3/2",
+        "-2/3",
+        "-1",
+    ],
+    "H2": [
+        "(0, 0, 1/2, 0, 0, 0)",
+        "1",
+    ],
+}
+"""What each step gives: by integration, matrices or solving; here as it stands in the paper or in docs/proof.md."""
+
+
+@pytest.mark.parametrize("name", DERIVATIONS)
+def test_derivations(name):
+    assert name in CLAIMS
+    found = [step.run() for step in DERIVATIONS[name]]
+    assert [f"{value:.4f}" if isinstance(value, float) else str(value) for value in found] == DERIVED[name]
+
+
+def test_what_has_no_derivation_is_an_observation():
+    assert {claim.kind for name, claim in CLAIMS.items() if name not in DERIVATIONS} == {"observation"}
+
+
+def test_claims_are_listed_and_explained(capsys):
+    assert main(["claims"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"\n{name} " in "\n" + said for name in NAMES)
+    assert "not tested here" not in said, "every claim has a verdict"
+    assert main(["explain", "t1"]) == 0
+    said = capsys.readouterr().out
+    for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):
+        assert words in said
+    assert main(["explain", "T2"]) == 2
+    assert "claim must be one of L1, L2a" in capsys.readouterr().err

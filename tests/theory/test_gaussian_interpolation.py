@@ -1,0 +1,64 @@
+"""Interpolated expectations against the same ones, entry by entry."""
+
+import numpy as np
+import pytest
+
+from theory.mean_field import gaussian_interpolation as interpolation
+from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
+from theory.mean_field.gaussian_interpolation import pair_values, values_at
+
+FUNCTIONS = {
+    "gelu": ACTIVATIONS["gelu"].moment,
+    "tanh, slope": ACTIVATIONS["tanh"].slope_moment,
+    "softmax": SoftmaxOverlap(1.0, 64),
+}
+
+
+@pytest.mark.parametrize(("name", "ratio"), [
+    ("gelu", 1.00001), ("gelu", 1.5), ("gelu", 8.0), ("tanh, slope", 8.0), ("softmax", 1.00001), ("softmax", 1.5),
+])  # fmt: skip
+def test_pairs(monkeypatch, name, ratio):
+    """Energies that differ by a rounding, by an epsilon, or by a missing norm; equal and opposite tokens too."""
+    generator = np.random.default_rng(0)
+    variances = 0.9 * ratio ** -generator.random((1, 4))
+    correlation = np.cos(np.pi * generator.random((1, 4, 4)))
+    correlation[:, 0, 0], correlation[:, 0, 1] = 1.0, -1.0
+    function = FUNCTIONS[name]
+    root = np.sqrt(variances[..., :, None] * variances[..., None, :])
+    v, w = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+    entries = zip(np.minimum(v, w).flat, np.maximum(v, w).flat, (correlation * root).flat, strict=True)
+    one_by_one = np.array([function(*map(float, entry)) for entry in entries]).reshape(correlation.shape)
+    few = pair_values(function, variances, correlation)
+    np.testing.assert_allclose(few, one_by_one, rtol=1e-8, atol=1e-10)
+    interpolated = interpolation._interpolated(
+        function, (v, w, correlation), interpolation._nodes(variances), interpolation._angles(function)
+    )
+    np.testing.assert_allclose(interpolated, one_by_one, rtol=2e-6, atol=2e-6 * np.abs(one_by_one).max())
+    monkeypatch.setattr(interpolation, "_nodes", lambda _: 1 if ratio == 1.5 else 2)
+    if ratio > 1.1:
+        coarse = interpolation._interpolated(function, (v, w, correlation), interpolation._nodes(v), 24)
+        assert np.abs(coarse / one_by_one - 1).max() > 1e-4, "too few nodes are seen"
+
+
+def test_many_pairs_are_interpolated(monkeypatch):
+    calls = []
+
+    def function(first, second, covariance):
+        calls.append((first, second))
+        return first * second + covariance
+
+    generator = np.random.default_rng(1)
+    variances, correlation = 1.0 + generator.random((500, 3)), 2 * generator.random((500, 3, 3)) - 1
+    v, w = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+    monkeypatch.setattr(interpolation, "_AT_ONCE", 1000)
+    found = pair_values(function, variances, correlation)
+    np.testing.assert_allclose(found, v * w + np.sqrt(v * w) * correlation, rtol=0, atol=2e-6)
+    assert len(calls) < correlation.size / 2
+
+
+def test_values():
+    variances = np.geomspace(0.5, 2.0, 60).reshape(2, 30)
+    one_by_one = [[cross_entropy(float(v) ** 0.5, 100) for v in row] for row in variances]
+    np.testing.assert_allclose(values_at(lambda v: cross_entropy(v**0.5, 100), variances), one_by_one, rtol=1e-6)
+    np.testing.assert_array_equal(values_at(np.sqrt, np.array([4.0, 4.0])), 2.0)

@@ -1,0 +1,91 @@
+"""The vocabulary: defaults, validation, what differs from the paper."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theory import Stack
+from theory.mean_field.inputs import loss_positions
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("placement", "sideways", "^placement must be one of 'post', 'pre', .*, got 'sideways'"),
+        ("width", 0, "^width must be an integer of at least 2, got 0"),
+        ("width", 1, "^width must be"),
+        ("width", 64.0, "^width must be an integer of at least 2, got 64.0"),
+        ("width", True, "^width must be"),
+        ("width", "64", "^width must be an integer of at least 2, got '64'"),
+        ("depth", -1, "^depth must be an integer of at least 1, got -1"),
+        ("tokens", 0, "^tokens must be"),
+        ("vocab", 1, "^vocab must be an integer of at least 2, got 1"),
+        ("output_scale", 0, "^output_scale must be a positive finite number, got 0"),
+        ("output_scale", float("nan"), "^output_scale must be"),
+        ("output_scale", float("inf"), "^output_scale must be"),
+        ("output_scale", None, "^output_scale must be"),
+        ("depth", None, "^depth must be"),
+    ],
+)
+def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer of at least 1, got 0.3 at width 512"),
+        ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
+        ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+        ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
+        ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
+        ({"input_correlation": 0.5, "input_gram": np.eye(8)}, "^input_gram must have .* stand without input_corr"),
+        ({"attention_dropout": 0.1, "placement": "peri"}, "^norm_epsilon must be above 0 with attention_dropout"),
+        ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
+        ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where normalization is"),
+    ],
+)
+def test_fields_that_contradict_each_other(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**fields)
+
+
+def test_numpy_integers_become_plain_ones():
+    stack = Stack(width=np.int64(64), depth=np.int32(3), output_scale=np.float32(2))
+    assert stack == Stack(width=64, depth=3, output_scale=2.0)
+    assert type(stack.width) is int
+    assert type(stack.output_scale) is float
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Stack().width = 3
+
+
+def test_the_paper_setting_differs_in_nothing():
+    assert Stack().non_default() == {}
+
+
+@given(
+    st.builds(
+        Stack,
+        placement=st.sampled_from(["post", "pre"]),
+        width=st.integers(2, 1000),
+        depth=st.integers(1, 100),
+        tokens=st.integers(1, 64),
+        vocab=st.integers(2, 1000),
+        output_scale=st.floats(1e-3, 100),
+    )
+)
+def test_what_differs_from_the_defaults_is_all_there_is(stack):
+    assert Stack(**stack.non_default()) == stack
+    assert all(getattr(Stack(), name) != value for name, value in stack.non_default().items())
+
+
+def test_the_loss_on_the_last_token_is_that_of_every_sequence():
+    stack = Stack(tokens=3, sequences=2, loss_on="last")
+    assert loss_positions(stack).tolist() == [0, 0, 1, 0, 0, 1]

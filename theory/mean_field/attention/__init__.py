@@ -1,0 +1,1 @@
+"""Attention that is more than a mean over tokens: sampled, in closed form, and to an encoder."""

@@ -1,0 +1,74 @@
+"""Attention to the output of an encoder: what the layers are given of it, and what of their gradients returns to it.
+
+Forward it adds energy to every token that does not come from the tokens; backward the gradient of what it added goes
+to the encoder, so that the norm of the sum divides the tokens' own gradient and nothing is returned for it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.kernels import Kernel, Pair, Tokens
+from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
+from theory.stack import Stack
+from theory.stack.weights import gain
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """The tokens that an encoder hands to every layer.
+
+    Attributes:
+        tokens: their layout.
+        kernel: of the encoder's output.
+        attention: weights of every token on them with zero queries and keys, (N, M); None for exchangeable tokens.
+        gradient: kernel of the gradient at the encoder's output, of the layers that were passed back so far.
+    """
+
+    tokens: Tokens
+    kernel: Kernel
+    attention: NDArray[np.float64] | None = None
+    gradient: Kernel | None = None
+
+    def receive(self, gradient: Kernel) -> None:
+        """Add what one layer returns; products between layers vanish, whose matrices are independent."""
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+    def seen(self) -> Kernel:
+        """A K Aᵀ, the kernel of what uniform attention gives to the tokens."""
+        if self.attention is not None:
+            return self.attention @ self.kernel @ self.attention.T
+        return self._level(self.tokens, self.kernel)
+
+    def returned(self, tokens: Tokens, gradient: Kernel) -> Kernel:
+        """Aᵀ G A, of the gradient kernel at what uniform attention gave."""
+        if self.attention is not None:
+            return self.attention.T @ gradient @ self.attention
+        return self._level(tokens, gradient)
+
+    def _level(self, tokens: Tokens, kernel: Pair) -> Pair:
+        value = tokens.total(kernel) / self.tokens.count**2
+        return Pair(value, value)
+
+
+def uniform_cross_attention(stack: Stack, memory: Memory) -> Branch:
+    """The mean of the memory's tokens, times W^V W^O: every token of a sequence is given the same."""
+    value_gain = gain(stack, "XV")
+    projected = stack.output_projection == "random"
+    projection_gain = gain(stack, "XO") if projected else 1.0
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+        mean = memory.seen()
+        values = mean * value_gain
+
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+            below = gradient * projection_gain
+            energies = {"XO": tokens.total(values * gradient)} if projected else {}
+            energies["XV"] = tokens.total(mean * below)
+            memory.receive(memory.returned(tokens, below) * value_gain)
+            return kernel * 0.0, energies
+
+        return values * projection_gain, pullback, {}
+
+    return branch

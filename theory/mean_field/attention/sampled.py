@@ -1,0 +1,246 @@
+"""Attention with weights that are not fixed: what one pattern does to the kernel and to the gradient's.
+
+With random W^Q, W^K of N(0, s²/d) entries the logits of a head are Gaussian with Cov(a_ij, a_kl) = s⁴ Q_ik Q_jl,
+whatever the width of the head. Neither they nor dropped weights average out at finite n and number of heads, so the
+recursion is averaged over sampled patterns; given those, the gradient's kernel passes linearly.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr, softmax
+
+from theory.mean_field.attention.cross import Memory
+from theory.mean_field.kernels import Kernel, Tokens, cholesky
+from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
+from theory.stack import Stack
+from theory.stack.weights import gain
+
+Array = NDArray[np.float64]
+
+
+def is_fluctuating(stack: Stack) -> bool:
+    """Whether attention weights differ from network to network at large width."""
+    return stack.attention_dropout > 0.0 or (stack.query_key_scale > 0.0 and stack.attention_scale == "sqrt")
+
+
+def is_approximate(stack: Stack) -> bool:
+    """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm stands anywhere.
+
+    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
+    """
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    return stack.query_key_scale > 0.0 and not normed
+
+
+def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch:
+    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one pattern per head and entry of the batch.
+
+    Args:
+        stack: the network.
+        allowed: above 0 where a token may look, (N, N); None where all look at all.
+        generator: of the patterns.
+    """
+    # Tied queries and keys over √d_k have no rule for their own gradient, and an entropy that is exponentially small.
+    tied = stack.query_key == "tied"
+    queries = stack.query_key_scale > 0.0 and not (tied and stack.attention_scale == "sqrt")
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+        softmaxed = _patterns(stack, kernel, kernel, allowed, generator, tied=tied)
+        out, pattern, attended = _attend(stack, "W", kernel, softmaxed, generator)
+
+        def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
+            head, below, energies = attended(gradient)
+            if queries:
+                more, *of_queries = _query_path(stack, "W", (kernel, kernel), (softmaxed, pattern), head, overlaps)
+                energies, below = energies | more, below + sum(of_queries)
+            return below, energies
+
+        return out, pullback, _statistics(softmaxed) if queries else {}
+
+    return branch
+
+
+def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Generator) -> Branch:
+    """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+        softmaxed = _patterns(stack, kernel, memory.kernel, memory.attention, generator)
+        out, pattern, attended = _attend(stack, "X", memory.kernel, softmaxed, generator)
+
+        def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
+            head, to_memory, energies = attended(gradient)
+            below = 0.0 * kernel
+            if stack.query_key_scale:
+                kernels, patterns = (kernel, memory.kernel), (softmaxed, pattern)
+                more, below, of_keys = _query_path(stack, "X", kernels, patterns, head, overlaps)
+                energies, to_memory = energies | more, to_memory + of_keys
+            memory.receive(to_memory)
+            return below, energies
+
+        return out, pullback, {}
+
+    return branch
+
+
+def _attend(
+    stack: Stack, kind: str, keys: Array, softmaxed: Array, generator: np.random.Generator
+) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, Energies]]]:
+    """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
+
+    Args:
+        stack: the network.
+        kind: first letter of the matrices' roles.
+        keys: kernel of the tokens that are attended to.
+        softmaxed: the patterns.
+        generator: of what is dropped.
+
+    Returns:
+        Kernel of the output; the patterns; and from the gradient kernel at the output to that of a head's values before
+        the patterns, to that of the attended tokens, and the energies of W^V and W^O.
+    """
+    value_gain = gain(stack, kind + "V")
+    projection_gain = _head_gain(stack, kind)
+    pattern = _dropped(stack, softmaxed, generator)
+    out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
+
+    def back(gradient: Array) -> tuple[Array, Array, Energies]:
+        head = projection_gain * gradient[..., None, :, :] / stack.heads
+        to_values = (pattern.mT @ head @ pattern).sum(-3)
+        energies = {kind + "V": (keys * to_values).sum((-2, -1))}
+        if stack.output_projection == "random":
+            energies[kind + "O"] = (out * gradient).sum((-2, -1))
+        return head, value_gain * to_values, energies
+
+    return out * projection_gain, pattern, back
+
+
+def _query_path(
+    stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: tuple[Array, Array], head: Array,
+    removed: Overlaps,
+) -> tuple[Energies, Array, Array]:  # fmt: skip
+    """Energies of W^Q and W^K, and the gradient kernels that pass through them to what asks and to what is asked.
+
+    Kernels are those of the tokens that ask and of those that are asked, patterns those before and after some weights
+    were dropped.
+    """
+    s_sq = stack.query_key_scale**2
+    asking, asked = (kernel[..., None, :, :] for kernel in kernels)
+    values = gain(stack, kind + "V") * asked
+    if removed is not None:
+        scale = (_head_gain(stack, kind) / stack.heads) ** 2
+        removed = tuple(scale * one[..., None, :, :] for one in removed)
+    to_queries, to_keys = _query_key(*patterns, (asking, asked), values, head, removed)
+    linear = stack.attention_scale == "linear"
+    parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
+    shrink = s_sq * stack.heads / stack.width if linear else s_sq
+    energies = {kind + role: shrink * (kernel * part.sum(-3)).sum((-2, -1)) for role, (part, kernel) in parts.items()}
+    if stack.query_key == "tied":
+        energies = {kind + "Q": sum(energies.values())}
+        if kind == "W":
+            crossed = _crossed(*patterns, asking, values, head, removed).sum(-3)
+            energies["WQ"] = energies["WQ"] + shrink * (kernels[0] * crossed).sum((-2, -1))
+    # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
+    through = 0.0 if linear else s_sq**2
+    return energies, through * to_queries.sum(-3), through * to_keys.sum(-3)
+
+
+def _head_gain(stack: Stack, kind: str) -> float:
+    """Gain of the matrix after attention."""
+    return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
+
+
+def _patterns(
+    stack: Stack, asking: Array, asked: Array, allowed: Array | None, generator: np.random.Generator, *,
+    tied: bool = False,
+) -> Array:  # fmt: skip
+    """One pattern per entry of the batch and head, (batch, heads, N, M), of softmaxed logits.
+
+    With 1/√d_k the logits are s² L Z Mᵀ, L and M the Cholesky factors of the kernels of what asks and what is asked.
+    Tied queries and keys of one kernel add the mean s² √d_k Q, and symmetrize. With 1/d_k nothing fluctuates: the
+    logits are 0, or s² Q if tied; and 0 if there are none.
+    """
+    s_sq = stack.query_key_scale**2
+    shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
+    if stack.attention_scale == "linear" or not stack.query_key_scale:
+        logits = np.broadcast_to((s_sq * asking)[..., None, :, :] if tied else 0.0, shape)
+    else:
+        normals = generator.standard_normal(shape)
+        if tied:
+            normals = (normals + normals.mT) / np.sqrt(2.0)
+        roots = [cholesky(kernel)[..., None, :, :] for kernel in (asking, asked)]
+        logits = s_sq * (roots[0] @ normals @ roots[1].mT)
+        if tied:
+            logits = logits + s_sq * np.sqrt(stack.width / stack.heads) * asking[..., None, :, :]
+    if allowed is not None:
+        logits = np.where(allowed > 0, logits, -np.inf)
+    return np.asarray(softmax(logits, axis=-1))
+
+
+def _dropped(stack: Stack, pattern: Array, generator: np.random.Generator) -> Array:
+    """The pattern with a share of its weights 0, and the others as much larger."""
+    if not stack.attention_dropout:
+        return pattern
+    kept = generator.random(pattern.shape) >= stack.attention_dropout
+    return pattern * kept / (1.0 - stack.attention_dropout)
+
+
+def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
+    """B V, B V Bᵀ, and what a logit changes of the overlap of the attended values with themselves: ∂(B V)_ii/∂a_ij."""
+    u = b @ values
+    w = u @ b.mT
+    return u, w, b * u - a * np.linalg.diagonal(w)[..., None]
+
+
+def _query_key(
+    a: Array, b: Array, kernels: tuple[Array, Array], values: Array, head: Array, overlaps: Overlaps
+) -> tuple[Array, Array]:
+    """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
+
+    Kernels are those of what asks and of what is asked. From ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A
+    that were not dropped and r_ij = g_i·v_j Gaussian with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the
+    gradient's component along the stream, which holds Σ_m B_im v_m, r varies less: the overlaps.
+    """
+    (asking, asked), (u, w, a1) = kernels, _held(a, b, values)
+    aq = a @ asked
+    crossed = b @ (u * aq).mT
+    to_queries = head * (b @ (asked * values) @ b.mT - crossed - crossed.mT + w * (aq @ a.mT))
+    p = head * asking
+    y = ((b.mT @ p) * u.mT) @ a
+    to_keys = values * (b.mT @ p @ b) - y - y.mT + a.mT @ (p * w) @ a
+    if overlaps is not None:
+        first, second = overlaps
+        a1q = a1 @ asked
+        t = first * ((u * a1q) @ b.mT - w * (a1q @ a.mT))
+        to_queries = to_queries + second * (a1q @ a1.mT) - t - t.mT
+        p1 = first * asking
+        t = a1.mT @ ((p1 @ b) * u - (p1 * w) @ a)
+        to_keys = to_keys + a1.mT @ (second * asking) @ a1 - t - t.mT
+    return to_queries, to_keys
+
+
+def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> Array:
+    """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
+    u, w, a1 = _held(a, b, values)
+    x = (
+        np.einsum("...jl,...il,...ij,...lk,...jk->...ik", q, head, b, b, values, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...lj->...ik", q, head, b, a, u, optimize=True)
+        - np.einsum("...jl,...il,...ij,...lk,...ik->...ik", q, head, a, b, u, optimize=True)
+        + np.einsum("...jl,...il,...ij,...lk,...il->...ik", q, head, a, a, w, optimize=True)
+    )
+    if overlaps is not None:
+        first, second = overlaps
+        a1q = a1 @ q
+        x = x - (u * ((a1q * first) @ b) - (a1q * first * w) @ a)
+        x = x - (first * ((q * u) @ b.mT - w * (q @ a.mT))).mT @ a1 + (a1q * second) @ a1
+    return x + x.mT
+
+
+def _statistics(pattern: Array) -> Energies:
+    """Entropy in nats and sum of squared weights of a row, averaged over rows and heads, per entry of the batch."""
+    return {
+        "attention_entropy": entr(pattern).sum(-1).mean((-2, -1)),
+        "attention_squares": np.square(pattern).sum(-1).mean((-2, -1)),
+    }

@@ -1,0 +1,165 @@
+"""Definition 1 in numbers: the law of ‖x5‖² in Post-LN, exact at every width, and of ‖x‖² in Pre-LN, approximate.
+
+A variable Z ≥ 0 is (ε, δ)-bounded if P[(Z − EZ)/EZ ≤ ε] ≥ 1 − δ. Source: Xiong et al. (2020), Definition 1, App. G.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import sympy as sp
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from theory.mean_field.finite_width import attention_branch, energy_variance, feed_forward_branch
+from theory.mean_field.prediction import predict
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+# The trapezoidal rule over ln s is exact to rounding, since the integrand is smooth and falls off both ways.
+_NODES = 800
+_NEGLIGIBLE = 1e-20
+_NEGLIGIBLE_ABOVE = 1e-100  # far upper tails are made there
+
+# Beyond it scipy's noncentral chi-square gives out, and is a normal to three digits; only widths below 16 come there.
+_LARGEST_NONCENTRALITY = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class PostEnergy:
+    """‖x5_{l,i}‖² of one token in Post-LN: the same law in every layer, for every n and every input.
+
+    LN gives ‖x3‖² = d exactly, so the pre-activations x3 W1 are d independent N(0, 1), h = ReLU(x3 W1) has
+    ‖h‖² = chi-square with K degrees of freedom, K ~ Binomial(d, 1/2), and given h the entries of x5 = x3 + h W2 are
+    independent N(x3, S), S = ‖h‖²/d: ‖x5‖²/S is noncentral chi-square with d degrees of freedom and noncentrality d/S.
+
+    Attributes:
+        width: d, at least 2.
+    """
+
+    width: int
+
+    @property
+    def mean(self) -> float:
+        """3d/2 (Lemma 2)."""
+        return 1.5 * self.width
+
+    @property
+    def variance(self) -> float:
+        """Var ‖x5‖² = 15 d/4 + 5/2, from E[4 d S + 2 d S²] given S and d² Var S, with Var S = 5/(4 d)."""
+        return 3.75 * self.width + 2.5
+
+    def cdf(self, energy: ArrayLike) -> Array:
+        """P[‖x5‖² ≤ energy], entry by entry."""
+        return self._mixture(energy, "cdf", np.greater_equal)
+
+    def sf(self, energy: ArrayLike) -> Array:
+        """P[‖x5‖² > energy]; relative accuracy down to about 1e-80."""
+        return self._mixture(energy, "sf", np.less)
+
+    def excess_probability(self, epsilon: ArrayLike) -> Array:
+        """δ(ε) of Definition 1: P[‖x5‖² > (1 + ε) E‖x5‖²]."""
+        return self.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean)
+
+    def _mixture(self, energy: ArrayLike, tail: Literal["cdf", "sf"], nothing: np.ufunc) -> Array:
+        shares, weights = hidden_energy_law(self.width)
+        x, d = np.asarray(energy, dtype=float)[..., None], self.width
+        few = shares < d / _LARGEST_NONCENTRALITY
+        usual, small = shares[~few], shares[few]
+        given = np.concatenate(
+            [
+                getattr(stats.norm, tail)(x, d * (1 + small), np.sqrt(4 * d * small)),
+                getattr(stats.ncx2, tail)(x / usual, d, d / usual),
+            ],
+            axis=-1,
+        )
+        # With probability 2^-d no hidden unit is active, and x5 = x3.
+        return np.asarray(given @ weights + 0.5**d * nothing(x[..., 0], d))
+
+
+@lru_cache(maxsize=16)
+def hidden_energy_law(width: int) -> tuple[Array, Array]:
+    """Nodes S and weights of the law of ‖h‖²/d, without its atom at 0: a binomial mixture of chi-squares."""
+    active = np.arange(1, width + 1)
+    probability = stats.binom.pmf(active, width, 0.5)
+    low, high = (active[probability > least] for least in (_NEGLIGIBLE, _NEGLIGIBLE_ABOVE))
+    ends = stats.chi2.ppf(_NEGLIGIBLE, low[0]), stats.chi2.isf(_NEGLIGIBLE_ABOVE, high[-1])
+    active, probability = active[low[0] - 1 : high[-1]], probability[low[0] - 1 : high[-1]]
+    log_s = np.linspace(np.log(ends[0] / width), np.log(ends[1] / width), _NODES)
+    s, step = np.exp(log_s), log_s[1] - log_s[0]
+    weights = stats.chi2.pdf(s[:, None] * width, active) @ probability * width * s * step
+    kept = weights > _NEGLIGIBLE_ABOVE
+    return s[kept], weights[kept]
+
+
+def gaussian_tail_bound(width: int, epsilon: ArrayLike) -> Array:
+    """exp(−d ε²/8), the paper's example: an upper bound on P[‖X‖² > (1 + ε) d] for X ~ N(0, I_d), 0 < ε < 1.
+
+    Source: appendix G.
+    """
+    return np.exp(-width * np.asarray(epsilon, dtype=float) ** 2 / 8)
+
+
+def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
+    """δ(ε) of ‖N(0, I_d)‖², exact: a chi-square tail."""
+    return np.asarray(stats.chi2.sf((1 + np.asarray(epsilon, dtype=float)) * width, width))
+
+
+def pre_energy_variance(stack: Stack) -> Array:
+    """Var ‖x‖²/d after every Pre-LN layer, one token's, to leading order in 1/d, (L,).
+
+    What every branch adds is `theory.mean_field.finite_width.energy_variance`; the input N(0, I_d) has 2.
+
+    Raises:
+        ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
+    """
+    if stack.placement != "pre" or stack.tokens != 1 or stack.relaxed:
+        raise ValueError(f"stack must be Pre-LN with tokens 1 in the paper's setting, got {stack.non_default()}.")
+    prediction = predict(stack)
+    attention, hidden = prediction["attention_energy"], prediction["hidden_energy"]
+    before = np.concatenate([[1.0], hidden[:-1]])
+    q = sp.Symbol("q")
+    of_attention, of_ffn = (
+        sp.lambdify(q, energy_variance(branch, q)) for branch in (attention_branch(), feed_forward_branch())
+    )
+    return 2.0 + np.cumsum(of_attention(before) + of_ffn(attention))
+
+
+@dataclass(frozen=True, slots=True)
+class PreEnergy:
+    """‖x‖² of one token after the last Pre-LN layer, by a gamma law of its mean and variance.
+
+    Attributes:
+        stack: a Pre-LN Stack with one token.
+    """
+
+    stack: Stack
+
+    @property
+    def mean(self) -> float:
+        """q_L d."""
+        return float(predict(self.stack)["hidden_energy"][-1]) * self.stack.width
+
+    def excess_probability(self, epsilon: ArrayLike) -> Array:
+        """δ(ε) of Definition 1, approximately."""
+        variance = float(pre_energy_variance(self.stack)[-1]) * self.stack.width
+        shape = self.mean**2 / variance
+        return np.asarray(
+            stats.gamma.sf((1 + np.asarray(epsilon, dtype=float)) * self.mean, shape, scale=self.mean / shape)
+        )
+
+
+def excess_probability(stack: Stack, epsilon: ArrayLike) -> Array:
+    """δ(ε) of Definition 1 for one token before the last LayerNorm: exact for Post-LN, approximate for Pre-LN.
+
+    Raises:
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token.
+
+    >>> round(float(excess_probability(Stack(width=512), 0.1)), 3)  # the paper's (0.1, 0.125)
+    0.046
+    """
+    if stack.placement == "post":
+        return PostEnergy(stack.width).excess_probability(epsilon)
+    return PreEnergy(stack).excess_probability(epsilon)

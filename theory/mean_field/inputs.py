@@ -1,0 +1,201 @@
+"""Second moments of what enters a stack: inputs, positions, labels, and which tokens attend to which."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.kernels import Exchangeable, Kernel, Labelled, Pair, Tokens
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """What enters an encoder, and how the layers that attend to it see its tokens.
+
+    Attributes:
+        tokens: their layout.
+        kernel: x_i·x_j/d.
+        means: of each token's coordinates, as in `Inputs`.
+        attention: weights of every token of the stack on them with zero queries and keys, (N, M); None for exchangeable
+            tokens.
+    """
+
+    tokens: Tokens
+    kernel: Kernel
+    means: Array | None = None
+    attention: Array | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inputs:
+    """What enters a stack, of every entry of a batch.
+
+    Attributes:
+        kernel: x_i·x_j/d.
+        same_label: the probability that two labels agree.
+        words: word ids, integers (batch, N); only tied embeddings ask for them.
+        labels: of a text, integers (batch, N), or None where they are independent of the words.
+        samples: how many samples of its logits every entry has, with tied embeddings.
+        means: the mean of each token's coordinates, (N,), where a LayerNorm removes one that does not vanish.
+        source: what enters the encoder, if there is one.
+    """
+
+    kernel: Kernel
+    same_label: Kernel
+    words: Any = None
+    labels: Any = None
+    samples: int = 1
+    means: Array | None = None
+    source: Source | None = None
+
+    def repeated(self, times: int) -> "Inputs":
+        """Every entry so many times, one after another."""
+        return self._each(lambda one: np.repeat(one, times, axis=0))
+
+    def part(self, entries: slice) -> "Inputs":
+        """Some of the entries."""
+        return self._each(lambda one: one[entries])
+
+    def sampled(self, samples: int) -> "Inputs":
+        """Every entry with so many samples of its logits, which are along an axis of their own."""
+        return self._each(lambda one: one[:, None], samples)
+
+    def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs":
+        arrays = self.kernel, self.same_label, self.words, self.labels
+        kernel, same_label, words, labels = (one if one is None else change(one) for one in arrays)
+        source = self.source and replace(self.source, kernel=change(self.source.kernel))
+        return Inputs(kernel, same_label, words, labels, samples, self.means, source)
+
+
+def is_exchangeable(stack: Stack) -> bool:
+    """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
+    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings"}
+    telling_apart |= {"attention_dropout", "query_key_scale"}
+    return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
+
+
+def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
+    """Layout and kernels of exchangeable tokens."""
+    own = Pair(1.0, stack.input_correlation)
+    source = Source(Exchangeable(stack.source_tokens), own) if stack.source_tokens else None
+    return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
+
+
+def gaussian_inputs(stack: Stack) -> Inputs:
+    """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
+    same = np.full((stack.rows, stack.rows), label_coincidence(stack))
+    np.fill_diagonal(same, 1.0)
+    words = np.arange(stack.rows)[None]
+    return Inputs(
+        _gaussian_kernel(stack)[None], same[None], words, means=position_means(stack), source=_source(stack, 1)
+    )
+
+
+def _source(stack: Stack, batch: int) -> Source | None:
+    """Gaussian tokens of the encoder, the same for every entry of a batch; None without one."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    kernel = _gaussian_kernel(encoder)
+    weights = np.full((stack.tokens, stack.source_tokens), 1.0 / stack.source_tokens)
+    return Source(
+        tokens=Labelled(encoder.rows, attention_pattern(encoder), encoder.sequences),
+        kernel=np.broadcast_to(kernel, (batch, *kernel.shape)),
+        means=position_means(encoder),
+        attention=np.kron(np.eye(stack.sequences), weights),
+    )
+
+
+def _gaussian_kernel(stack: Stack) -> Array:
+    return np.asarray(np.kron(np.eye(stack.sequences), stack.input_covariance) + position_kernel(stack))
+
+
+def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
+    """Of windows of words: equal words share a Gaussian embedding.
+
+    Args:
+        stack: the network; B = sequences consecutive windows make a batch.
+        ids: word ids of shape (windows, n + 1), windows a multiple of B.
+    """
+    words, labels = (part.reshape(-1, stack.rows) for part in (ids[:, :-1], ids[:, 1:]))
+    equal_words, equal_labels = ((part[:, :, None] == part[:, None, :]) * 1.0 for part in (words, labels))
+    means, source = position_means(stack), _source(stack, len(words))
+    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels, means=means, source=source)
+
+
+def position_kernel(stack: Stack) -> Any:
+    """p_i·p_j/d of the position vectors, (N, N), or 0; every sequence has the same.
+
+    Sinusoidal ones have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
+    cos((i − j) ω_k). Learned ones are independent N(0, I_d).
+
+    Source: Vaswani et al. (2017), section 3.5.
+    """
+    n = stack.tokens
+    if stack.positions == "none":
+        return 0.0
+    if stack.positions == "learned":
+        kernel = np.eye(n)
+    else:
+        lag = np.arange(n)[:, None] - np.arange(n)
+        kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
+    return np.tile(kernel, (stack.sequences, stack.sequences))
+
+
+def position_means(stack: Stack) -> Array | None:
+    """The mean of each token's coordinates, (N,), where it does not vanish with the width and a LayerNorm removes it.
+
+    Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
+    """
+    if stack.positions != "sinusoidal" or stack.normalization != "layer":
+        return None
+    angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)
+    return np.tile((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width, stack.sequences)
+
+
+def _frequencies(stack: Stack) -> Array:
+    return np.asarray(10000.0 ** (-np.arange(0, stack.width, 2) / stack.width))
+
+
+def label_coincidence(stack: Stack) -> float:
+    """The probability that two independent labels agree: Σ_k p_k²."""
+    if stack.labels == "uniform":
+        return 1.0 / stack.vocab
+    return float((_zipf(stack) ** 2).sum())
+
+
+def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
+    """Independent labels, (batch, N)."""
+    law = None if stack.labels == "uniform" else _zipf(stack)
+    return generator.choice(stack.vocab, size=(batch, stack.rows), p=law)
+
+
+def _zipf(stack: Stack) -> Array:
+    weights = 1.0 / np.arange(1, stack.vocab + 1)
+    return np.asarray(weights / weights.sum())
+
+
+def loss_positions(stack: Stack) -> Array:
+    """1 for every row whose cross-entropy counts, (N,)."""
+    own = np.ones(stack.tokens)
+    if stack.loss_on == "last":
+        own[:-1] = 0.0
+    return np.tile(own, stack.sequences)
+
+
+def attention_pattern(stack: Stack) -> Array | None:
+    """Attention weights of all sequences with zero queries and keys, (N, N); None if all tokens attend to all.
+
+    Token i attends equally to all tokens of its sequence, or, under a causal mask, to the first i.
+    """
+    if stack.mask == "none" and stack.sequences == 1:
+        return None
+    allowed = np.ones((stack.tokens, stack.tokens))
+    if stack.mask == "causal":
+        allowed = np.tril(allowed)
+    return np.kron(np.eye(stack.sequences), allowed / allowed.sum(-1, keepdims=True))

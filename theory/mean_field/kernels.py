@@ -1,0 +1,199 @@
+"""Second moments between tokens: n x n matrices or, for exchangeable tokens, their two distinct entries.
+
+The rules of the recursion are written once, with +, * and / on kernels and the few operations named by `Tokens`.
+Matrices may carry leading axes, which batch over windows of text; a pair holds plain floats, which makes a
+thousand layers a matter of milliseconds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.gaussian_interpolation import PairFunction, correlation_curve, pair_values
+
+
+@dataclass(slots=True, eq=False)  # frozen would double the cost of each of the many made
+class Pair:
+    """A kernel of exchangeable tokens: K_ii and, for i ≠ j, K_ij. Arithmetic is entrywise; numbers broadcast."""
+
+    diagonal: float
+    off: float
+
+    def __add__(self, other: "Pair | float") -> "Pair":
+        if isinstance(other, Pair):
+            return Pair(self.diagonal + other.diagonal, self.off + other.off)
+        return Pair(self.diagonal + other, self.off + other)
+
+    def __mul__(self, other: "Pair | float") -> "Pair":
+        if isinstance(other, Pair):
+            return Pair(self.diagonal * other.diagonal, self.off * other.off)
+        # Most scales are 1, and pairs are never changed.
+        return self if other == 1.0 else Pair(self.diagonal * other, self.off * other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __truediv__(self, other: float) -> "Pair":
+        return self if other == 1.0 else Pair(self.diagonal / other, self.off / other)
+
+
+_JITTER = 1e-12
+
+# A Pair, or a float64 array of shape (..., n, n); Tokens says which.
+Kernel = Any
+# A float, or a float64 array of the batch shape.
+Number = Any
+
+
+class Tokens(Protocol):
+    """How a kernel K_ij over n tokens is laid out. Results broadcast against kernels or are one per batch entry."""
+
+    @property
+    def count(self) -> int:
+        """The number of tokens n."""
+
+    def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Kernel:
+        """√((K_ii + ε)(K_jj + ε)): what a norm divides by."""
+
+    def correlation(self, kernel: Kernel) -> Kernel:
+        """K_ij / √(K_ii K_jj), kept inside [−1, 1] against rounding."""
+
+    def entrywise(self, function: Callable[..., Any], kernel: Kernel) -> Kernel:
+        """A function of one entry (float or array) applied to every entry."""
+
+    def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
+        """A function of two variances and a covariance applied to (K_ii, K_jj, K_ij) for all i and j."""
+
+    def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
+        """K with K_ii times a factor."""
+
+    def attend(self, kernel: Kernel) -> Kernel:
+        """A K Aᵀ with the attention weights A."""
+
+    def attend_back(self, kernel: Kernel) -> Kernel:
+        """Aᵀ K A."""
+
+    def total(self, kernel: Kernel) -> Number:
+        """Σ_ij K_ij."""
+
+    def diagonal(self, kernel: Kernel) -> Number:
+        """The mean of K_ii."""
+
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Kernel) -> Number:
+        """The mean of a function (float or array) of K_ii."""
+
+    def off_diagonal(self, kernel: Kernel) -> Number:
+        """The mean of K_ij over i ≠ j of one sequence; NaN for one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchangeable:
+    """Kernels of exchangeable tokens, as pairs."""
+
+    count: int
+
+    def scales(self, kernel: Pair, epsilon: float = 0.0) -> float:
+        return kernel.diagonal + epsilon
+
+    def correlation(self, kernel: Pair) -> Pair:
+        return Pair(1.0, min(1.0, max(-1.0, kernel.off / kernel.diagonal)))
+
+    def entrywise(self, function: Callable[..., Any], kernel: Pair) -> Pair:
+        return Pair(function(kernel.diagonal), function(kernel.off))
+
+    def gaussian(self, function: PairFunction, kernel: Pair) -> Pair:
+        q = kernel.diagonal
+        return Pair(function(q, q, q), function(q, q, min(q, max(-q, kernel.off))))
+
+    def scale_diagonal(self, kernel: Pair, factor: float) -> Pair:
+        return kernel if factor == 1.0 else Pair(kernel.diagonal * factor, kernel.off)
+
+    def attend(self, kernel: Pair) -> Pair:
+        value = (kernel.diagonal + (self.count - 1) * kernel.off) / self.count
+        return Pair(value, value)
+
+    attend_back = attend
+
+    def total(self, kernel: Pair) -> float:
+        return self.count * (kernel.diagonal + (self.count - 1) * kernel.off)
+
+    def diagonal(self, kernel: Pair) -> float:
+        return kernel.diagonal
+
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Pair) -> float:
+        return float(function(kernel.diagonal))
+
+    def off_diagonal(self, kernel: Pair) -> float:
+        return kernel.off if self.count > 1 else float("nan")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """Kernels of tokens that differ from one another (repeated words, a mask, ...), as arrays (..., n, n).
+
+    Attributes:
+        count: the number of tokens n, of all sequences.
+        attention: the weights A, (n, n), or None for uniform attention over all tokens.
+        sequences: into how many sequences of equal length the tokens fall, one after another.
+    """
+
+    count: int
+    attention: NDArray[np.float64] | None = None
+    sequences: int = 1
+
+    def scales(self, kernel: NDArray[np.float64], epsilon: float = 0.0) -> NDArray[np.float64]:
+        root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)
+        return root[..., :, None] * root[..., None, :]
+
+    def correlation(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.clip(kernel / self.scales(kernel), -1.0, 1.0)
+
+    def entrywise(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return function(kernel)
+
+    def gaussian(self, function: PairFunction, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        variances = np.linalg.diagonal(kernel)
+        common = float(variances.flat[0])
+        if np.allclose(variances, common, rtol=1e-12, atol=0.0):
+            return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
+        return pair_values(function, variances, self.correlation(kernel))
+
+    def scale_diagonal(self, kernel: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+        if factor == 1.0:
+            return kernel
+        return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
+
+    def attend(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.attention is None:
+            return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
+        return self.attention @ kernel @ self.attention.T
+
+    def attend_back(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.attention is None:
+            return self.attend(kernel)
+        return self.attention.T @ kernel @ self.attention
+
+    def total(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return kernel.sum((-2, -1))
+
+    def diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.trace(kernel, axis1=-2, axis2=-1) / self.count
+
+    def diagonal_mean(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        return function(np.linalg.diagonal(kernel)).mean(-1)
+
+    def off_diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+        length = self.count // self.sequences
+        trace = np.trace(kernel, axis1=-2, axis2=-1)
+        if length == 1:
+            return np.full_like(trace, np.nan)
+        within = self.total(kernel * np.kron(np.eye(self.sequences), np.ones((length, length))))
+        return (within - trace) / (self.count * (length - 1))
+
+
+def cholesky(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
+    size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
+    return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))

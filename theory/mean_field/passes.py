@@ -1,0 +1,57 @@
+"""What one pass of the recursion hands on: the forward to the backward, and the backward to the predictions."""
+
+from dataclasses import dataclass
+
+from theory.mean_field.attention.cross import Memory
+from theory.mean_field.kernels import Kernel, Number
+from theory.mean_field.sublayers import Energies, Inside, Pullback, Stream
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forward:
+    """The way up.
+
+    Attributes:
+        layers: quantities of every layer, by name.
+        pullbacks: of every sub-layer and of what is read out, from below.
+        insides: kernels in every sub-layer, from below; none with two streams.
+        total: the last residual sum.
+        total_scales: what the norms above it divide a kernel by; 1 if there is none.
+        hidden: kernel of the last feed-forward units.
+        stream: after the last sub-layer.
+        output: kernel of the tokens that the output matrix is given.
+        output_scales: what the norm before the output matrix divides a kernel by; 1 if there is none.
+        encoded: the encoder's way up, and the memory it leaves; None without an encoder.
+    """
+
+    layers: dict[str, list[Number]]
+    pullbacks: list[Pullback]
+    insides: list[Inside]
+    total: Stream
+    total_scales: Number
+    hidden: Kernel
+    stream: Stream
+    output: Kernel
+    output_scales: Number
+    encoded: tuple["Forward", Memory] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """The way down.
+
+    Attributes:
+        loss: E of the cross-entropy.
+        output: gradient kernel at what the output matrix is given.
+        total: gradient kernel at the last residual sum.
+        inputs: gradient kernel at x_0.
+        embedding: E‖∂L/∂W_emb‖²/d.
+        energies: E‖∂L/∂W‖²/d of the matrices of every sub-layer, from above.
+    """
+
+    loss: Number
+    output: Kernel
+    total: Kernel
+    inputs: Kernel
+    embedding: Number
+    energies: list[Energies]

@@ -1,0 +1,240 @@
+"""Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.attention.sampled import is_fluctuating
+from theory.mean_field.inputs import (
+    Inputs,
+    attention_pattern,
+    exchangeable_inputs,
+    gaussian_inputs,
+    is_exchangeable,
+    word_inputs,
+)
+from theory.mean_field.kernels import Labelled
+from theory.mean_field.recursion import recursion
+from theory.stack import Stack
+
+Arrays = dict[str, NDArray[np.float64]]
+
+# Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
+_CHUNK_ENTRIES = 2_000_000
+# Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
+_TIED_ENTRIES = 2**11
+_TIED_CUBES = 2**24
+_TIED_ROWS = 64
+
+_MOST_PATTERNS = 2**18
+_AIMED_AT = ("hidden_energy", "input_gradient_sq")
+
+
+class NoRuleError(ValueError):
+    """A network that can be sampled and that large-width theory has no rule for yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction(Mapping[str, NDArray[np.float64]]):
+    """Predicted means by quantity name: shape () or, per layer, (L,) with layer l at index l - 1.
+
+    Attributes:
+        stack: the network.
+        arrays: the means.
+        errors: their standard errors where attention patterns or logits are sampled, by name; empty where nothing is.
+    """
+
+    stack: Stack
+    arrays: Arrays
+    errors: Arrays = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        return self.arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+def predict(
+    stack: Stack,
+    windows: NDArray[np.integer] | None = None,
+    *,
+    finite_width: bool = False,
+    patterns: int = 4096,
+    target: float | None = None,
+    annealed: bool = False,
+) -> Prediction:
+    """Large-width means of every predicted quantity of a random stack.
+
+    Args:
+        stack: the network.
+        windows: word ids of shape (windows, n + 1): inputs are the first n columns (equal ids share one
+            Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
+            windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
+        finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
+            order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
+        patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, with a fixed seed;
+            without random queries and keys, dropped attention weights or tied embeddings there are none.
+        target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
+            met, or until there are 2^18.
+        annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
+            sampling: fast at any n, exact in one layer and for many heads but for what norms remove (how far off it is
+            else: docs/queries.md). For exchangeable tokens and logits over √d_k alone.
+
+    Raises:
+        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
+            are not positive, or `annealed` without random queries and keys of exchangeable tokens.
+        NoRuleError: tied embeddings in a network for which they have no rule.
+
+    Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
+
+    >>> energy = predict(Stack(placement="post", depth=3))["hidden_energy"]
+    >>> energy.round(12).tolist()  # Lemma 2: 3/2 in every layer
+    [1.5, 1.5, 1.5]
+    """
+    if finite_width:
+        from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
+
+        factors = corrections(stack)
+        large = predict(stack, windows, patterns=patterns, target=target, annealed=annealed)
+        return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
+    generator = np.random.default_rng(0)
+    if annealed:
+        return _annealed(stack, windows, generator)
+    if windows is None and is_exchangeable(stack):
+        found = recursion(stack, *exchangeable_inputs(stack), generator)
+        return Prediction(stack, {name: np.array(value) for name, value in found.items()})
+    _check_tied(stack)
+    _check_sampling(patterns, target)
+    inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
+    if not is_fluctuating(stack) and stack.embeddings == "untied":
+        found = _batch(stack, inputs, generator)
+        return Prediction(stack, {name: value.mean(-1) for name, value in found.items()})
+    # At least two patterns for each batch of windows, whose scatter is the error.
+    count = len(inputs.kernel)
+    repeats = max(2, -(-patterns // count))
+    values: Arrays = {}
+    while True:
+        if stack.embeddings == "tied":
+            more = _tied_batch(stack, inputs, repeats, generator)
+        else:
+            more = _batch(stack, inputs.repeated(repeats), generator)
+            more = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in more.items()}
+        values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in more.items()}
+        means = {name: value.mean((-2, -1)) for name, value in values.items()}
+        errors = {name: _error(value) for name, value in values.items()}
+        aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
+        met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
+        if met or values["loss"].size >= _MOST_PATTERNS:
+            return Prediction(stack, means, errors)
+
+
+def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> Prediction:
+    """The prediction in closed form.
+
+    Raises:
+        ValueError: there are no random queries and keys, or tokens are not exchangeable but for them.
+    """
+    without = replace(stack, query_key_scale=0.0)
+    usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
+    usual = usual and not stack.source_tokens
+    if windows is not None or not usual or not is_exchangeable(without):
+        raise ValueError(
+            "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
+            f"exchangeable tokens (no mask, source, positions, text, ...), got {stack.relaxed}."
+        )
+    found = recursion(stack, *exchangeable_inputs(stack), generator)
+    return Prediction(stack, {name: np.array(value) for name, value in found.items()})
+
+
+def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled."""
+    windows, patterns = values.shape[-2:]
+    return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
+
+
+def _batch(stack: Stack, inputs: Inputs, generator: np.random.Generator) -> Arrays:
+    """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
+    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
+    chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
+    parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
+    return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+
+
+def _tied_batch(stack: Stack, inputs: Inputs, samples: int, generator: np.random.Generator) -> Arrays:
+    """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
+    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    entries = min(len(inputs.kernel), max(1, _TIED_ENTRIES // stack.rows**2))
+    size = max(1, _TIED_CUBES // (entries * stack.rows**3))
+    rows: list[Arrays] = []
+    for start in range(0, len(inputs.kernel), entries):
+        part = inputs.part(slice(start, start + entries))
+        found = [
+            recursion(stack, tokens, part.sampled(min(size, samples - done)), generator)
+            for done in range(0, samples, size)
+        ]
+        rows.append({name: np.concatenate([_full(one, name) for one in found], axis=-1) for name in found[0]})
+    return {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+
+
+def _full(found: Arrays, name: str) -> NDArray[np.float64]:
+    """A quantity of every sample, also where all samples share it."""
+    return np.broadcast_to(found[name], (*found[name].shape[:-1], found["loss"].shape[-1]))
+
+
+def _check_sampling(patterns: int, target: float | None) -> None:
+    """Refuse a number of patterns or a target that is none.
+
+    Raises:
+        ValueError: it is not positive.
+    """
+    if isinstance(patterns, bool) or not isinstance(patterns, int | np.integer) or patterns < 1:
+        raise ValueError(f"patterns must be an integer of at least 1, got {patterns!r}.")
+    if target is not None and not target > 0:
+        raise ValueError(f"target must be a positive number or None, got {target!r}.")
+
+
+def _check_tied(stack: Stack) -> None:
+    """Refuse what tied embeddings, and tied queries and keys, have no rule for.
+
+    Raises:
+        NoRuleError: attention is random, something is dropped, there are two streams, a source, or too many tokens.
+    """
+    unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
+    without = [name for name in unknown if getattr(stack, name)]
+    if stack.embeddings == "tied" and (without or stack.composition.second_stream):
+        what = " and ".join(without) or f"placement {stack.placement!r}"
+        raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
+    overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
+    if stack.source_tokens and stack.query_key == "tied" and stack.query_key_scale and overlapping:
+        raise NoRuleError(
+            "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
+            "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
+        )
+    if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
+        raise NoRuleError(
+            f"tokens x sequences must be at most {_TIED_ROWS} for a prediction with tied embeddings, whose moments "
+            f"take its fourth power in memory, got {stack.rows}."
+        )
+
+
+def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The windows that make whole batches of sequences.
+
+    Raises:
+        ValueError: they are not integers of n + 1 columns, or too few.
+    """
+    ids = np.asarray(windows)
+    least = stack.sequences
+    if ids.ndim != 2 or len(ids) < least or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), and at least "
+            f"{least}, got {ids.dtype} of shape {ids.shape}."
+        )
+    return ids[: len(ids) // least * least]

@@ -1,0 +1,251 @@
+"""The exact large-width recursion, forward and backward, for the quantities of a random stack.
+
+The state is a pair of kernels over tokens: Q_ij = x_i·x_j/d forward and G_ij = E⟨∂L/∂x_i, ∂L/∂x_j⟩ backward.
+As d grows at fixed n and L the pair closes: each weight acts forward on Q and backward on G as an independent
+Gaussian matrix. The rules of a sub-layer are in `theory.mean_field.sublayers` and
+`theory.mean_field.attention.sampled`.
+
+Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections are O(1/d) in the last layer and
+O(L/d) in the first (Post-LN).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.attention.annealed import annealed_attention
+from theory.mean_field.attention.cross import Memory, uniform_cross_attention
+from theory.mean_field.attention.sampled import random_attention, random_cross_attention
+from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
+from theory.mean_field.gaussian_interpolation import values_at
+from theory.mean_field.inputs import Inputs, loss_positions
+from theory.mean_field.kernels import Exchangeable, Kernel, Labelled, Number, Tokens
+from theory.mean_field.passes import Backward, Forward
+from theory.mean_field.sublayers import (
+    Branch,
+    Energies,
+    Inside,
+    Overlaps,
+    Pullback,
+    Stream,
+    asks_for_overlaps,
+    feed_forward,
+    normed,
+    removed,
+    sublayer,
+    uniform_attention,
+)
+from theory.mean_field.tied_gradient import tied_backward
+from theory.mean_field.two_streams import joined, part_normed, two_streams
+from theory.stack import Stack
+from theory.stack.quantities import QUANTITIES
+from theory.stack.weights import weight_shapes
+
+
+def output_gradient(stack: Stack, tokens: Tokens, output: Kernel, same_label: Kernel) -> Kernel:
+    """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
+
+    G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
+    share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
+    (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
+    """
+    vocab, smoothing = stack.vocab, stack.label_smoothing
+    overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
+    targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
+    counted = loss_positions(stack)
+    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / counted.sum()) ** 2
+    return gradient if counted.all() else gradient * np.outer(counted, counted)
+
+
+def recursion(
+    stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
+) -> dict[str, NDArray[np.float64]]:
+    """Every predicted quantity, with the batch of the inputs along the last axis."""
+    forward = _forward(stack, tokens, inputs, generator)
+    if stack.embeddings == "tied":
+        backward = tied_backward(stack, inputs, forward, generator)
+    else:
+        backward = _backward(stack, tokens, forward, inputs.same_label)
+    # Own gradients: the loss averages over positions, so a position's own is P times its share.
+    positions = float(loss_positions(stack).sum())
+    through = backward.output * positions / forward.total_scales
+    uncentred, jacobian = (
+        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
+        for one in (forward.total.kernel, forward.total.centred().kernel)
+    )
+    units = stack.ffn_width * tokens.count
+    values: dict[str, Number] = {
+        "loss": backward.loss,
+        "grad_sq_Wemb": stack.width * backward.embedding,
+        "loss_gradient_sq": tokens.count * positions * tokens.diagonal(backward.output),
+        "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
+        "norm_jacobian": jacobian if stack.composition.normalized_output else 1.0 + 0.0 * jacobian,
+        "norm_jacobian_uncentred": uncentred,
+        "chain_positions_sq": units * tokens.diagonal(forward.hidden * backward.total * positions),
+        "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
+        "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
+    }
+    values |= forward.layers | _weight_gradients(stack, backward.energies)
+    if stack.encoder is not None and forward.encoded is not None:
+        values |= _of_encoder(stack.encoder, *forward.encoded)
+    return {name: np.array(value) for name, value in values.items()}
+
+
+def gradients_from(
+    stack: Stack,
+    tokens: Tokens,
+    inputs: Inputs,
+    generator: np.random.Generator,
+    output: Callable[[Kernel], Kernel],
+) -> dict[str, Number]:
+    """E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for another loss than the cross-entropy.
+
+    Args:
+        stack: with embeddings of its own.
+        tokens: layout of its tokens.
+        inputs: what enters it.
+        generator: of attention patterns, where they are random.
+        output: from the kernel of what the output matrix is given to that of the loss's gradient there. Everything is
+            linear in the latter.
+    """
+    forward = _forward(stack, tokens, inputs, generator)
+    gradient = output(forward.output)
+    _, energies = _pulled_back(stack, tokens, forward, gradient)
+    found = _weight_gradients(stack, energies)
+    if stack.encoder is not None and forward.encoded is not None:
+        of_encoder = _of_encoder(stack.encoder, *forward.encoded)
+        found |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
+    return found | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
+
+
+def _weight_gradients(stack: Stack, energies: list[Energies]) -> dict[str, list[Number]]:
+    """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
+    roles = {role: [one[role] for one in reversed(energies) if role in one] for role in weight_shapes(stack)}
+    return {f"grad_sq_{role}": [stack.width * energy for energy in found] for role, found in roles.items() if found}
+
+
+def _of_encoder(encoder: Stack, forward: Forward, memory: Memory) -> dict[str, Number]:
+    """The encoder's quantities, once all layers that attend to it are passed back."""
+    tokens = memory.tokens
+    inputs, energies = _pulled_back(encoder, tokens, forward, memory.gradient)
+    layers = forward.layers | _weight_gradients(encoder, energies)
+    return {f"encoder_{name}": value for name, value in layers.items()} | {
+        "memory_gradient_sq": tokens.count * tokens.diagonal(memory.gradient),
+        "encoder_input_gradient_sq": tokens.count * tokens.diagonal(inputs),
+    }
+
+
+def _attentions(
+    stack: Stack, tokens: Tokens, encoded: tuple[Forward, Memory] | None, generator: np.random.Generator
+) -> list[tuple[Branch, str]]:
+    """Attention, and that to a source if there is one, with the names of the energies after them."""
+    allowed = tokens.attention if isinstance(tokens, Labelled) else None
+    memory = None if encoded is None else encoded[1]
+    across: Branch | None = None
+    if isinstance(tokens, Exchangeable) and stack.query_key_scale:
+        attention = annealed_attention(stack)
+    elif stack.query_key_scale or stack.attention_dropout:
+        attention = random_attention(stack, allowed, generator)
+        across = None if memory is None else random_cross_attention(stack, memory, generator)
+    else:
+        attention = uniform_attention(stack)
+        across = None if memory is None else uniform_cross_attention(stack, memory)
+    return [(attention, "attention_energy")] + ([(across, "cross_energy")] if across else [])
+
+
+def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
+    layers: dict[str, list[Number]] = {
+        q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
+    }
+    kernel, means, encoded = inputs.kernel, inputs.means, None
+    if stack.encoder is not None and (source := inputs.source) is not None:
+        read = _forward(
+            stack.encoder, source.tokens, replace(inputs, kernel=source.kernel, means=source.means), generator
+        )
+        encoded = read, Memory(source.tokens, read.output, source.attention)
+    pullbacks: list[Pullback] = []
+    insides: list[Inside] = []
+    composition = stack.composition
+    stream = Stream(kernel, means)
+    if composition.second_stream:
+        stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
+    total, hidden = stream, kernel
+    branches = [*_attentions(stack, tokens, encoded, generator), (feed_forward(stack), "hidden_energy")]
+    for layer in range(1, stack.depth + 1):
+        for branch, name in branches:
+            if composition.second_stream:
+                passed = two_streams(stack, tokens, stream, branch)
+            else:
+                passed = sublayer(stack, layer, tokens, stream, branch)
+            stream, total = passed.stream, passed.total
+            pullbacks.append(passed.pullback)
+            insides += [passed.inside] if passed.inside else []
+            layers[name].append(tokens.diagonal(total.kernel))
+            for statistic, value in passed.recorded.items():
+                if statistic in layers:
+                    layers[statistic].append(value)
+        hidden = passed.recorded["hidden"]
+        layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
+        layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+    output, output_scales, pullback = _read_out(stack, tokens, stream)
+    _, total_scales = normed(stack, tokens, total, composition.normalized_output)
+    pullbacks.append(pullback)
+    layers = {name: found for name, found in layers.items() if found}
+    return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
+
+
+def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Number, Pullback]:
+    """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
+    final_norm = stack.composition.final_norm
+    if stack.composition.second_stream:
+        n = tokens.count
+        after, both = part_normed(stack, stream, slice(n, None), final_norm)
+        last = stream.centred().kernel[..., n:, n:] if stack.query_key_scale and final_norm else None
+        return joined(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
+    output, scales = normed(stack, tokens, stream, final_norm)
+    tracked = final_norm and asks_for_overlaps(stack, tokens)
+
+    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+        gradient = gradient / scales
+        return gradient, {}, removed(gradient, stream, scales) if tracked else None
+
+    return output.kernel, scales, pullback
+
+
+def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:
+    output = output_gradient(stack, tokens, forward.output, same_label)
+    inputs, energies = _pulled_back(stack, tokens, forward, output)
+    return Backward(
+        loss=_loss(stack, tokens, forward.output),
+        output=output,
+        # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
+        total=output / forward.total_scales,
+        inputs=inputs,
+        embedding=tokens.total(forward.output * output) / stack.output_scale**2,
+        energies=energies,
+    )
+
+
+def _pulled_back(stack: Stack, tokens: Tokens, forward: Forward, gradient: Kernel) -> tuple[Kernel, list[Energies]]:
+    """From the gradient kernel at what the stack hands on: that at its inputs, and every sub-layer's energies."""
+    overlaps: Overlaps = None
+    collected: list[Energies] = []
+    for pullback in reversed(forward.pullbacks):
+        gradient, energies, overlaps = pullback(gradient, overlaps)
+        collected.append(energies)
+    return (joined(gradient, tokens.count) if stack.composition.second_stream else gradient), collected
+
+
+def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:
+    """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
+
+    def at(energies: Any) -> Any:
+        if isinstance(energies, float):
+            return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
+        counted = energies[..., loss_positions(stack) > 0]
+        return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
+
+    return tokens.diagonal_mean(at, output)

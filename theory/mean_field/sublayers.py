@@ -1,0 +1,204 @@
+"""The rules of one sub-layer: what it does to the kernel of its tokens, and to the gradient's on the way back.
+
+Every rule returns its output kernel and its pullback, which maps the gradient kernel at the output to the one at the
+input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights it passes, with Q the kernel of their inputs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.kernels import Kernel, Labelled, Number, Tokens
+from theory.stack import Stack
+from theory.stack.weights import gain, weight_shapes
+
+Energies = dict[str, Number]
+Overlaps = Any
+"""What the norms above removed of the gradient along the stream: E1_ik = G_ik/q_i and E2_ik = G_ik Q_ik/(q_i q_k).
+
+None where nothing asks for it. Between the sub-layers of two streams, the kernel of u at the last norm instead."""
+Pullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies, Overlaps]]
+BranchPullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies]]
+Branch = Callable[[Tokens, Kernel], tuple[Kernel, BranchPullback, Energies]]
+"""From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
+
+
+def uniform_attention(stack: Stack) -> Branch:
+    """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
+    gains = {role: gain(stack, role) for role in weight_shapes(stack)}
+    value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+        mean = tokens.attend(kernel)
+        values = mean * value_gain
+
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+            below = gradient * projection_gain
+            energies = {"WO": tokens.total(values * gradient)} if "WO" in gains else {}
+            energies["WV"] = tokens.total(mean * below)
+            return tokens.attend_back(below) * value_gain, energies
+
+        return values * projection_gain, pullback, {}
+
+    return branch
+
+
+def feed_forward(stack: Stack) -> Branch:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+    activation, ratio, gated = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width, stack.ffn == "gated"
+    first, second = gain(stack, "W1"), gain(stack, "W2")
+
+    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+        before = kernel * first
+        active = activation.kernel(tokens, before)
+        hidden = active * before if gated else active
+
+        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+            above, slope = gradient * second, activation.slope_kernel(tokens, before)
+            energies = {"W2": tokens.total(hidden * gradient) * ratio}
+            below = above * (active if gated else slope)
+            energies["W1"] = tokens.total(kernel * below)
+            if gated:
+                to_gate = above * slope * before
+                energies["WG"] = tokens.total(kernel * to_gate)
+                below = below + to_gate
+            return below * first, energies
+
+        return hidden * second, pullback, {"hidden": hidden}
+
+    return branch
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """What the recursion knows of the tokens between two sub-layers.
+
+    Attributes:
+        kernel: x_i·x_j/d; of a placement with two streams that of 2N tokens, first those of the normalized stream.
+        means: the mean of each token's coordinates, (N,) or (2N,), which sinusoidal positions have and a LayerNorm
+            removes; None where it vanishes like d^(−1/2), as after every random matrix, or nothing removes it.
+    """
+
+    kernel: Kernel
+    means: NDArray[np.float64] | None = None
+
+    def centred(self, part: slice = slice(None)) -> "Stream":
+        """The stream with the means of some of its tokens removed."""
+        if self.means is None:
+            return self
+        kept = self.means.copy()
+        kept[part] = 0.0
+        return Stream(self.kernel - np.outer(self.means, self.means) + np.outer(kept, kept), kept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """What one sub-layer did.
+
+    Attributes:
+        stream: after it.
+        total: the residual sum; of two streams the normalized one's.
+        pullback: from the gradient kernel of the stream after it to that before it.
+        recorded: what the branch says of its inside; of feed-forward units their kernel, "hidden".
+    """
+
+    stream: Stream
+    total: Stream
+    pullback: Pullback
+    recorded: Energies
+    inside: "Inside | None" = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inside:
+    """A sub-layer of one stream: x, κ N(x), f of it, N of that, their sum; and what each norm divides a kernel by."""
+
+    stream: Stream
+    given: Kernel
+    given_scales: Number
+    made: Kernel
+    made_scales: Number
+    added: Kernel
+    total: Stream
+    after_scales: Number
+
+
+def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
+    """One sub-layer of one stream.
+
+    A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
+    squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric. Dropout
+    divides the energy of each token's branch by 1 − p, both ways, and leaves products of two tokens alone.
+    """
+    composition = stack.composition
+    alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
+    kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
+    into, into_scales = normed(stack, tokens, stream, composition.input_norm)
+    made, branch_pullback, recorded = branch(tokens, into.kernel * kappa_sq)
+    out, out_scales = normed(stack, tokens, Stream(made), composition.output_norm)
+    total = Stream(
+        stream.kernel * alpha**2 + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq,
+        None if stream.means is None else stream.means * alpha,
+    )
+    after, after_scales = normed(stack, tokens, total, composition.stream_norm)
+    tracked = asks_for_overlaps(stack, tokens)
+
+    def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+        gradient = gradient / after_scales
+        if tracked and composition.stream_norm:
+            overlaps = removed(gradient, total, after_scales)
+        dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / out_scales
+        if tracked and composition.output_norm:
+            of_branch = removed(dropped, Stream(made), out_scales)
+        else:
+            of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
+        below, energies = branch_pullback(dropped, of_branch)
+        below = below * kappa_sq / into_scales
+        if tracked:
+            own = removed(below, stream, into_scales) if composition.input_norm else None
+            overlaps = _sum(_times(overlaps, alpha**4), own)
+        return gradient * alpha**2 + below, energies, overlaps
+
+    inside = Inside(stream, into.kernel * kappa_sq, into_scales, made, out_scales, out.kernel, total, after_scales)
+    return Passed(after, total, pullback, recorded, inside)
+
+
+def asks_for_overlaps(stack: Stack, tokens: Tokens) -> bool:
+    """Whether what norms remove matters, and tokens are arrays, which it is known for."""
+    return stack.query_key_scale > 0.0 and isinstance(tokens, Labelled)
+
+
+def removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
+    """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
+    first = gradient / np.linalg.diagonal(scales)[..., :, None]
+    return first, gradient * stream.centred().kernel / scales**2
+
+
+def _times(overlaps: Overlaps, factor: float) -> Overlaps:
+    return None if overlaps is None else (overlaps[0] * factor, overlaps[1] * factor)
+
+
+def dropped_overlaps(tokens: Tokens, overlaps: Overlaps, kept: float) -> Overlaps:
+    """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
+    if overlaps is None or kept == 1.0:
+        return overlaps
+    return tokens.scale_diagonal(overlaps[0], 1.0 / kept) / kept, overlaps[1] / kept**2
+
+
+def _sum(first: Overlaps, second: Overlaps) -> Overlaps:
+    if first is None or second is None:
+        return first if second is None else second
+    return first[0] + second[0], first[1] + second[1]
+
+
+def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[Stream, Number]:
+    """A stream after a norm, or after none, and what its gradient kernel is divided by."""
+    if not norm:
+        return stream, 1.0
+    kernel = stream.centred().kernel
+    scales = tokens.scales(kernel, stack.norm_epsilon)
+    return Stream(kernel / scales), scales

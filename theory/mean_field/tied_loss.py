@@ -1,0 +1,106 @@
+"""The loss of tied embeddings, whose logits hold the words of the batch, by sampling them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from theory.mean_field.inputs import Inputs, loss_positions, sampled_labels
+from theory.mean_field.kernels import cholesky
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+# Numbers in a table of logits.
+_LARGEST_TABLE = 2**22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Output:
+    """The loss and its gradient in the logits, sampled.
+
+    Attributes:
+        loss: cross-entropy, (entries, samples).
+        own: (p − t)/P in the columns of the words of an entry, (entries, samples, N, N), those that repeat left out.
+        others: Σ_v (p − t)_iv (p − t)_jv/P² over all other columns, (entries, samples, N, N).
+    """
+
+    loss: Array
+    own: Array
+    others: Array
+
+
+def sampled_output(
+    stack: Stack, inputs: Inputs, kernel: Array, stream: Array, generator: np.random.Generator
+) -> Output:
+    """Loss and gradient for samples of the logits of every entry of the batch.
+
+    Args:
+        stack: the network.
+        inputs: with words and, if they are given, labels, (entries, 1, N).
+        kernel: Q of the tokens that the output matrix is given, (entries, 1, N, N).
+        stream: how much of its word every token holds, (entries, 1, N).
+        generator: of logits and labels.
+    """
+
+    def every_sample(one: Any) -> Any:
+        return None if one is None else np.repeat(one, inputs.samples, axis=1).reshape(-1, *one.shape[2:])
+
+    words, labels, kernels, streams = map(every_sample, (inputs.words, inputs.labels, kernel, stream))
+    size = max(1, _LARGEST_TABLE // (kernel.shape[-1] * stack.vocab))
+    parts = []
+    for start in range(0, len(words), size):
+        part = slice(start, start + size)
+        own = None if labels is None else labels[part]
+        parts.append(_sampled(stack, words[part], own, kernels[part], streams[part], generator))
+    found = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return Output(*(one.reshape(len(kernel), inputs.samples, *one.shape[1:]) for one in found))
+
+
+def _sampled(
+    stack: Stack, words: Any, labels: Any, kernel: Array, stream: Array, generator: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    batch, n = words.shape
+    same = words[..., :, None] == words[..., None, :]
+    first = np.argmax(same, axis=-1) == np.arange(n)
+    logits = stack.output_scale * cholesky(kernel) @ generator.standard_normal((batch, n, stack.vocab))
+    held = stack.output_scale * stack.width**0.5 * stream[..., :, None] * same
+    entry, place = np.nonzero(first)
+    logits[entry, :, words[entry, place]] += held[entry, :, place]
+    labels = sampled_labels(stack, batch, generator) if labels is None else labels
+    normalizer = logsumexp(logits, axis=-1)
+    target = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    smoothing, counted = stack.label_smoothing, loss_positions(stack)
+    target = (1.0 - smoothing) * target + smoothing * logits.mean(-1)
+    errors = np.exp(logits - normalizer[..., None]) - smoothing / stack.vocab
+    entries = np.arange(batch)[:, None], np.arange(n)
+    errors[(*entries, labels)] -= 1.0 - smoothing
+    errors *= counted[:, None] / counted.sum()
+    own = np.zeros_like(kernel)
+    own[entry, :, place] = errors[entry, :, words[entry, place]]
+    others = errors @ errors.mT - own @ own.mT
+    return ((normalizer - target) * counted).sum(-1) / counted.sum(), own, others
+
+
+def embedding_energy(
+    stack: Stack, inputs: Inputs, kernel: Array, output: Output, gradient: Array, across: Array
+) -> Array:
+    """E‖∂L/∂W_emb‖²/d by both uses of the matrix, and their product.
+
+    Args:
+        stack: the network.
+        inputs: with words.
+        kernel: Q of the tokens that the output matrix is given.
+        output: the sampled loss.
+        gradient: kernel of the gradient at x_0.
+        across: x_L,i·g_j/√d of the tokens that the output matrix is given and that gradient.
+    """
+    same = inputs.words[..., :, None] == inputs.words[..., None, :]
+    everywhere = output.others + output.own @ output.own.mT
+    # A repeated word's column is that of its first occurrence.
+    errors = output.own @ same
+    energy = (kernel * everywhere).sum((-2, -1))
+    energy += (same * gradient).sum((-2, -1)) / stack.output_scale**2
+    return energy + 2.0 / stack.output_scale * (errors * across).sum((-2, -1))

@@ -1,0 +1,1 @@
+"""What the paper claims and what is derived for it, in sympy."""

@@ -1,0 +1,170 @@
+"""Gradients over the layers as the depth grows: fixed points, rates and exponents of the recursion, by sympy.
+
+Appendix F of Xiong et al. (2020) has a factor (2/3)^((L−l)/2) in Post-LN (F1) and independence of l in Pre-LN (F2).
+Both leave the branches out. Here the recursion of `theory.mean_field.recursion` is expanded where tokens have aligned.
+"""
+
+import sympy as sp
+
+from theory.paper.lemmas import n
+
+gap = sp.Symbol("delta", positive=True)
+"""1 − c, with c the correlation of two tokens."""
+
+depth = sp.Symbol("l", positive=True)
+
+
+def relu_kernel(correlation: sp.Expr) -> sp.Expr:
+    """E[ReLU(u) ReLU(v)] for standard normals of a given correlation, as `theory.mean_field.gaussian.relu_kernel`."""
+    angle = sp.acos(correlation)
+    return (sp.sqrt(1 - correlation**2) + correlation * (sp.pi - angle)) / (2 * sp.pi)
+
+
+def relu_slope_kernel(correlation: sp.Expr) -> sp.Expr:
+    """E[ReLU'(u) ReLU'(v)], the derivative of `relu_kernel`."""
+    return sp.simplify(sp.diff(relu_kernel(depth), depth)).subs(depth, correlation)
+
+
+def post_layer_gap(at: sp.Expr = gap) -> sp.Expr:
+    """1 − c after a Post-LN layer as a function of 1 − c before it.
+
+    Attention adds m = (1 + (n − 1) c)/n to every entry of the kernel, the feed-forward branch its own kernel; LayerNorm
+    divides by the diagonal.
+    """
+    mean = (1 + (n - 1) * (1 - at)) / n
+    attended = at / (1 + mean)
+    return (attended + sp.Rational(1, 2) - relu_kernel(1 - attended)) / sp.Rational(3, 2)
+
+
+def post_alignment_rate() -> sp.Expr:
+    """The limit of (1 − c')/(1 − c) as tokens align in Post-LN: every layer halves what is left, for every n.
+
+    >>> post_alignment_rate()
+    1/2
+    """
+    return sp.limit(post_layer_gap() / gap, gap, 0, "+")
+
+
+def post_gradient_factor() -> sp.Expr:
+    """Factor on the summed gradient energy Σ_ij G_ij per Post-LN layer once tokens have aligned: 1.
+
+    Each LayerNorm divides by the energy of its residual sum, 1 + b, and each residual sum returns 1 + b: b = 1 of
+    attention and b = 1/2 of the feed-forward branch, whose slope kernel has the same value at c = 1 as its kernel.
+
+    >>> post_gradient_factor()
+    1
+    """
+    attention, slope, kernel = sp.Integer(1), relu_slope_kernel(sp.Integer(1)), relu_kernel(sp.Integer(1))
+    return sp.simplify((1 + attention) / (1 + attention) * (1 + slope) / (1 + kernel))
+
+
+def printed_gradient_factor() -> sp.Expr:
+    """The same factor without the feed-forward branch's return, which appendix F leaves out.
+
+    Appendix F also takes attention to be neutral. Its (2/3)^((L−l)/2) is the root of this per layer.
+
+    >>> printed_gradient_factor()
+    2/3
+    """
+    return 1 / (1 + relu_kernel(sp.Integer(1)))
+
+
+def pre_energy_slope() -> sp.Expr:
+    """Energy per coordinate that a Pre-LN layer adds once tokens have aligned: 1 of attention, 1/2 of ReLU.
+
+    >>> pre_energy_slope()
+    3/2
+    """
+    return 1 + relu_kernel(sp.Integer(1))
+
+
+def pre_alignment_exponent() -> sp.Expr:
+    """The exponent of 1 − c in l, Pre-LN: −2/3.
+
+    Attention adds the same to every entry of the kernel, so the unnormalized gap u = q (1 − c) grows by the
+    feed-forward branch alone, by 1/2 − κ₀(1 − u/q) ≈ u/(2 q) per layer, with q ≈ 3 l/2.
+
+    >>> pre_alignment_exponent()
+    -2/3
+    """
+    # κ₀'(1): the share of a small gap that passes ReLU.
+    passed = sp.limit((sp.Rational(1, 2) - relu_kernel(1 - gap)) / gap, gap, 0, "+")
+    return _exponent(passed / pre_energy_slope()) - 1
+
+
+def pre_gradient_exponent() -> sp.Expr:
+    """The exponent of E‖∂L/∂W^{2,l}‖² in l, Pre-LN: −1, so −1/2 for the norm.
+
+    Downward, Σ_ij G_ij grows by (1 + κ₁(1))/q per layer: attention returns the sum, ReLU half of it, both divided by
+    the energy of the stream that LayerNorm divides by. The hidden kernel is flat.
+
+    >>> pre_gradient_exponent()
+    -1
+    """
+    returned = 1 + relu_slope_kernel(sp.Integer(1))
+    return _exponent(-returned / pre_energy_slope())
+
+
+def _exponent(rate: sp.Expr) -> sp.Expr:
+    """The a of u ~ l^a where u' = rate · u / l, by solving the equation."""
+    u = sp.Function("u")
+    solution = sp.dsolve(sp.Eq(u(depth).diff(depth), rate * u(depth) / depth), u(depth)).rhs
+    return sp.simplify(depth * sp.diff(sp.log(solution), depth))
+
+
+memory_gap = sp.Symbol("mu", nonnegative=True)
+"""1 − c of the tokens of an encoder's output."""
+
+
+def cross_post_growth(at: sp.Expr = memory_gap) -> sp.Expr:
+    """Factor on ‖∂L/∂W‖ per Post-LN layer towards the output, of layers that attend to an encoder, tokens aligned.
+
+    The memory's mean adds m = 1 − μ + μ/n to the energy of a token, by which the norm divides its gradient. What it
+    added has a gradient too, which goes to the encoder: nothing is returned to the tokens. Attention among the tokens
+    and the feed-forward branch are neutral, as in `post_gradient_factor`.
+
+    >>> cross_post_growth(0)
+    sqrt(2)
+    """
+    seen = 1 - at + at / n
+    return sp.sqrt(sp.simplify((1 + seen) / post_gradient_factor()))
+
+
+def cross_post_returned(at: sp.Expr = memory_gap) -> sp.Expr:
+    """Of the summed gradient energy above a layer, what tokens and encoder receive together; all of it at μ = 0.
+
+    >>> cross_post_returned(0)
+    1
+    """
+    seen = 1 - at + at / n
+    return sp.simplify(2 / (1 + seen))
+
+
+def cross_post_alignment_rate() -> sp.Expr:
+    """The limit of (1 − c')/(1 − c) in Post-LN layers that attend to an aligned memory.
+
+    >>> cross_post_alignment_rate()
+    1/4
+    """
+    return post_alignment_rate() / 2
+
+
+def cross_pre_energy_slope() -> sp.Expr:
+    """Energy per coordinate that a Pre-LN layer adds: 1 of attention, 1 of the memory, 1/2 of ReLU.
+
+    >>> cross_pre_energy_slope()
+    5/2
+    """
+    return pre_energy_slope() + 1
+
+
+def cross_pre_gradient_exponent() -> sp.Expr:
+    """The exponent of E‖∂L/∂W^{2,l}‖² in l in Pre-LN layers that attend to an aligned memory: −3/5 for −1.
+
+    A layer returns (1 + κ₁(1))/q of the summed gradient as without a memory, and q ≈ 5 l/2 grows faster.
+
+    >>> cross_pre_gradient_exponent()
+    -3/5
+    """
+    returned = 1 + relu_slope_kernel(sp.Integer(1))
+    return _exponent(-returned / cross_pre_energy_slope())

@@ -1,0 +1,64 @@
+"""The paper's statements as data: what is claimed, where, in what words and symbols, and under which assumptions."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import sympy
+
+Kind = Literal["identity", "bound", "order", "probability", "observation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, or of later criticism of it.
+
+    Attributes:
+        id: short name used in tables and on the command line.
+        source: lemma, theorem, section or appendix.
+        statement: the claim in plain text.
+        latex: the claim as a formula.
+        form: the claim for sympy, as text; `expression` parses it.
+        setting: where it is claimed.
+        assumptions: what it assumes there.
+        kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
+        tight: in words, where it is attained, or by how much it is not.
+    """
+
+    id: str
+    source: str
+    statement: str
+    latex: str
+    form: str
+    setting: str
+    assumptions: tuple[str, ...]
+    kind: Kind
+    tight: str
+
+    @property
+    def expression(self) -> "sympy.Basic":
+        """The claim as a sympy relation; E, P, Norm, ReLU and J stand for what they say, undefined functions here.
+
+        >>> CLAIMS["L2a"].expression.rhs
+        3*d/2
+        """
+        import sympy as sp  # as slow to load as the rest of the package
+
+        functions = {name: sp.Function(name) for name in ("E", "P", "Norm", "ReLU", "J", "multiplicity", "curvature")}
+        positive = {name: sp.Symbol(name, positive=True) for name in ("d", "s", "C")}
+        # As in theory.paper.lemmas: l counts from 0, where the recursion that proves a claim starts.
+        layers = {"l": sp.Symbol("l", integer=True, nonnegative=True), "L": sp.Symbol("L", integer=True, positive=True)}
+        return sp.sympify(self.form, locals=functions | positive | layers)
+
+
+def _read() -> dict[str, Claim]:
+    content = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+    return {
+        name: Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"])}))
+        for name, fields in content.items()
+    }
+
+
+CLAIMS: dict[str, Claim] = _read()

@@ -1,0 +1,136 @@
+"""What is derived for every claim, in words, with the function that derives it: run them, and read the results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sympy as sp
+
+from theory.mean_field import finite_width
+from theory.mean_field.concentration import PostEnergy, gaussian_excess_probability, gaussian_tail_bound
+from theory.paper import asymptotics, layer_norm, lemmas, sharp, theorem1
+from theory.paper import low_tail as reverse_markov
+from theory.paper import proof_chain as slack
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """One step from definitions to a result.
+
+    Attributes:
+        words: what is derived, and how.
+        run: derives it.
+    """
+
+    words: str
+    run: Callable[[], object]
+
+
+def _sigma() -> sp.Symbol:
+    return sp.Symbol("s", positive=True)
+
+
+def _uncentred_growth() -> sp.Expr:
+    offset = sp.Symbol("a", positive=True)
+    return sp.limit(layer_norm.uncentred_ratio(sp.Matrix([[1, 2, -3]]), offset) / offset, offset, sp.oo)
+
+
+def _counterexample() -> tuple[sp.Expr, ...]:
+    law = reverse_markov.counterexample(0.1, 0.125)
+    return law.stated, law.actual, law.corrected
+
+
+DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
+    "L1": (
+        Derivation(
+            "E||ReLU(X)||^2, the second moment of the half line integrated from the normal density",
+            lambda: lemmas.relu_energy(lemmas.d, _sigma()),
+        ),
+    ),
+    "L2a": (
+        Derivation("||LN(x)||^2 of a vector of 3 symbolic entries", lambda: layer_norm.layer_norm_energy(3)),
+        Derivation(
+            "E_W||x + hW||^2 - ||x||^2 - ||h||^2 for symbolic x, h, W: a branch adds its energy",
+            lambda: lemmas.residual_energy_gap(3),
+        ),
+        Derivation("E||x5||^2 from the two", lambda: lemmas.post_ln_energies()[1]),
+    ),
+    "L2b": (
+        Derivation(
+            "E||x||^2 after l layers if attention adds m d in each, by solving the recursion", lemmas.pre_ln_energy
+        ),
+        Derivation("its ends, at m = 0 (nothing) and m = 1 (identical tokens)", lemmas.pre_ln_band),
+        Derivation("what the lower bound asks too much at l = 1 if x_1 is the input of layer 1, over d",
+                   lemmas.pre_ln_index_excess),
+    ),
+    "L2c": (
+        Derivation(
+            "mean_i||x_i||^2 - ||mean x||^2 less half the mean square distance of tokens: 0, so m is in [0, 1]",
+            lambda: lemmas.attention_gap(3, 2),
+        ),
+        Derivation("E||x2||^2 as a function of m", lambda: lemmas.post_ln_energies()[0]),
+    ),
+    "L3": (
+        Derivation("the share of a random direction's energy that J_LN keeps, at d = 3: 1 - 2/d",
+                   lambda: layer_norm.energy_kept(3)),
+        Derivation(
+            "||J|| over sqrt(d)/||x|| for x = a 1 + (1, 2, -3), divided by a, as a grows: no bound",
+            _uncentred_growth,
+        ),
+        Derivation("the printed Jacobian's eigenvalue along y for ||y||^2 = 8, over sqrt(d)/||y||; it should be 0",
+                   lambda: layer_norm.printed_jacobian_ratio(sp.Matrix([[2, -2, 0, 0]]))),
+    ),
+    "L4": (
+        Derivation("eigenvalues of I - a^T a/||a||^2 for 3 symbolic entries, with multiplicities",
+                   lambda: layer_norm.projection_eigenvalues(3)),
+    ),
+    "D1": (
+        Derivation("exp(-d eps^2/8) at d = 512, eps = 0.1", lambda: float(gaussian_tail_bound(512, 0.1))),
+        Derivation("the exact tail of the chi-square there", lambda: float(gaussian_excess_probability(512, 0.1))),
+        Derivation("delta(0.1) of ||x5||^2 in Post-LN at d = 512, by its exact law",
+                   lambda: float(PostEnergy(512).excess_probability(0.1))),
+    ),
+    "L5": (
+        Derivation("(B - y)+ - (B - y) - (y - B)+ for a symbolic y", reverse_markov.positive_part_identity),
+        Derivation("so P[Y <= a] is at most, with e = E[(Y - B)+] and EY the mean",
+                   lambda: lemmas.low_tail_bound(sp.Symbol("EY"), sp.Symbol("e"))),
+        Derivation("Theorem 1 uses it without e at B = (1 + eps) EY, a = EY/10", theorem1.low_tail),
+        Derivation("a law for which that fails at eps = 0.1, delta = 1/8: stated, actual, corrected", _counterexample),
+    ),
+    "E1": (
+        Derivation("P[E1 fails] by the union over d entries", theorem1.entry_failure),
+        Derivation("the true probability at d = 512", lambda: theorem1.entry_failure_value(512)),
+    ),
+    "T1": (
+        Derivation("the bound for Post-LN, with its constants", lambda: theorem1.bound("post")),
+        Derivation("the bound for Pre-LN", lambda: theorem1.bound("pre")),
+        Derivation("the probability stated", theorem1.probability),
+        Derivation("the probability the argument gives for n positions", reverse_markov.probability_over_positions),
+        Derivation("the largest n for which that is positive at eps = 0.1, delta = 0.125",
+                   lambda: reverse_markov.largest_useful_length(0.1, 0.125)),
+        Derivation("what each of the six steps loses at large width, Post-LN", lambda: slack.factors("post")),
+        Derivation("the same, Pre-LN", lambda: slack.factors("pre")),
+        Derivation("two-sided: bounds on lim E||dL/dW2||^2/d, Post-LN", lambda: sharp.bracket("post")),
+        Derivation("the same, Pre-LN", lambda: sharp.bracket("pre")),
+    ),
+    "F1": (
+        Derivation("1 - c of a token pair after a layer over 1 - c before it, as tokens align",
+                   asymptotics.post_alignment_rate),
+        Derivation("factor on the squared gradient per layer then", asymptotics.post_gradient_factor),
+        Derivation("the same without the branch's return: appendix F's factor, squared",
+                   asymptotics.printed_gradient_factor),
+        Derivation("at finite width: growth of the mean square per layer, times d",
+                   lambda: finite_width.coefficients().mean),
+        Derivation("variance of its logarithm per layer, times d", lambda: finite_width.coefficients().log_variance),
+    ),
+    "F2": (
+        Derivation("energy per coordinate that a layer adds once tokens have aligned", asymptotics.pre_energy_slope),
+        Derivation("exponent of 1 - c in l", asymptotics.pre_alignment_exponent),
+        Derivation("exponent of E||dL/dW2||^2 in l", asymptotics.pre_gradient_exponent),
+    ),
+    "H2": (
+        Derivation("exponent in d of each step's factor at fixed V/d; logarithms count as 0",
+                   lambda: slack.growth("post")),
+        Derivation("the product of the factors over bound/norm", lambda: slack.product_of_factors("post")),
+    ),
+}  # fmt: skip
+"""By claim id; observations on models that are not tested here have none."""

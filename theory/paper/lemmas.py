@@ -1,0 +1,148 @@
+"""Lemmas 1, 2 and 5 of the paper, derived by sympy from a density or from matrices with symbolic entries.
+
+Nothing here is a restated result: each function integrates, differentiates or solves, and the tests compare what
+comes out with the paper's words. Source of the statements: Xiong et al. (2020), arXiv:2002.04745v2, Lemmas 1, 2 and 5.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+
+import sympy as sp
+
+from theory.paper.layer_norm import row, squared_norm
+
+d = sp.Symbol("d", positive=True)
+L = sp.Symbol("L", integer=True, positive=True)
+n = sp.Symbol("n", integer=True, positive=True)
+layer = sp.Symbol("l", integer=True, nonnegative=True)
+attention = sp.Symbol("m", nonnegative=True)
+"""Energy per width that uniform attention adds in one layer, ||mean token||²/d: in [0, 1] by `attention_gap`."""
+a = sp.Symbol("a", real=True)
+top = sp.Symbol("B", real=True)
+"""Lemma 5's a, and B, which Y does not exceed."""
+
+
+def relu_energy(width: sp.Expr, deviation: sp.Expr) -> sp.Expr:
+    """E‖ReLU(X)‖² for X ~ N(0, σ² I_width): the second moment of the half line, integrated from the density.
+
+    Source: Lemma 1, appendix B.
+
+    >>> sigma = sp.Symbol("sigma", positive=True)
+    >>> relu_energy(d, sigma)
+    d*sigma**2/2
+    """
+    x = sp.Symbol("x", real=True)
+    s = sp.Symbol("s", positive=True)
+    density = sp.exp(-(x**2) / (2 * s**2)) / (sp.sqrt(2 * sp.pi) * s)
+    second_moment = sp.integrate(x**2 * density, (x, 0, sp.oo))
+    return sp.simplify(width * second_moment.subs(s, deviation))
+
+
+def weight_expectation(expression: sp.Expr, weights: Iterable[sp.Symbol], variance: sp.Expr) -> sp.Expr:
+    """E over independent centred weights of a polynomial of degree at most 2 in them.
+
+    Raises:
+        ValueError: the polynomial has a higher degree, where the second moments no longer decide.
+    """
+    polynomial = sp.Poly(sp.expand(expression), *weights)
+    total: sp.Expr = sp.Integer(0)
+    for powers, coefficient in polynomial.terms():
+        if sum(powers) > 2:
+            raise ValueError(f"expression must have degree at most 2 in the weights, got a term of powers {powers}.")
+        if sum(powers) == 0:
+            total += coefficient
+        elif max(powers) == 2:
+            total += coefficient * variance
+    return sp.simplify(total)
+
+
+def residual_energy_gap(width: int) -> sp.Expr:
+    """E_W‖x + hW‖² − ‖x‖² − ‖h‖² for symbolic x, h and W of N(0, 1/width) entries: the branch adds its energy.
+
+    >>> residual_energy_gap(3)
+    0
+    """
+    x, h = row("x", width), row("h", width)
+    weights = sp.Matrix(width, width, lambda i, j: sp.Symbol(f"w{i}{j}", real=True))
+    energy = weight_expectation(squared_norm(x + h * weights), list(weights), sp.Rational(1, width))
+    return sp.simplify(energy - squared_norm(x) - squared_norm(h))
+
+
+def attention_gap(tokens: int, width: int) -> sp.Expr:
+    """mean_i‖x_i‖² − ‖mean_i x_i‖² minus the mean square distance between tokens over 2: zero.
+
+    So the mean token has at most the mean energy of the tokens, with equality for identical tokens only, and
+    what uniform attention adds is between 0 and d.
+
+    >>> attention_gap(3, 2)
+    0
+    """
+    rows = [row(f"x{i}", width) for i in range(tokens)]
+    mean = sum(rows, sp.zeros(1, width)) / tokens
+    excess = sum(squared_norm(row) for row in rows) / tokens - squared_norm(mean)
+    spread = sum(squared_norm(a - b) for a in rows for b in rows) / (2 * tokens**2)
+    return sp.simplify(excess - spread)
+
+
+@cache
+def post_ln_energies() -> tuple[sp.Expr, sp.Expr]:
+    """E‖x2‖² as a function of m, and E‖x5‖², of a Post-LN layer whose input has energy d.
+
+    LN leaves energy d (`layer_norm_energy`); a branch adds its own (`residual_energy_gap`); the ReLU branch sees
+    N(0, 1) pre-activations, since ‖x3‖² = d, and adds Lemma 1's d/2.
+    Source: Lemma 2 and appendix C.
+
+    >>> post_ln_energies()
+    (d*(m + 1), 3*d/2)
+    """
+    return sp.factor(d + attention * d), d + relu_energy(d, sp.Integer(1))
+
+
+@cache
+def pre_ln_energy() -> sp.Expr:
+    """E‖x‖² after l Pre-LN layers when attention adds m d in each, from the recursion q_{l+1} = q_l + m d + d/2.
+
+    Source: Lemma 2, appendix C. The input, after no layers, has energy d.
+
+    >>> pre_ln_energy()
+    d*(2*l*m + l + 2)/2
+    """
+    q = sp.Function("q")
+    step = attention * d + relu_energy(d, sp.Integer(1))
+    return sp.factor(sp.rsolve(q(layer + 1) - q(layer) - step, q(layer), {q(0): d}))
+
+
+@cache
+def pre_ln_band() -> tuple[sp.Expr, sp.Expr]:
+    """Lemma 2's bounds on E‖x‖² after l layers: no energy from attention, and all of it.
+
+    >>> pre_ln_band()
+    (d*(l + 2)/2, d*(3*l + 2)/2)
+    """
+    energy = pre_ln_energy()
+    return sp.factor(energy.subs(attention, 0)), sp.factor(energy.subs(attention, 1))
+
+
+def pre_ln_index_excess() -> sp.Expr:
+    """By how much Lemma 2's lower bound exceeds the truth at l = 1 if x_1 is the input of layer 1, per width.
+
+    The paper's x_l enters layer l, so it has passed l − 1 layers; its bound (1 + l/2) d counts l.
+
+    >>> pre_ln_index_excess()
+    1/2
+    """
+    lower, _ = pre_ln_band()
+    return sp.simplify((lower.subs(layer, 1) - pre_ln_energy().subs(layer, 0)) / d)
+
+
+def low_tail_bound(mean: sp.Expr, excess: sp.Expr = sp.S.Zero) -> sp.Expr:
+    """An upper bound on P[Y ≤ a], for a < B: (E[B − Y] + E[(Y − B)₊])/(B − a).
+
+    Markov's inequality for (B − Y)₊ ≥ 0, and E[(B − Y)₊] = E[B − Y] + E[(Y − B)₊]. With Y ≤ B surely the second term
+    is 0, which is Lemma 5.
+
+    Args:
+        mean: E Y.
+        excess: E[(Y − B)₊].
+    """
+    return (top - mean + excess) / (top - a)

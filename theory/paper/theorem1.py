@@ -1,0 +1,170 @@
+"""Theorem 1 with its constants and its probability, as sympy expressions and as numbers.
+
+The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, replaces in ‖∂L/∂W^{2,L}‖_F
+  every entry of a row by the whole row        factor √d,
+  ‖h_i‖² by d · 2 ln(100 d)                    on the event E1, h_i the input of W2,
+  ‖J_LN‖₂² by d / (α₀ E_low)                   on the event of Lemma 5, E_low Lemma 2's lower bound, and
+  ‖∂L_i/∂x_out,i‖ by B.
+Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import sympy as sp
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from theory.paper.lemmas import L, a, d, layer, low_tail_bound, post_ln_energies, pre_ln_band, top
+from theory.stack import PAPER, Placement, Stack
+
+B = sp.Symbol("B", positive=True)
+V = sp.Symbol("V", positive=True)
+sigma_e = sp.Symbol("sigma_e", positive=True)
+epsilon = sp.Symbol("epsilon", positive=True)
+delta = sp.Symbol("delta", positive=True)
+margin = sp.Symbol("t", positive=True)
+
+ALPHA = sp.Rational(1, 10)
+HEAD_FAILURE = 1e-3
+"""Probability allowed for ‖W_emb‖₂ to exceed what B assumes where the matrix itself is not at hand."""
+
+
+def entry_threshold() -> sp.Expr:
+    """The square that no entry of ReLU(x W1) exceeds on the event E1: 2 ln(100 d).
+
+    >>> entry_threshold()
+    2*log(100*d)
+    """
+    return 2 * sp.log(100 * d)
+
+
+def entry_failure() -> sp.Expr:
+    """P[E1 fails] for one position, by the union over d entries and P[N(0, 1) > u] ≤ exp(−u²/2)/2.
+
+    >>> entry_failure()  # the proof allows 0.01
+    1/200
+    """
+    return sp.simplify(d * sp.exp(-entry_threshold() / 2) / 2)
+
+
+def entry_failure_value(width: int, entries: int | None = None) -> float:
+    """P[E1 fails] in truth: 1 − Φ(√(2 ln 100 d))^entries, for d independent N(0, 1) pre-activations or so many.
+
+    >>> round(entry_failure_value(512), 5)
+    0.00082
+    """
+    tail = norm.sf(np.sqrt(2 * np.log(100.0 * width)))
+    return float(-np.expm1((width if entries is None else entries) * np.log1p(-tail)))
+
+
+@cache
+def low_energy(placement: Placement) -> sp.Expr:
+    """Lemma 2's lower bound on the energy before the last LayerNorm: 3d/2 (Post-LN), (1 + L/2) d (Pre-LN)."""
+    return post_ln_energies()[1] if placement == "post" else pre_ln_band()[0].subs(layer, L)
+
+
+@cache
+def bound(placement: Placement) -> sp.Expr:
+    """The bound on ‖∂L/∂W^{2,L}‖_F, assembled from the four replacements of the proof.
+
+    >>> bound("pre")
+    2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)
+    """
+    rows, entries = d, d * entry_threshold()
+    jacobian = d / (ALPHA * low_energy(placement))
+    return sp.simplify(sp.sqrt(sp.factor(rows * entries * jacobian)) * B)
+
+
+def low_tail() -> sp.Expr:
+    """What the proof has for P[Y ≤ α₀ EY]: Lemma 5 with B = (1 + ε) EY and a = α₀ EY, in units of EY.
+
+    >>> low_tail()
+    epsilon/(epsilon + 9/10)
+    """
+    fraction = sp.fraction(sp.simplify(low_tail_bound(sp.Integer(1)).subs({top: 1 + epsilon, a: ALPHA})))
+    leading = sp.Poly(fraction[1], epsilon).LC()  # so that it reads as the paper has it
+    return (fraction[0] / leading) / sp.expand(fraction[1] / leading)
+
+
+def probability() -> sp.Expr:
+    """The stated probability 0.99 − δ − ε/(0.9 + ε): E1, Y ≤ (1 + ε) EY, and `low_tail`.
+
+    The proof has Y ≤ B only with probability 1 − δ, where Lemma 5 asks for it surely: `theory.paper.low_tail`.
+
+    >>> probability()
+    -delta - epsilon/(epsilon + 9/10) + 99/100
+    """
+    return sp.Rational(99, 100) - delta - low_tail()
+
+
+def probability_value(epsilon_value: float, delta_value: float) -> float:
+    """The stated probability at one (ε, δ); at most 0.99, and below 0 where the theorem says nothing.
+
+    Raises:
+        ValueError: ε is not positive, or δ is not a probability.
+
+    >>> round(probability_value(0.1, 0.125), 3)  # what section 3.4 measures on the real model
+    0.765
+    """
+    if not epsilon_value > 0:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon_value!r}.")
+    if not 0 <= delta_value <= 1:
+        raise ValueError(f"delta must be a probability, got {delta_value!r}.")
+    return float(probability().subs({epsilon: epsilon_value, delta: delta_value}))
+
+
+def loss_gradient_bound() -> sp.Expr:
+    """B without the matrix: √2 σ_e (1 + √(V/d) + t), short of √2‖W_emb‖₂ with probability at most exp(−d t²/2).
+
+    Softmax cross-entropy has ‖p − e_y‖ ≤ √2, and σ_max of a Gaussian matrix concentrates.
+    Source: Vershynin (2018), High-Dimensional Probability, Theorem 7.3.1 and Gaussian concentration.
+    """
+    return sp.sqrt(2) * sigma_e * (1 + sp.sqrt(V / d) + margin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Theorem 1's bound in numbers.
+
+    Attributes:
+        value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.
+        loss_gradient: B, the bound on ‖∂L_i/∂x_out,i‖.
+        head_failure: probability that B itself is too small, to be added to the theorem's; 0 if W_emb was known.
+        head_margin: the t in B; 0 if W_emb was known.
+    """
+
+    value: NDArray[np.float64]
+    loss_gradient: NDArray[np.float64]
+    head_failure: float
+    head_margin: float
+
+
+def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
+    """Theorem 1's bound for a stack: with B = √2‖W_emb‖₂ if the spectral norm is given, else with its tail bound.
+
+    Args:
+        stack: the network.
+        head_norm: ‖W_emb‖₂ of each draw, or None.
+
+    Raises:
+        ValueError: the placement is not one of the paper's.
+
+    >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
+    8723
+    """
+    if stack.placement not in PAPER:
+        raise ValueError(f"placement must be {' or '.join(map(repr, PAPER))} for Theorem 1, got {stack.placement!r}.")
+    if stack.relaxed:
+        raise ValueError(f"stack must be in the paper's setting for Theorem 1, got one with {stack.relaxed}.")
+    if head_norm is None:
+        t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
+        gradient = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())(
+            stack.width, stack.vocab, stack.output_scale, t
+        )
+        failure = HEAD_FAILURE
+    else:
+        gradient, failure, t = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0, 0.0
+    value = sp.lambdify((d, L, B), bound(stack.placement))(stack.width, stack.depth, np.asarray(gradient))
+    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure, head_margin=t)

@@ -1,0 +1,223 @@
+"""The one description of a random Transformer stack, shared by theory, simulation and tables."""
+
+import json
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.stack.fields import choice, integer, matrix, real
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.placements import COMPOSITIONS, Composition
+
+Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
+Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu", "identity"]
+Ffn = Literal["plain", "gated"]
+Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
+Projection = Literal["identity", "random"]
+Normalization = Literal["layer", "rms", "none"]
+QueryKey = Literal["untied", "tied"]
+AttentionScale = Literal["sqrt", "linear"]
+Mask = Literal["none", "causal"]
+Positions = Literal["none", "sinusoidal", "learned"]
+Embeddings = Literal["untied", "tied"]
+Labels = Literal["uniform", "zipf"]
+LossOn = Literal["all", "last"]
+
+TITLES: dict[str, str] = {name: composition.title for name, composition in COMPOSITIONS.items()}
+"""Placements as prose and pictures have them."""
+
+
+def title(name: object) -> str:
+    """A placement as prose has it; the name of something else, such as a module, as it is."""
+    return TITLES.get(str(name), str(name))
+
+
+PAPER = ("post", "pre")
+"""The placements of Xiong et al. (2020): what the paper claims is about these."""
+
+SIZES = ("placement", "width", "depth", "tokens", "vocab", "output_scale")
+"""The fields that the paper's statements leave free; each of the others relaxes an assumption."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A random Transformer stack at initialization: everything about the network, nothing about sampling.
+
+    The defaults are the simplified setting of the paper: one head, W^Q = W^K = 0 (uniform attention),
+    W^V, W^1, W^2 of shape (d, d) with N(0, 1/d) entries, ReLU, no biases, inputs N(0, I_d), and an output
+    matrix W_emb of shape (V, d) with N(0, σ_e²/d) entries under a softmax cross-entropy averaged over the
+    n positions. Engine, device, draws, seed and text belong to sampling, not here.
+
+    A field added later must default to the paper's value: cell keys hold only what differs from a default.
+
+    Source: Xiong et al. (2020), arXiv:2002.04745v2, section 3.3 and Table 1; docs/setting.md for the other fields.
+
+    Raises:
+        ValueError: a field is outside its range; the message names the field, what is allowed and what came.
+
+    >>> Stack(placement="pre", width=128).non_default()
+    {'placement': 'pre', 'width': 128}
+    """
+
+    placement: Placement = choice(
+        "post",
+        get_args(Placement),
+        "where LayerNorm stands: after each residual sum (post), before each branch (pre), ...",
+    )
+    # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
+    width: int = integer(512, 2, "hidden width d")
+    depth: int = integer(6, 1, "number of layers L")
+    tokens: int = integer(8, 1, "sequence length n")
+    vocab: int = integer(512, 2, "number of output classes V")
+    output_scale: float = real(
+        1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)", allowed="a positive finite number", low=5e-324
+    )
+    ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
+    activation: Activation = choice("relu", get_args(Activation), "of the feed-forward units")
+    ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
+    initialization: Initialized = choice(
+        "xavier_normal", get_args(Initialized), "of the layers' matrices; of square ones fan_in is the same"
+    )
+    output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
+    normalization: Normalization = choice(
+        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
+    )
+    norm_epsilon: float = real(
+        0.0, "added to the variance under a norm's root", allowed="a number of at least 0", low=0
+    )
+    dropout: float = real(
+        0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
+        low=0, high=np.nextafter(1, 0),
+    )  # fmt: skip
+    attention_dropout: float = real(
+        0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
+        low=0, high=np.nextafter(1, 0),
+    )  # fmt: skip
+    query_key_scale: float = real(
+        0.0,
+        "s; entries of W^Q and W^K are N(0, s^2/d), and the paper has 0",
+        allowed="a number in [0, 4]",
+        low=0,
+        high=4,
+    )
+    query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
+    heads: int = integer(1, 1, "attention heads h, which divide the width")
+    attention_scale: AttentionScale = choice(
+        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d/h), or d/h (linear)"
+    )
+    mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
+    input_correlation: float = real(
+        0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
+    )
+    input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
+    positions: Positions = choice("none", get_args(Positions), "added to the inputs")
+    embeddings: Embeddings = choice(
+        "untied",
+        get_args(Embeddings),
+        "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e",
+    )
+    labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
+    label_smoothing: float = real(0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]",
+                                  low=0, high=1)  # fmt: skip
+    loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
+    sequences: int = integer(1, 1, "independent sequences whose losses are averaged, at the same weights")
+    source_tokens: int = integer(
+        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none"
+    )
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, f.metadata["check"](f.name, getattr(self, f.name)))
+        if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or self.ffn_width < 1:
+            raise ValueError(
+                f"ffn_ratio must make ffn_ratio * width an integer of at least 1, got {self.ffn_ratio!r} at "
+                f"width {self.width}."
+            )
+        if self.tokens > 1 and self.input_correlation < -1 / (self.tokens - 1):
+            raise ValueError(
+                f"input_correlation must be at least -1/(tokens - 1) = {-1 / (self.tokens - 1):g}, got "
+                f"{self.input_correlation!r}."
+            )
+        given = len(self.input_covariance) if self.input_gram else self.tokens
+        if given != self.tokens or (self.input_gram and self.input_correlation):
+            raise ValueError(
+                f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
+                f"{given} rows and input_correlation = {self.input_correlation!r}."
+            )
+        if self.source_tokens > 1 and self.input_correlation < -1 / (self.source_tokens - 1):
+            raise ValueError(
+                f"input_correlation must be at least -1/(source_tokens - 1) = {-1 / (self.source_tokens - 1):g}, got "
+                f"{self.input_correlation!r}."
+            )
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise ValueError(f"width must be even for sinusoidal positions, got {self.width}.")
+        if self.embeddings == "tied" and (self.input_correlation or self.input_gram or self.vocab < self.rows):
+            raise ValueError(
+                f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
+                f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
+            )
+        if self.attention_dropout and self.composition.output_norm and not self.norm_epsilon:
+            raise ValueError(
+                f"norm_epsilon must be above 0 with attention_dropout and placement {self.placement!r}: where all of a "
+                "token's weights are dropped its branch is 0, which has no norm."
+            )
+        if self.normalization == "none" and self.norm_epsilon:
+            raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
+
+    @property
+    def composition(self) -> Composition:
+        """How the placement makes a sub-layer of residual, branch and norm."""
+        composition = COMPOSITIONS[self.placement]
+        if self.normalization == "none":
+            return replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
+        return composition
+
+    @property
+    def ffn_width(self) -> int:
+        """The number of feed-forward units, r d."""
+        return round(self.ffn_ratio * self.width)
+
+    @property
+    def encoder(self) -> "Stack | None":
+        """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
+        if not self.source_tokens:
+            return None
+        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "loss_on": "all"}
+        return replace(self, tokens=self.source_tokens, source_tokens=0, **own)  # type: ignore[arg-type]
+
+    @property
+    def parts(self) -> "tuple[Stack, ...]":
+        """The stack, and its encoder if it has one."""
+        return (self,) if self.encoder is None else (self, self.encoder)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of all sequences: rows of the input matrix."""
+        return self.sequences * self.tokens
+
+    @property
+    def input_covariance(self) -> NDArray[np.float64]:
+        """Covariance of the Gaussian inputs of a sequence, (n, n), positions left out."""
+        if self.input_gram:
+            return np.array(json.loads(self.input_gram))
+        return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
+
+    @property
+    def relaxed(self) -> dict[str, str | int | float]:
+        """The fields that leave the paper's simplified setting; the paper's statements are about stacks with none."""
+        return {name: value for name, value in self.non_default().items() if name not in SIZES}
+
+    @property
+    def in_paper(self) -> bool:
+        """Whether this is a network that the paper's statements are about."""
+        return self.placement in PAPER and not self.relaxed
+
+    def non_default(self) -> dict[str, str | int | float]:
+        """The fields that differ from the defaults, in field order: what makes two stacks different."""
+        return {
+            f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
+        }

@@ -1,0 +1,59 @@
+"""The matrices of a layer: their shapes, and the variance of their entries."""
+
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.stack import Stack
+
+CROSS = {"XQ", "XK", "XV", "XO"}
+"""Queries, keys, values and what follows them in attention to a source: a second attention, with matrices like the
+first's."""
+
+
+def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
+    """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
+    d, hidden = stack.width, stack.ffn_width
+    shapes = {
+        "WQ": (d, d),
+        "WK": (d, d),
+        "WV": (d, d),
+        "WO": (d, d),
+        "XQ": (d, d),
+        "XK": (d, d),
+        "XV": (d, d),
+        "XO": (d, d),
+        "WG": (d, hidden),
+        "W1": (d, hidden),
+        "W2": (hidden, d),
+    }
+    missing = {"WG"} if stack.ffn == "plain" else set()
+    if not stack.query_key_scale:
+        missing |= {"WQ", "XQ"}
+    if not stack.query_key_scale or stack.query_key == "tied":
+        missing |= {"WK", "XK"}
+    if stack.output_projection == "identity":
+        missing |= {"WO", "XO"}
+    if not stack.source_tokens:
+        missing |= CROSS
+    return {role: shape for role, shape in shapes.items() if role not in missing}
+
+
+def rows_met(stack: Stack) -> dict[str, int]:
+    """How many rows every matrix of a layer multiplies: one a sequence where all its tokens attend to the same mean."""
+    source = stack.sequences * stack.source_tokens
+    met = dict.fromkeys(weight_shapes(stack), stack.rows) | {"XK": source, "XV": source}
+    if stack.attention_dropout == 0.0 and not stack.query_key_scale:
+        met |= {"XV": stack.sequences, "XO": stack.sequences}
+        met |= {"WV": stack.sequences, "WO": stack.sequences} if stack.mask == "none" else {}
+    return {role: met[role] for role in weight_shapes(stack)}
+
+
+def gain(stack: Stack, role: str) -> float:
+    """Variance of an entry times d_in: what a matrix does to the energy per coordinate, the placement's β² included.
+
+    Queries and keys have their own, s².
+    """
+    role = role.replace("X", "W")
+    if role in ("WQ", "WK"):
+        return stack.query_key_scale**2
+    d_in, d_out = weight_shapes(stack)[role]
+    own = INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
+    return own * stack.composition.gain(stack.depth) ** 2
