@@ -28,7 +28,7 @@ CELLS = [
 
 
 # Relative: how a library rounds products of many matrices may hang on how many there are.
-ROUNDING = {"float32": 1e-3, "float64": 1e-9}
+ROUNDING = {"float32": 1e-4, "float64": 1e-10}
 
 
 def same(one, other, dtype="float32"):

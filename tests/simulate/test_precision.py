@@ -107,12 +107,12 @@ SWEEP = ["sweep", "--width", "8", "16", "32", "--depth", "1", "--tokens", "2", "
 
 
 def test_the_command(tmp_path, capsys):
-    """A sweep that goes on decides as a whole one; errors are met."""
+    """Two workers give the numbers of one; an interrupted sweep decides as a whole one; errors are met."""
     line = [*SWEEP, "--target-sem", "0.02", "--target-exponent", "0.02"]
     assert main([*line, "--out", str(tmp_path / "one")]) == 0
     assert "4 of 4 targets met" in capsys.readouterr().out
     assert main([*SWEEP, "--draws", "100", "--out", str(tmp_path / "two")]) == 0
-    assert main([*line, "--out", str(tmp_path / "two")]) == 0
+    assert main([*line, "--workers", "2", "--out", str(tmp_path / "two")]) == 0
     whole, again = (
         {s.cell.name: s["loss"] for s in Run.open(tmp_path / name).samples()} for name in ("one", "two")
     )  # fmt: skip

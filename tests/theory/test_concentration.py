@@ -47,7 +47,7 @@ def test_the_exact_law(width):
     assert abs(squares.mean() - PostEnergy(width).variance) < 4.4 * stats.sem(squares)
 
 
-@pytest.mark.parametrize("depth", [4])
+@pytest.mark.parametrize("depth", [1, 4])
 def test_the_exact_law_is_the_samplers(depth):
     """In every layer, whatever the tokens, at n = 1 where hidden_energy is one token's; false alarm 1e-5."""
     width = 64
@@ -102,7 +102,7 @@ def test_far_tails():
     concentration.hidden_energy_law.cache_clear()
 
 
-@pytest.mark.parametrize(("width", "depth"), [(64, 6)])
+@pytest.mark.parametrize(("width", "depth"), [(64, 6), (256, 3)])
 def test_the_gamma_law_of_pre_ln(width, depth):
     """Probabilities within 10% and 4.5 standard errors of 8000 draws at n = 1."""
     stack = Stack(placement="pre", width=width, depth=depth, tokens=1, vocab=16)
