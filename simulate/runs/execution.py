@@ -82,7 +82,8 @@ class Execution:
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]], end: float) -> Iterator[Task]:
         """Blocks as tasks, in their order, until the monotonic clock says `end`."""
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
-            left, most, start = [block for _, _, block in group], self._most(cell), 0
+            left, start = [block for _, _, block in group], 0
+            most = self._most(cell, len(left))
             while start < len(left):
                 if time.monotonic() > end:
                     return
@@ -97,11 +98,13 @@ class Execution:
         sharers = (0 if self.memory is None else 1) if elsewhere else self.workers
         return BatchLimits(at_once=self.at_once, memory=self.memory, sharers=sharers)
 
-    def _most(self, cell: Cell) -> int:
+    def _most(self, cell: Cell, left: int) -> int:
         """Blocks of a task: a batch, or more where that would be over too soon."""
         # The memory of a worker elsewhere, or of its GPU, is not known here.
         known = self.pool is None and cell.device_kind == "cpu"
-        batch = self.limits.blocks(cell) if known else self.at_once or useful_blocks(cell)
+        batch = self.limits.blocks(cell) if known else useful_blocks(cell)
+        # One worker with all that is left would leave the others without work where there is one cell.
+        batch = self.at_once or min(batch, -(-left // self.workers))
         return max(batch, int(self.task_seconds / block_work(cell).cost))
 
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from simulate.runs.cell import MOST_DRAWS, Cell
+from simulate.runs.cell import Cell
 from simulate.runs.cost import block_bytes, block_work
 from theory.stack.weights import rows_met, weight_shapes
 
@@ -20,6 +20,9 @@ _SHARE = 0.5
 # Every layer costs some milliseconds, however few draws it has. So many random numbers, or the draws of the largest
 # block, make that a few percent of what the draws cost; more would only take memory.
 _LAYER_NORMALS = 2**21
+
+# An interrupted run loses the batches that it was at, so they are done within seconds, however small the networks.
+_MOST_DRAWS = 1024
 
 # Batches so small are always there; asking the system takes as long as a small block.
 _ALWAYS_THERE = 2**26
@@ -91,7 +94,7 @@ def useful_blocks(cell: Cell) -> int:
     if not _rounds_alike(cell):
         return 1
     work = block_work(cell)
-    return max(1, min(MOST_DRAWS // cell.draws_per_block, round(_LAYER_NORMALS * work.steps / work.normals)))
+    return max(1, min(_MOST_DRAWS // cell.draws_per_block, round(_LAYER_NORMALS * work.steps / work.normals)))
 
 
 def _rounds_alike(cell: Cell) -> bool:

@@ -62,10 +62,13 @@ def test_tasks(monkeypatch):
         return [(cell, indices) for cell, _, indices in Execution(**how).tasks(blocks, end)]
 
     one_by_one = [(cell, (k,)) for cell, _, k in blocks]
-    assert made() == one_by_one
+    whole = [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
+    assert made() == [whole[0], *one_by_one[5:]], "what a batch would round otherwise stays alone"
+    assert made(at_once=1) == one_by_one
     assert made(at_once=3) == [(first, (0, 1, 2)), (first, (3, 4)), (second, (0, 1))]
-    assert made(task_seconds=1e-9) == one_by_one
-    assert made(task_seconds=1e9) == [(first, (0, 1, 2, 3, 4)), (second, (0, 1))]
+    assert made(workers=2) == [(first, (0, 1, 2)), (first, (3, 4)), *one_by_one[5:]]
+    assert made(memory=1.0) == made(memory=1.0, task_seconds=1e-9) == one_by_one
+    assert made(memory=1.0, task_seconds=1e9) == whole
     assert made(end=-np.inf) == []
     blocks = [(first, 0, k) for k in range(300)]
     assert [len(task) for _, task in made(at_once=300)] == [300], "what was asked for is done"

@@ -161,5 +161,5 @@ def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
 
     monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
     with pytest.raises(ZeroDivisionError):
-        sweep(cells, draws=70, seed=3, run=run)
+        sweep(cells, draws=70, seed=3, run=run, execution=Execution(at_once=1))
     assert len(run.landed()) == 3
