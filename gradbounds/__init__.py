@@ -1,3 +1,113 @@
-"""The command line."""
+"""Is a mean-field statement about Transformers at initialization true, is it tight, and why?
+
+    import gradbounds as gb
+
+    stack = gb.Stack(placement="pre", width=256, depth=4, tokens=8, vocab=256)
+    gb.predict(stack)["grad_sq_W2"]  # (L,): large-width theory of E||dL/dW2||_F^2
+    gb.sample(stack, draws=64, seed=0)["grad_sq_W2"]  # (draws, L): what networks do
+
+A name is loaded when it is first asked for: importing this package loads no other library.
+"""
+
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, verdicts
+    from checks.models.module_report import ModuleReport, probe
+    from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
+    from theory import CLAIMS as claims
+    from theory import QUANTITIES as quantities
+    from theory import Claim, NoRuleError, Prediction, Quantity, Stack, predict
+    from theory.paper.theorem1 import bound_value
+else:
+    # Where each name is: its module, and its name there where that is another. The imports above say the same to
+    # editors and type checkers; a test compares both.
+    _HOMES = {
+        "Stack": "theory",
+        "predict": "theory",
+        "Prediction": "theory",
+        "NoRuleError": "theory",
+        "claims": "theory:CLAIMS",
+        "Claim": "theory",
+        "quantities": "theory:QUANTITIES",
+        "Quantity": "theory",
+        "bound_value": "theory.paper.theorem1",
+        "sample": "simulate",
+        "Samples": "simulate",
+        "sweep": "simulate",
+        "Run": "simulate",
+        "Cell": "simulate",
+        "Execution": "simulate",
+        "TextWindows": "simulate",
+        "read_windows": "simulate",
+        "comparison": "checks",
+        "verdicts": "checks",
+        "Verdict": "checks",
+        "power_law": "checks",
+        "PowerLaw": "checks",
+        "estimate": "checks",
+        "Estimate": "checks",
+        "probe": "checks.models.module_report",
+        "ModuleReport": "checks.models.module_report",
+    }
+
+    def __getattr__(name):
+        """A public name, loaded now and kept.
+
+        Raises:
+            AttributeError: there is none.
+            ImportError: somebody else's module stands before a package of ours.
+        """
+        if name not in _HOMES:
+            raise AttributeError(_unknown(name))
+        from importlib import import_module
+
+        from gradbounds.shadowing import check_own_packages
+
+        module, _, attribute = _HOMES[name].partition(":")
+        check_own_packages(module.partition(".")[0])
+        globals()[name] = found = getattr(import_module(module), attribute or name)
+        return found
+
+    def _unknown(name):
+        from difflib import get_close_matches
+
+        spelled = {known.lower(): known for known in __all__}
+        close = get_close_matches(name.lower(), spelled, n=1)
+        hint = f"; did you mean {spelled[close[0]]!r}?" if close else ""
+        return f"module 'gradbounds' has no attribute {name!r}{hint}"
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "Cell",
+    "Claim",
+    "Estimate",
+    "Execution",
+    "ModuleReport",
+    "NoRuleError",
+    "PowerLaw",
+    "Prediction",
+    "Quantity",
+    "Run",
+    "Samples",
+    "Stack",
+    "TextWindows",
+    "Verdict",
+    "bound_value",
+    "claims",
+    "comparison",
+    "estimate",
+    "power_law",
+    "predict",
+    "probe",
+    "quantities",
+    "read_windows",
+    "sample",
+    "sweep",
+    "verdicts",
+]

@@ -2,13 +2,19 @@
 
 import sys
 
+from gradbounds.shadowing import ShadowedError, check_own_packages
+
 
 def main() -> int:
-    """Run the command line; Ctrl-C while it is still loading is one line too."""
+    """Run the command line; Ctrl-C while it is still loading is one line too, and so is a module that shadows ours."""
     try:
+        check_own_packages()
         from gradbounds.cli import main
 
         return main()
+    except ShadowedError as error:
+        print(error, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("gradbounds: interrupted.", file=sys.stderr)
         return 130

@@ -17,16 +17,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """With the option, collect the suite about a run instead of what else there is.
 
     Raises:
-        pytest.UsageError: the folder is no run that can be judged.
+        pytest.UsageError: the folder is no run that can be judged, or our packages cannot be imported.
     """
     folder = config.getoption(OPTION)
     if folder is None:
         return
-    from gradbounds import run_suite
+    from gradbounds.shadowing import check_own_packages
 
     try:
+        check_own_packages()
+        from gradbounds import run_suite
+
         run_suite.judged(folder)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise pytest.UsageError(f"{OPTION}: {error}") from error
     config.args = [str(Path(run_suite.__file__))]
 

@@ -62,16 +62,17 @@ ARROWS = {
     "gradbounds": {
         "grid": "",
         "progress": "",
+        "shadowing": "",
         "table_cache": "",
         "manifest": "__init__",
         "recipe": "grid",
-        "clusters": "recipe",
+        "clusters": "recipe shadowing",
         "actions": "grid recipe manifest progress table_cache",
         "commands": "grid recipe clusters actions",
         "cli": "__init__ commands",
-        "__main__": "cli",
+        "__main__": "cli shadowing",
         "run_suite": "actions",
-        "pytest_plugin": "run_suite",
+        "pytest_plugin": "run_suite shadowing",
     },
 }  # fmt: skip
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from gradbounds.actions.probe import loaded
 from simulate.curvature.operators import asymmetry
 from simulate.curvature.problems import Problem, check_curved, module_problem, stack_problem, translation_problem
-from simulate.modules.catalogue import BUILTINS
+from simulate.modules.catalogue import BUILTINS, loaded
 from simulate.modules.layers import layer_lists
 from simulate.runs.sample import check_count
 from simulate.translation.model import Translation, parameter_count

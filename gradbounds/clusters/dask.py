@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from gradbounds.shadowing import check_own_packages
+
 # Blocks are in flight for this many workers at least, so that those that join find some; a block is tried again this
 # often; and a scheduler that does not answer for so many seconds is gone.
 _LEAST_WORKERS = 16
@@ -143,7 +145,12 @@ def _with_versions(here: dict[str, str], fn: Callable, /, *args: Any, **kwargs: 
 
 
 def versions() -> dict[str, str]:
-    """What must be one for draws to be: of this process."""
+    """What must be one for draws to be: of this process.
+
+    Raises:
+        ImportError: where this process was started, somebody else's module stands before a package of ours.
+    """
+    check_own_packages()
     return {"gradbounds": version("gradbounds"), "torch": torch.__version__}
 
 

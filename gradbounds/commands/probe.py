@@ -29,7 +29,8 @@ class Probe:
 
     def run(self) -> int:
         """Exit code."""
-        from gradbounds.actions.probe import probe, report
+        from checks.models.module_report import probe
+        from gradbounds.actions.probe import report
         from gradbounds.grid import field_values
 
         found = probe(

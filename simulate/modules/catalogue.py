@@ -4,10 +4,13 @@ Each stands under the loss of the paper's setting: Gaussian inputs or uniform wo
 entries, and cross-entropy with independent uniform labels.
 """
 
+import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -148,3 +151,23 @@ BUILTINS: dict[str, Builtin] = {
     "bert": Builtin(_bert),
 }
 """By the name that `gradbounds probe` takes."""
+
+
+def loaded(name: str) -> Factory:
+    """The factory of a name MODULE:FACTORY; modules of the current folder are found too.
+
+    Raises:
+        ValueError: there is none.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"factory must be MODULE:FACTORY or one of {', '.join(BUILTINS)}, got {name!r}.")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a user's module may fail in any way
+        raise ValueError(f"factory must be importable, but {name!r} raised {type(error).__name__}: {error}.") from error
+    if not callable(found):
+        raise ValueError(f"factory must be a function of width and depth, but {name!r} is a {type(found).__name__}.")
+    return found

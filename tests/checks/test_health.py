@@ -12,7 +12,7 @@ from torch import nn
 
 from checks.models.health import alarms
 from checks.models.probe import Class, against_theory, classes, probe_exponents
-from gradbounds.actions.probe import probe as judged
+from gradbounds import probe as judged
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
 from tests.helpers.probed_modules import FAULTS, planted

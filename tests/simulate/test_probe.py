@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from checks.models.probe import profile_table
-from gradbounds.actions.probe import probe as judged
+from gradbounds import probe as judged
 from gradbounds.cli import main
 from simulate import probe, sample
 from simulate.modules.catalogue import BUILTINS

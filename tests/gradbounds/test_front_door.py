@@ -1,0 +1,113 @@
+"""`import gradbounds as gb`: its names, what they load, and what is said where other modules have the same names."""
+
+import ast
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gradbounds as gb
+from gradbounds.shadowing import ShadowedError, check_own_packages
+
+HEAVY = ("torch", "numpy", "scipy", "pandas", "sympy", "matplotlib", "pyarrow", "tyro")
+
+
+def test_editors_and_python_see_the_same_names():
+    tree = ast.parse(Path(gb.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {}
+    for line in block.body:
+        for alias in line.names:
+            renamed = f"{line.module}:{alias.name}" if alias.asname else line.module
+            typed[alias.asname or alias.name] = renamed
+    assert typed == gb._HOMES
+    assert sorted(typed) == sorted(gb.__all__)
+    assert set(gb.__all__) <= set(dir(gb))
+
+
+def test_no_module_has_the_name_of_a_public_name():
+    """Importing it would overwrite the name."""
+    assert not {module.name for module in pkgutil.iter_modules(gb.__path__)} & set(gb.__all__)
+
+
+def test_a_wrong_name_says_which_may_be_meant():
+    with pytest.raises(AttributeError, match=r"no attribute 'predcit'; did you mean 'predict'\?"):
+        gb.predcit  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean 'claims'"):
+        gb.CLAIMS  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'xyz'$"):
+        gb.xyz  # noqa: B018
+
+
+def test_names_are_lazy_and_no_submodule_overwrites_one():
+    code = f"""
+import sys
+import gradbounds as gb
+dir(gb), gb.__version__, hasattr(gb, "nothing")
+assert not set({HEAVY}) & set(sys.modules), "import gradbounds loads a library"
+gb.predict(gb.Stack(width=8, depth=1))
+assert "torch" not in sys.modules
+before = {{name: getattr(gb, name) for name in gb.__all__}}
+import importlib, pkgutil
+for package in ("theory", "simulate", "checks", "figures", "gradbounds"):
+    root = importlib.import_module(package)
+    for module in pkgutil.walk_packages(root.__path__, package + "."):
+        importlib.import_module(module.name)
+assert {{name: getattr(gb, name) for name in gb.__all__}} == before
+import theory, simulate, checks
+from checks.models.module_report import probe
+from gradbounds import Run, sample
+assert gb.Stack is theory.Stack and gb.claims is theory.CLAIMS and gb.probe is probe
+assert (sample, Run) == (simulate.sample, simulate.Run) and gb.verdicts is checks.verdicts
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["theory", "simulate", "checks", "figures"])
+def test_another_module_is_named_and_a_bare_folder_does_no_harm(tmp_path, monkeypatch, name):
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / name).mkdir()
+    check_own_packages()
+    (tmp_path / f"{name}.py").touch()
+    with pytest.raises(ShadowedError) as said:
+        check_own_packages()
+    assert f"own package {name!r}, but Python finds {tmp_path / name}.py first" in str(said.value)
+    assert "\n" not in str(said.value)
+    if name != "theory":
+        check_own_packages("theory")  # which needs no other
+    (tmp_path / f"{name}.py").unlink()
+    (tmp_path / name / "__init__.py").touch()
+    with pytest.raises(ShadowedError, match="__init__.py first"):
+        check_own_packages(name)
+
+
+def test_a_module_loaded_before_ours_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "theory", pytest)
+    with pytest.raises(ShadowedError, match="finds .*pytest.* first"):
+        check_own_packages("theory")
+
+
+def run(folder, *arguments):
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
+    """`python -m` and scripts look into the folder first; the installed command does not."""
+    (tmp_path / "checks.py").touch()
+    (tmp_path / "mine.py").write_text(
+        "import gradbounds as gb\ntry:\n    gb.verdicts\nexcept ImportError as error:\n    print(error)\n"
+    )
+    code, out, err = run(tmp_path, "-m", "gradbounds", "--version")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "its own package 'checks'" in err
+    code, out, err = run(tmp_path, "mine.py")
+    assert (code, err) == (0, "")
+    assert str(tmp_path / "checks.py") in out
+    code, out, err = run(tmp_path, str(Path(sys.executable).parent / "gradbounds"), "--version")
+    assert (code, out, err) == (0, f"gradbounds {gb.__version__}\n", "")
