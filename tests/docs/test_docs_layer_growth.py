@@ -42,6 +42,13 @@ def test_the_ratios():
             assert f"{ratio(placement, 12, ffn='gated', activation='silu'):.2f}" == gated
 
 
+def test_the_ratios_over_tokens():
+    for placement, quoted in (("pre", ""), ("peri", "Peri-LN's ")):
+        gated = {"ffn": "gated", "activation": "silu"}
+        three = ", ".join(f"{ratio(placement, 12, tokens=n, **gated):.2f}" for n in (1, 4, 64))
+        assert f"{quoted or 'is '}{three}" in PAGE
+
+
 def ratio(placement, depth, **fields):
     norms = np.sqrt(predict(Stack(placement=placement, depth=depth, vocab=64, **fields))["grad_sq_W2"])
     return float(norms[0] / norms[-1])
