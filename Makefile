@@ -17,6 +17,7 @@ quick: .venv/installed
 # The pictures that README and docs show.
 figures: verify
 	$(BIN)/gradbounds figures runs/verify --out docs/figures
+	$(BIN)/python -m bench growth checks/data/growth.json checks/data/growth-gains.json docs/figures/layer_growth.png
 	rm -f docs/figures/*.svg
 
 # What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes

@@ -1,4 +1,4 @@
-"""`python -m bench NAME` prints one JSON object with the machine named; `python -m bench figure` draws the engines'."""
+"""`python -m bench NAME` prints one JSON object with the machine named; `figure` and `growth` draw committed ones."""
 
 import json
 import os
@@ -35,8 +35,14 @@ def main() -> None:
     if sys.argv[1:2] == ["figure"] and len(sys.argv) == 4:
         drawing.draw(Path(sys.argv[2]), Path(sys.argv[3]))
         return
+    if sys.argv[1:2] == ["growth"] and len(sys.argv) >= 4:
+        drawing.draw_growth([Path(one) for one in sys.argv[2:-1]], Path(sys.argv[-1]))
+        return
     if len(sys.argv) != 2 or sys.argv[1] not in REPORTS:
-        sys.exit(f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench figure RESULTS.json PICTURE.png")
+        sys.exit(
+            f"usage: python -m bench {{{','.join(REPORTS)}}}, or python -m bench {{figure,growth}} RESULTS.json "
+            "PICTURE.png"
+        )
     machine = {
         "machine": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
         "processor": processor(),

@@ -5,6 +5,7 @@ from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.fig3 import fig3
 from figures.hidden_energy import hidden_energy
+from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
 from figures.local_exponents import local_exponents
 from figures.placements import placements
@@ -23,6 +24,7 @@ __all__ = [
     "engine_cost",
     "fig3",
     "hidden_energy",
+    "layer_growth",
     "layer_profile",
     "local_exponents",
     "path",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from checks.comparison import prediction_of
 from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
+from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
@@ -47,4 +48,5 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *pre_profile(unit_output),
         *looseness_exponent(unit_output),
         *relaxation_rows(relaxed),
+        *layer_growth([*judged, *relaxed]),
     ]

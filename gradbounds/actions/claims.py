@@ -43,7 +43,7 @@ def explain(name: str) -> int:
     _say("Derived", [f"{words}:\n    {result}" for words, result in derived] or ["nothing: it is an observation"])
     _say("Tight?", [claim.tight])
     measured = [
-        f"{v.part}: {v.words}\n    paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "
+        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "
         f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]\n    {v.setting}"
         for v in _committed()
         if v.claim == claim.id

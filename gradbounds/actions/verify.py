@@ -131,7 +131,7 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     for v in found:
         low, high = v.interval
         print(f"{v.claim:4} {v.part:55} {v.words}")
-        print(f"     paper {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+        print(f"     claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 from checks import Verdict, verdicts
+from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import _band
 from checks.stacks.profiles import profile_cells
 from checks.stacks.theorem1 import _bound_word
@@ -47,12 +48,17 @@ def stacks(placement, widths=(512,), depths=(12,)):
     return [Stack(placement=placement, width=w, vocab=w, depth=d) for w in widths for d in depths]
 
 
+def gated(width=3200, depth=16, tokens=2):
+    return Stack(width=width, depth=depth, tokens=tokens, vocab=64, ffn="gated")
+
+
 def test_every_claim_has_a_verdict_on_a_full_grid():
     cells = [
         made(stack)
         for placement in ("post", "pre")
         for stack in {*stacks(placement, (64, 128, 512)), *stacks(placement, (512,), (2, 6, 12))}
     ]
+    cells.append(made(gated()))
     rows = verdicts(cells)
     assert {v.claim for v in rows} == {name for name, c in CLAIMS.items() if c.kind != "observation"} | {"H2"}
     word = {(v.claim, v.part): v.verdict for v in rows}
@@ -62,6 +68,7 @@ def test_every_claim_has_a_verdict_on_a_full_grid():
     assert word["L2c", "Post-LN, all layers"] == "holds"
     assert word["L3", "as printed, with ||x||"] == "fails"
     assert word["L3", "corrected, with y = x - mean(x)"] == "holds with a correction"
+    assert {v.verdict for v in rows if v.claim == "G1"} == {"holds"}
     assert {v.verdict for v in rows if v.claim == "T1" and "exponent in L" not in v.part} == {"holds, loose"}
     assert {v.verdict for v in rows if "exponent in L" in v.part} == {"holds"}
     assert word["F1", "Post-LN, growth of ||dL/dW2|| per layer"] == "fails"
@@ -163,6 +170,21 @@ def test_profiles_that_follow_the_paper_are_not_called_failing():
     for row in (only(decaying, "F1"), only(flat, "F2")):
         assert row.verdict == "undecided", "samples have the paper's law and theory has not"
         assert row.agreement == "differs"
+
+
+def test_growth_over_the_layers(monkeypatch):
+    """It holds on draws of the recursion, fails on others, and has no row where there is no closed form."""
+    (row,) = layer_growth([made(gated(), grad_sq_W2=lambda m: np.full_like(m, m[-1]))])
+    assert (row.verdict, row.agreement, row.claimed) == ("fails", "differs", "-0.1438")
+    (row,) = layer_growth([made(gated(), grad_sq_W2=lambda m: m ** np.where(np.arange(16) < 8, 2.0, 1.0))])
+    assert row.verdict == "holds", "the lower half is not judged"
+    (row,) = layer_growth([made(gated(depth=12, tokens=8))])
+    assert (row.verdict, row.agreement) == ("undecided", "agrees"), "the recursion is not at its limit there"
+    other = (dataclasses.replace(gated(), norm_epsilon=0.1), dataclasses.replace(gated(), placement="pre"))
+    assert layer_growth([made(stack) for stack in (gated(depth=11), gated(width=3199), *other)]) == []
+    monkeypatch.setattr("checks.stacks.layer_growth.layer_factor", lambda _: 0.9)
+    (row,) = layer_growth([made(gated())])
+    assert (row.verdict, row.agreement) == ("fails", "agrees"), "a closed form that is not the recursion's limit"
 
 
 def test_cells_of_text_give_no_verdicts():

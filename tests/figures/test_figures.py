@@ -1,10 +1,13 @@
 """Figures, read as data: axes, scales, units, error bars."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 
+from bench.drawing import growth_tables
 from checks import comparison
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
@@ -15,6 +18,7 @@ from figures import (
     distribution,
     engine_cost,
     hidden_energy,
+    layer_growth,
     layer_profile,
     local_exponents,
     scaling,
@@ -24,6 +28,8 @@ from gradbounds.actions.figures import save
 from simulate import sample
 from theory import Stack, predict
 from theory.stack import PAPER, TITLES
+
+ROOT = Path(__file__).parents[2]
 
 
 def error_bars(axes):
@@ -223,3 +229,23 @@ def test_engine_cost():
     assert lines["conditioned engine"] == pytest.approx([8, 64])
     assert lines["loop over torch.nn"] == pytest.approx([64, 4096])
     assert len(axes.get_legend().get_texts()) == 4
+
+
+def test_layer_growth():
+    """The committed samples: every network's point with its error, beside the closed form."""
+    data = ROOT / "checks" / "data"
+    table, curves = growth_tables([data / "growth.json", data / "growth-gains.json"])
+    units, gains = layer_growth(table, curves).axes
+    assert "over that of $l + 1$" in units.get_ylabel()
+    assert [label.get_text() for label in units.get_xticklabels()] == ["linear", "ReLU", "GELU", "SiLU", "tanh"]
+    assert gains.get_xscale() == "log"
+    plain, gated = error_bars(units)
+    shown = table[table["ffn"] == "plain"].set_index("activation")["growth"]
+    order = ["identity", "relu", "gelu", "silu", "tanh"]
+    assert plain.lines[0].get_ydata() == pytest.approx(shown.loc[order].to_numpy())
+    rows = table[(table["initialization"] == "he") & (table["ffn"] == "gated")].sort_values("ffn_ratio")
+    he = error_bars(gains)[2]
+    assert he.lines[0].get_ydata() == pytest.approx(rows["growth"].to_numpy())
+    assert bar_halves(he) == pytest.approx((2 * rows["sem"]).to_numpy())
+    assert gated.lines[0].get_ydata()[1] == pytest.approx(2 / np.sqrt(3), abs=0.01)
+    assert gains.lines[0].get_ydata()[-1] == pytest.approx(1 / 0.9638, abs=1e-4)

@@ -13,7 +13,7 @@ Kind = Literal["identity", "bound", "order", "probability", "observation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, or of later criticism of it.
+    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism of it, or of this project.
 
     Attributes:
         id: short name used in tables and on the command line.

@@ -7,9 +7,10 @@ import sympy as sp
 
 from theory.mean_field import finite_width
 from theory.mean_field.concentration import PostEnergy, gaussian_excess_probability, gaussian_tail_bound
-from theory.paper import asymptotics, layer_norm, lemmas, sharp, theorem1
+from theory.paper import asymptotics, branch_kernels, layer_growth, layer_norm, lemmas, sharp, theorem1
 from theory.paper import low_tail as reverse_markov
 from theory.paper import proof_chain as slack
+from theory.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ def _sigma() -> sp.Symbol:
 def _uncentred_growth() -> sp.Expr:
     offset = sp.Symbol("a", positive=True)
     return sp.limit(layer_norm.uncentred_ratio(sp.Matrix([[1, 2, -3]]), offset) / offset, offset, sp.oo)
+
+
+def _return_less_slope() -> tuple[sp.Expr, ...]:
+    pairs = [branch_kernels.feed_forward_kernels(gated=gated) for gated in (False, True)]
+    return tuple(sp.simplify(returned - sp.diff(h, branch_kernels.correlation)) for h, returned in pairs)
 
 
 def _counterexample() -> tuple[sp.Expr, ...]:
@@ -131,6 +137,17 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("exponent in d of each step's factor at fixed V/d; logarithms count as 0",
                    lambda: slack.growth("post")),
         Derivation("the product of the factors over bound/norm", lambda: slack.product_of_factors("post")),
+    ),
+    "G1": (
+        Derivation("what plain and gated units return of the gradient's kernel, less h'(c), for a symbolic kernel",
+                   _return_less_slope),
+        Derivation("factor per layer, plain units", lambda: branch_kernels.aligned_factor(gated=False)),
+        Derivation("factor per layer, gated units", lambda: branch_kernels.aligned_factor(gated=True)),
+        Derivation("at gains 1: plain ReLU", lambda: branch_kernels.exact_factor("relu", gated=False)),
+        Derivation("gated ReLU", lambda: branch_kernels.exact_factor("relu", gated=True)),
+        Derivation("plain GELU", lambda: float(branch_kernels.exact_factor("gelu", gated=False))),
+        Derivation("gated GELU", lambda: float(branch_kernels.exact_factor("gelu", gated=True))),
+        Derivation("gated SiLU", lambda: layer_growth.layer_factor(Stack(ffn="gated", activation="silu"))),
     ),
 }  # fmt: skip
 """By claim id; observations on models that are not tested here have none."""

@@ -1,0 +1,74 @@
+"""Growth of gradients over the layers of Post-LN held against its closed form, whatever the units and gains."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from checks.comparison import prediction_of
+from checks.fits import log_contrast, slope_weights
+from checks.stacks.relaxations import relaxation_name
+from checks.statistics import scalar_agreement
+from checks.verdict import Verdict, Word, interval_of, names, setting
+from simulate import Samples
+from theory import Stack, predict
+from theory.paper.layer_growth import layer_factor
+
+LEAST_DEPTH = 12
+"""Over the upper half of fewer layers tokens are not aligned yet, and a slope has few points."""
+LARGEST_DEPTH_OVER_WIDTH = 1 / 200
+MARGIN = 0.03
+"""Of the ratio of the gradients at the ends of those layers."""
+
+
+def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
+    """G1: the slope of ln‖∂L/∂W^{2,l}‖ over the upper half of the layers, against ln of `layer_factor`.
+
+    The closed form is a limit: it fails where the recursion has another one, or samples another slope than a recursion
+    that is there already; it holds where recursion and samples have it over these layers.
+    """
+    return [verdict for s in cells if (verdict := _verdict(s)) is not None]
+
+
+def _deep_slope(stack: Stack) -> float:
+    """The recursion's slope in the middle of ten times as many layers."""
+    middle = 5 * stack.depth
+    below, above = predict(replace(stack, depth=2 * middle))["grad_sq_W2"][middle - 1 : middle + 1]
+    return 0.5 * float(np.log(above / below))
+
+
+def _verdict(s: Samples) -> Verdict | None:
+    depth, width = s.stack.depth, s.stack.width
+    if s.stack.placement != "post" or depth < LEAST_DEPTH or depth > width * LARGEST_DEPTH_OVER_WIDTH:
+        return None
+    try:
+        limit = float(np.log(layer_factor(s.stack)))
+    except ValueError:  # a field without a closed form
+        return None
+    layers = np.arange(1, depth + 1)
+    upper = layers > depth // 2
+    weights = np.zeros(depth)
+    weights[upper] = slope_weights(layers[upper]) / 2  # of the squared norm, for the norm
+    slope = log_contrast(s["grad_sq_W2"], weights)
+    predicted = float(weights @ np.log(prediction_of(s)["grad_sq_W2"]))
+    margin = MARGIN / (upper.sum() - 1)
+    agreement = scalar_agreement(float(slope.mean), predicted, float(slope.sem), margin)
+    there = abs(predicted - limit) <= margin
+    word: Word = "holds" if there and agreement == "agrees" else "undecided"
+    if abs(_deep_slope(s.stack) - limit) > margin or (there and agreement == "differs"):
+        word = "fails"
+    return Verdict(
+        claim="G1",
+        part=f"Post-LN, growth of ||dL/dW2|| per layer, upper half: {relaxation_name(s.stack)}",
+        verdict=word,
+        claimed=f"{limit:.4g}",
+        predicted=predicted,
+        measured=float(slope.mean),
+        interval=interval_of(slope),
+        agreement=agreement,
+        setting=setting([s]),
+        cells=names([s]),
+        relaxed=relaxation_name(s.stack),
+        note=f"least-squares slope of ln(root mean square) over l = {layers[upper][0]}..{depth}; the claim is our own "
+        "closed form, a limit; below 0 gradients grow towards the input",
+    )

@@ -1,0 +1,175 @@
+"""Closed forms of gradients over the layers: against quadrature of scipy's, and against the recursion run deep."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import sympy as sp
+from scipy import integrate, stats
+from scipy.special import erf, expit
+
+from theory import Stack, predict
+from theory.mean_field.activations import ACTIVATIONS
+from theory.paper import branch_kernels
+from theory.paper.layer_growth import depth_exponent, layer_factor, token_correlation
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.weights import gain
+
+PHI = {
+    "relu": lambda u: np.maximum(u, 0.0),
+    "gelu": lambda u: u * (1 + erf(u / np.sqrt(2))) / 2,
+    "silu": lambda u: u * expit(u),
+    "tanh": np.tanh,
+    "identity": lambda u: u,
+}
+GAINS = {("fan_in", 1.0): (1.0, 1.0), ("xavier_normal", 2.5): (2 / 3.5, 5 / 3.5), ("he", 1.0): (2.0, 2.0)}
+
+
+def mean(function):
+    """E f(u) of a standard normal u, with a break at ReLU's kink."""
+    return sum(
+        integrate.quad(lambda u: function(u) * stats.norm.pdf(u), *half, epsabs=1e-12)[0] for half in ((-9, 0), (0, 9))
+    )
+
+
+@pytest.mark.parametrize("activation", PHI)
+@pytest.mark.parametrize("gains", GAINS)
+def test_factor_by_quadrature(activation, gains):
+    """The two means by adaptive quadrature, the slope by a difference."""
+    (first, second), phi, step = GAINS[gains], PHI[activation], 1e-6
+    value = mean(lambda u: phi(np.sqrt(first) * u) ** 2)
+    slope = first * mean(
+        lambda u: ((phi(np.sqrt(first) * u + step) - phi(np.sqrt(first) * u - step)) / (2 * step)) ** 2
+    )
+    fields = {"width": 512, "activation": activation, "initialization": gains[0], "ffn_ratio": gains[1]}
+    plain = np.sqrt((1 + second * value) / (1 + second * slope))
+    gated = np.sqrt((1 + first * second * value) / (1 + first * second * (value + slope)))
+    assert layer_factor(Stack(**fields)) == pytest.approx(plain, rel=1e-6)
+    assert layer_factor(Stack(**fields, ffn="gated")) == pytest.approx(gated, rel=1e-6)
+
+
+def test_exact_factors():
+    for activation in ("relu", "gelu", "identity"):
+        for ffn in ("plain", "gated"):
+            exact = float(branch_kernels.exact_factor(activation, gated=ffn == "gated"))
+            assert layer_factor(Stack(activation=activation, ffn=ffn)) == pytest.approx(exact, rel=1e-9)
+    for gated in (False, True):
+        h, returned = branch_kernels.feed_forward_kernels(gated=gated)
+        assert sp.simplify(returned - sp.diff(h, branch_kernels.correlation)) == 0
+    with pytest.raises(ValueError, match="^activation must be relu, gelu or identity"):
+        branch_kernels.unit_moments("silu")
+
+
+SETTLED = [
+    {"ffn": "gated", "activation": "silu"},
+    {"ffn": "gated", "activation": "gelu", "output_projection": "random", "ffn_ratio": 4.0},
+    {"ffn": "gated", "initialization": "he", "normalization": "rms"},
+    {"activation": "tanh", "initialization": "he"},
+    {"dropout": 0.1},
+    {"dropout": 0.3, "tokens": 2, "output_projection": "random"},
+    {"dropout": 0.2, "ffn": "gated", "activation": "silu", "initialization": "he"},
+    {"dropout": 0.2, "ffn": "gated", "tokens": 1},
+]
+
+
+@pytest.mark.parametrize("fields", SETTLED, ids=str)
+def test_factor_is_the_recursions(fields):
+    """Every matrix's, in the middle of 160 layers, where neither end is felt."""
+    stack = Stack(depth=160, vocab=64, **fields)
+    found = predict(stack)
+    for name in (name for name in found if name.startswith("grad_sq_") and name != "grad_sq_Wemb"):
+        assert np.sqrt(found[name][81] / found[name][80]) == pytest.approx(layer_factor(stack), rel=1e-7), name
+    if stack.tokens > 1:
+        settled = (found["token_correlation"] / found["hidden_energy"])[80]
+        assert settled == pytest.approx(token_correlation(stack), abs=1e-7)
+
+
+def test_tokens_align_under_a_causal_mask():
+    """A layer multiplies a gap by less than 1 for all units and gains that there are; closest are gated linear units.
+
+    The mask's second eigenvalue is 1/2: the gap is multiplied by (1 + g_A/4)/(1 + g_A), and by what gradients are.
+    """
+    gaps = {}
+    for activation, ffn, initialization, ratio, projection in product(
+        ACTIVATIONS, ("plain", "gated"), INITIALIZATIONS, (0.25, 0.5, 1.0, 4.0), ("identity", "random")
+    ):
+        stack = Stack(
+            activation=activation, ffn=ffn, initialization=initialization, ffn_ratio=ratio,
+            output_projection=projection,
+        )  # fmt: skip
+        attended = gain(stack, "WV") * (gain(stack, "WO") if projection == "random" else 1.0)
+        shared = (1 + attended / 4) / (1 + attended)
+        gaps[activation, ffn, initialization, ratio, projection] = layer_factor(stack) ** -2 * shared
+    assert max(gaps.values()) < 0.97
+    assert max(gaps, key=gaps.get)[:3] == ("identity", "gated", "xavier_normal")
+
+
+@pytest.mark.parametrize("fields", [{"mask": "causal"}, {"query_key_scale": 1.0, "heads": 4}], ids=str)
+def test_attention_does_not_matter_once_tokens_align(fields):
+    stack = Stack(depth=60, tokens=2, vocab=64, ffn="gated", **fields)
+    found = np.sqrt(predict(stack, patterns=8)["grad_sq_W2"])
+    assert found[41] / found[40] == pytest.approx(layer_factor(stack), rel=1e-3)
+
+
+def test_deepnorm_is_flat():
+    """Over all L layers together a factor of 1 − O(1/L), and the recursion's first layer is the last's."""
+    gated = {"placement": "deepnorm", "ffn": "gated", "activation": "silu"}
+    lost = [depth * np.log(layer_factor(Stack(depth=depth, **gated))) * depth for depth in (100, 400, 1600)]
+    assert lost == pytest.approx([-1 / 256] * 3, rel=0.04)
+    for depth in (12, 48):
+        norms = np.sqrt(predict(Stack(depth=depth, vocab=64, **gated))["grad_sq_W2"])
+        assert norms[0] / norms[-1] == pytest.approx(1.0, abs=2e-3)
+
+
+POWERS = [
+    ({"placement": "pre", "tokens": 1, "ffn": "gated"}, 2 / 3),
+    ({"placement": "peri", "tokens": 1, "ffn": "gated"}, 3 / 4),
+    ({"placement": "output", "tokens": 1, "ffn": "gated"}, 3 / 4),
+]
+
+
+@pytest.mark.parametrize(("fields", "exact"), POWERS, ids=str)
+def test_exponent_of_one_token(fields, exact):
+    """Between l = 200 and 400; corrections fall like 1/l."""
+    found = predict(Stack(depth=400, vocab=64, **fields))["grad_sq_W2"]
+    assert 0.5 * np.log2(found[199] / found[399]) == pytest.approx(exact, abs=0.003)
+    assert depth_exponent(Stack(**fields)) == pytest.approx(exact, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"placement": "pre", "dropout": 0.4, "tokens": 4, "ffn": "gated"},
+        {"placement": "peri", "dropout": 0.4, "tokens": 3, "ffn": "gated"},
+    ],
+    ids=str,
+)
+def test_exponent_of_tokens_apart(fields):
+    """Between l = 94 and 188 of L = 3000, as far from the top as from the bottom: within 0.01 of the eigenvalue's."""
+    found = predict(Stack(depth=3000, vocab=64, **fields))
+    local = 0.5 * np.log2(found["grad_sq_W2"][93] / found["grad_sq_W2"][187])
+    assert depth_exponent(Stack(**fields)) == pytest.approx(local, abs=0.01)
+    aligned = depth_exponent(Stack(**fields | {"tokens": 1, "dropout": 0.0}))
+    assert abs(local - aligned) > 0.02, "what the exponent would be if tokens were aligned"
+
+
+@pytest.mark.parametrize(
+    ("function", "fields", "words"),
+    [
+        (layer_factor, {"placement": "pre"}, "placement must have a norm on its one stream"),
+        (layer_factor, {"placement": "residual"}, "placement must have a norm on its one stream"),
+        (layer_factor, {"normalization": "none"}, "placement must have a norm on its one stream"),
+        (layer_factor, {"norm_epsilon": 0.1}, "norm_epsilon = 0.1 has no closed form"),
+        (layer_factor, {"attention_dropout": 0.1}, "attention_dropout = 0.1 has no"),
+        (layer_factor, {"embeddings": "tied"}, "embeddings = 'tied' has no"),
+        (layer_factor, {"mask": "causal", "dropout": 0.1}, "mask = 'causal' has no"),
+        (layer_factor, {"query_key_scale": 1.0, "dropout": 0.1}, "query_key_scale must be 0 where"),
+        (token_correlation, {"source_tokens": 4}, "source_tokens = 4 has no"),
+        (depth_exponent, {}, "placement must be pre, peri or output"),
+        (depth_exponent, {"placement": "output", "activation": "tanh"}, "activation must not be tanh"),
+        (depth_exponent, {"placement": "pre", "dropout": 0.1, "query_key_scale": 1.0}, "query_key_scale must be 0"),
+    ],
+)
+def test_what_has_no_closed_form(function, fields, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        function(Stack(**fields))

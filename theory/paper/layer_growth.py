@@ -1,0 +1,245 @@
+"""By how much gradients grow from layer to layer towards the input, once tokens no longer change: closed forms.
+
+A branch takes tokens of unit energy and correlation c to a kernel h(c) off and h(1) on the diagonal, and multiplies the
+gradient's kernel by h'(c) and h'(1) on its way back. For plain and for gated units this is Price's theorem, d/dc of
+E[φ(u_i) φ(u_j)] = Var(u) E[φ'(u_i) φ'(u_j)]. So where tokens have aligned a feed-forward sub-layer multiplies the
+summed gradient energy by (1 + h'(1))/(1 + h(1)), and attention, whose h is linear, by 1. docs/layer_growth.md has the
+theorem, its conditions, and why placements without a norm on the stream have a power of L instead.
+
+Assumes what the recursion of `theory.mean_field.recursion` assumes, d → ∞ at fixed n and L; here L grows after that.
+Nothing is taken from the recursion but the kernels of activations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.kernels import Exchangeable, Pair
+from theory.stack import Stack
+from theory.stack.weights import gain, weight_shapes
+
+_ALIGNED = 1e-9
+_STEPS = 100_000
+_LIMITS = {"gelu": "relu", "silu": "relu", "relu": "relu", "leaky_relu": "leaky_relu", "identity": "identity"}
+"""What an activation is, up to a factor, of very large inputs; tanh(√q u) has slopes at 0 that grow without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What a layer's branches add, per token of unit energy, and return.
+
+    Attributes:
+        attended: energy that attention multiplies the mean token's by, the gains of W^V and W^O.
+        made: h(c).
+        returned: h'(c).
+        alpha_sq: the residual's share, squared.
+        kept: 1 − p, the share of coordinates that dropout keeps.
+        tokens: n.
+    """
+
+    attended: float
+    made: Callable[[float], float]
+    returned: Callable[[float], float]
+    alpha_sq: float
+    kept: float
+    tokens: int
+
+    def mean(self, at: float) -> float:
+        """Energy of the mean of tokens of unit energy and correlation `at`."""
+        return (1.0 + (self.tokens - 1) * at) / self.tokens
+
+    def attention_back(self, share: float) -> NDArray[np.float64]:
+        """`share` times what attention returns of (G_ii, G_ij): the mean of all entries, G_ii divided by 1 − p."""
+        row = np.array([1.0 / (self.kept * self.tokens), 1.0 - 1.0 / self.tokens])
+        return share * np.array([row, row])
+
+    def units_back(self, at: float) -> NDArray[np.float64]:
+        """What the feed-forward branch returns of them."""
+        return np.diag([self.returned(1.0) / self.kept, self.returned(at)])
+
+
+def _rates(stack: Stack, activation: str) -> _Rates:
+    gains = {role: gain(stack, role) for role in weight_shapes(stack)}
+    first, second, phi, two = gains["W1"], gains["W2"], ACTIVATIONS[activation], Exchangeable(2)
+
+    def value(at: float) -> float:
+        return float(phi.kernel(two, Pair(first, first * at)).off)
+
+    def slope(at: float) -> float:
+        return float(phi.slope_kernel(two, Pair(first, first * at)).off) * first
+
+    gated = stack.ffn == "gated"
+    return _Rates(
+        attended=gains["WV"] * gains.get("WO", 1.0),
+        made=lambda at: second * value(at) * (first * at if gated else 1.0),
+        returned=lambda at: second * (first * (value(at) + at * slope(at)) if gated else slope(at)),
+        alpha_sq=stack.composition.residual(stack.depth) ** 2,
+        kept=1.0 - stack.dropout,
+        tokens=stack.tokens,
+    )
+
+
+def layer_factor(stack: Stack) -> float:
+    """Factor on the norm of every matrix's gradient per layer towards the output, in the limit of many layers.
+
+    Below 1 gradients grow towards the input. Where tokens align and nothing is dropped it is the closed form
+    √((α² + h(1))/(α² + h'(1))), whatever n, W^O and mask. Else tokens settle at a correlation c below 1, and it is
+    ρ^(−1/2), with ρ the largest eigenvalue of what one layer does to the pair (G_ii, G_ij).
+
+    Args:
+        stack: with a norm on its one stream (Post-LN, DeepNorm); its depth enters by DeepNorm's scales alone.
+
+    Raises:
+        ValueError: a field for which there is no such form; the message names it.
+
+    >>> round(layer_factor(Stack(ffn="gated", activation="silu")), 4)
+    0.8839
+    """
+    composition = stack.composition
+    if not composition.stream_norm or composition.second_stream:
+        raise ValueError(
+            f"placement must have a norm on its one stream (post, deepnorm) for a factor per layer, got "
+            f"{stack.placement!r}: without one gradients follow a power of L."
+        )
+    _check_common(stack)
+    rates = _rates(stack, stack.activation)
+    alpha, kept = rates.alpha_sq, rates.kept
+    at = _settled(rates)
+    if kept == 1.0 and at == 1.0:
+        return sqrt((alpha + rates.made(1.0)) / (alpha + rates.returned(1.0)))
+    if stack.query_key_scale:
+        raise ValueError("query_key_scale must be 0 where tokens do not align, since attention is then random.")
+    within, scale = _attended(rates, at)
+    through_attention = alpha * np.eye(2) + rates.attention_back(rates.attended)
+    through_units = alpha * np.eye(2) + rates.units_back(within)
+    made = alpha + rates.made(1.0) / kept
+    return float(np.linalg.eigvals(through_attention @ through_units / (scale * made)).real.max()) ** -0.5
+
+
+def token_correlation(stack: Stack) -> float:
+    """The correlation at which tokens settle in the stacks of `layer_factor`: 1 where they align.
+
+    Raises:
+        ValueError: as `layer_factor`.
+
+    >>> token_correlation(Stack(ffn="gated")), round(token_correlation(Stack(dropout=0.1, tokens=8)), 2)
+    (1.0, 0.85)
+    """
+    layer_factor(stack)
+    return _settled(_rates(stack, stack.activation))
+
+
+def _attended(rates: _Rates, at: float) -> tuple[float, float]:
+    """The correlation after attention, and the energy that its norm divides by."""
+    added = rates.attended * rates.mean(at)
+    scale = rates.alpha_sq + added / rates.kept
+    return (rates.alpha_sq * at + added) / scale, scale
+
+
+def _settled(rates: _Rates) -> float:
+    """The correlation that a layer keeps, from independent tokens; 1 for one token.
+
+    Attention divides the gap 1 − c by 1 + g m(c), and the feed-forward branch multiplies it by at most
+    1 + c₁ (h'(1) − h(1))/(1 + h(1)), at the c₁ ≤ (1 + g) m(c) after attention; so tokens align where the first exceeds
+    the second for every c. Elsewhere the map is iterated.
+    """
+    attended, made = rates.attended / rates.alpha_sq, rates.made(1.0) / rates.alpha_sq
+    curved = rates.returned(1.0) / rates.alpha_sq - made
+    if rates.tokens == 1 or (rates.kept == 1.0 and curved * (1.0 + attended) < attended * (1.0 + made)):
+        return 1.0
+    at = 0.0
+    for _ in range(_STEPS):
+        within, _scale = _attended(rates, at)
+        after = (rates.alpha_sq * within + rates.made(within)) / (rates.alpha_sq + rates.made(1.0) / rates.kept)
+        if abs(after - at) < 1e-15:
+            break
+        if rates.kept == 1.0 and after > 1.0 - _ALIGNED:
+            return 1.0
+        at = after
+    return at
+
+
+def depth_exponent(stack: Stack) -> float:
+    """The exponent in L of ‖∂L/∂W^(1)‖ over ‖∂L/∂W^(L)‖ where the stream is not normalized, as L grows.
+
+    A layer adds e to the energy of the stream, so that q ≈ e l, and returns to (G_ii, G_ij) a fixed matrix over q; with
+    ρ its largest eigenvalue their energies go like l^(−ρ/e). Where tokens align this is half of
+    (h_A'(1) + h_F'(1))/(h_A(1) + h_F(1)), over what attention and units add after the norms that they have.
+
+    Args:
+        stack: Pre-LN, Peri-LN or output norm; its depth does not enter.
+
+    Raises:
+        ValueError: a field for which there is no power of L; the message names it.
+
+    >>> depth_exponent(Stack(placement="pre"))
+    0.5
+    """
+    composition = stack.composition
+    if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
+        raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
+    _check_common(stack)
+    activation: str = stack.activation
+    if not composition.input_norm:
+        if activation == "tanh":
+            raise ValueError(
+                "activation must not be tanh for a power of L with placement 'output': a stream that grows steepens it "
+                "beside what it returns, and gradients grow faster than any power."
+            )
+        activation = _LIMITS[activation]
+    rates = _rates(stack, activation)
+    at = _settled_by_sums(rates, normed=composition.output_norm)
+    if stack.query_key_scale and at < 1.0:
+        raise ValueError("query_key_scale must be 0 where tokens do not align, since attention is then random.")
+    own, _, (attention, units) = _added(rates, at, normed=composition.output_norm)
+    back = rates.attention_back(rates.attended / attention) + rates.units_back(at) / units
+    return float(np.linalg.eigvals(back).real.max()) / own / 2.0
+
+
+def _added(rates: _Rates, at: float, *, normed: bool) -> tuple[float, float, tuple[float, float]]:
+    """Per layer what (Q_ii, Q_ij) gain, and what norms on the branches' outputs divide by."""
+    attention, units = rates.attended * rates.mean(at), rates.made(1.0)
+    over = (attention, units) if normed else (1.0, 1.0)
+    own = (attention / over[0] + units / over[1]) / rates.kept
+    return own, attention / over[0] + rates.made(at) / over[1], over
+
+
+def _settled_by_sums(rates: _Rates, *, normed: bool) -> float:
+    """The correlation of a stream that is the sum of what its layers add.
+
+    It is 1 where the gap 1 − c that a layer adds, to first order in the stream's own, is less than its energy.
+    """
+    own, _, (_, units) = _added(rates, 1.0, normed=normed)
+    if rates.tokens == 1 or (rates.kept == 1.0 and rates.returned(1.0) / units <= own * (1.0 + 1e-12)):
+        return 1.0
+    at = 0.0
+    for _ in range(_STEPS):
+        own, between, _ = _added(rates, at, normed=normed)
+        if abs(between / own - at) < 1e-15:
+            break
+        at = between / own
+    return at
+
+
+def _check_common(stack: Stack) -> None:
+    """Refuse what leaves the forms above.
+
+    Raises:
+        ValueError: a field is one of those.
+    """
+    allowed = {
+        "normalization": stack.normalization != "none",
+        "norm_epsilon": stack.norm_epsilon == 0.0,
+        "attention_dropout": stack.attention_dropout == 0.0,
+        "embeddings": stack.embeddings == "untied",
+        "source_tokens": stack.source_tokens == 0,
+        "mask": stack.mask == "none" or stack.dropout == 0.0 or stack.tokens == 1,
+        "query_key": stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear",
+    }
+    for name, fine in allowed.items():
+        if not fine:
+            raise ValueError(f"{name} = {getattr(stack, name)!r} has no closed form of gradients over the layers.")
