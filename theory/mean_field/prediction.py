@@ -109,7 +109,7 @@ def predict(
     if windows is None and is_exchangeable(stack):
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
-    _check_tied(stack)
+    _check_rules(stack)
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
     if not is_fluctuating(stack) and stack.embeddings == "untied":
@@ -200,11 +200,12 @@ def _check_sampling(patterns: int, target: float | None) -> None:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
 
 
-def _check_tied(stack: Stack) -> None:
-    """Refuse what tied embeddings, and tied queries and keys, have no rule for.
+def _check_rules(stack: Stack) -> None:
+    """Refuse what has no rule: of tied embeddings, of tied queries and keys, and of a branch that vanishes.
 
     Raises:
-        NoRuleError: attention is random, something is dropped, there are two streams, a source, or too many tokens.
+        NoRuleError: with tied embeddings attention is random, something is dropped, there are two streams, a source, or
+            too many tokens; tied queries see a source; or a norm follows a branch that is 0.
     """
     unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
     without = [name for name in unknown if getattr(stack, name)]
@@ -216,6 +217,11 @@ def _check_tied(stack: Stack) -> None:
         raise NoRuleError(
             "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
             "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
+        )
+    if stack.first_branch_is_zero and (stack.query_key, stack.attention_scale) == ("untied", "linear"):
+        raise NoRuleError(
+            f"norm_epsilon must be above 0 for a prediction with placement {stack.placement!r}, inputs that sum to "
+            "zero and logits over d_k, which vanish: a norm follows the tokens' mean, which is 0."
         )
     if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
         raise NoRuleError(

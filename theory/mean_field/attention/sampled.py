@@ -44,9 +44,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         allowed: above 0 where a token may look, (N, N); None where all look at all.
         generator: of the patterns.
     """
-    # Tied queries and keys over √d_k have no rule for their own gradient, and an entropy that is exponentially small.
-    tied = stack.query_key == "tied"
-    queries = stack.query_key_scale > 0.0 and not (tied and stack.attention_scale == "sqrt")
+    tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
@@ -134,15 +132,18 @@ def _query_path(
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
     to_queries, to_keys = _query_key(weights, kept, products, values, head, removed)
-    linear = stack.attention_scale == "linear"
-    parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
+    tied, linear = stack.query_key == "tied", stack.attention_scale == "linear"
+    if tied and kind == "W":
+        to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
     shrink = s_sq * stack.heads / stack.width if linear else s_sq
-    energies = {kind + role: shrink * (kernel * part.sum(-3)).sum((-2, -1)) for role, (part, kernel) in parts.items()}
-    if stack.query_key == "tied":
+    parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
+    # Of identical tokens these are zero, which rounding must not make negative.
+    energies = {
+        kind + role: shrink * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
+        for role, (part, kernel) in parts.items()
+    }
+    if tied:
         energies = {kind + "Q": sum(energies.values())}
-        if kind == "W":
-            crossed = _crossed(weights, kept, patterns.queries, values, head, removed).sum(-3)
-            energies["WQ"] = energies["WQ"] + shrink * (kernels[0] * crossed).sum((-2, -1))
     # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
     through = 0.0 if linear else s_sq**2
     return energies, through * to_queries.sum(-3), through * to_keys.sum(-3)
