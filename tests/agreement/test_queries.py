@@ -152,10 +152,11 @@ def test_no_queries_are_the_papers_setting(placement):
 
 
 def test_linear_scale_gives_uniform_attention():
-    plain, linear = predict(Stack(depth=3)), predict(Stack(depth=3, query_key_scale=2.0, attention_scale="linear"))
+    """Of heads so wide that nothing of the logits is left."""
+    plain = predict(Stack(width=2**40, depth=3))
+    linear = predict(Stack(width=2**40, depth=3, query_key_scale=2.0, attention_scale="linear"), patterns=256)
     for name, value in plain.items():
         np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
-    assert not linear.errors, "nothing is sampled"
 
 
 def test_many_heads_average_out():

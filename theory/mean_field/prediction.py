@@ -201,11 +201,11 @@ def _check_sampling(patterns: int, target: float | None) -> None:
 
 
 def _check_rules(stack: Stack) -> None:
-    """Refuse what has no rule: of tied embeddings, of tied queries and keys, and of a branch that vanishes.
+    """Refuse what tied embeddings, and tied queries and keys, have no rule for.
 
     Raises:
         NoRuleError: with tied embeddings attention is random, something is dropped, there are two streams, a source, or
-            too many tokens; tied queries see a source; or a norm follows a branch that is 0.
+            too many tokens; or tied queries see a source.
     """
     unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
     without = [name for name in unknown if getattr(stack, name)]
@@ -217,11 +217,6 @@ def _check_rules(stack: Stack) -> None:
         raise NoRuleError(
             "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
             "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
-        )
-    if stack.first_branch_is_zero and (stack.query_key, stack.attention_scale) == ("untied", "linear"):
-        raise NoRuleError(
-            f"norm_epsilon must be above 0 for a prediction with placement {stack.placement!r}, inputs that sum to "
-            "zero and logits over d_k, which vanish: a norm follows the tokens' mean, which is 0."
         )
     if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
         raise NoRuleError(

@@ -1,8 +1,8 @@
 """Attention weights at random: queries, keys and logits of one head at its own width d_k, and dropped weights.
 
 A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, independent Gaussians of covariance s² Q.
-The logits a_ij = q_i·k_j/√d_k are Gaussian given the queries, and Gaussian themselves only as d_k grows; and a gradient
-asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with the logits.
+The logits a_ij = q_i·k_j/√d_k (or over d_k) are Gaussian given the queries, and Gaussian themselves only as d_k grows;
+and a gradient asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with the logits.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Patterns:
 
     Attributes:
         weights: the softmaxed logits, (batch, heads, N, M).
-        queries: q_i·q_k/(s² d_k), (batch, heads, N, N); its mean, the kernel, with one head where nothing fluctuates.
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N); without queries of no use, the kernel.
         keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
     """
 
@@ -36,9 +36,7 @@ def sampled_patterns(
     stack: Stack, asking: Array, asked: Array, allowed: Array | None, generator: np.random.Generator, *,
     tied: bool = False,
 ) -> Patterns:  # fmt: skip
-    """Patterns of random queries and keys; with logits over √d_k in their exact law, whatever d_k.
-
-    Logits over d_k are those of large d_k, which do not fluctuate: 0, or s² Q if tied. Without queries they are 0.
+    """Patterns of random queries and keys, in their law at the width of a head; uniform ones without queries.
 
     Args:
         stack: the network.
@@ -48,23 +46,22 @@ def sampled_patterns(
         generator: of the queries and keys.
         tied: whether queries are the keys, of one kernel.
     """
-    s_sq, head_width = stack.query_key_scale**2, stack.width // stack.heads
-    queries, keys = (kernel[..., None, :, :] for kernel in (asking, asked))
     shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    if stack.attention_scale == "linear" or not stack.query_key_scale:
-        logits = np.broadcast_to(s_sq * queries if tied else 0.0, shape)
-    else:
+    logits, queries, keys = np.zeros(shape), asking, asked
+    if stack.query_key_scale:
+        head_width = stack.width // stack.heads
+        left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
         if tied:
-            rows = keys_along = of_keys = wishart_root(shape[:-1], head_width, generator)
+            rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
         else:
-            rows, keys_along, of_keys = _query_and_key_roots(shape, head_width, generator)
-        left, right = cholesky(asking)[..., None, :, :], cholesky(asked)[..., None, :, :]
-        rows = left @ rows
-        logits = s_sq / np.sqrt(head_width) * (rows @ (right @ keys_along).mT)
-        queries, keys = (_gram(root) / head_width for root in (rows, right @ of_keys))
+            roots = _query_and_key_roots(shape, head_width, generator)
+            rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
+        divisor = head_width if stack.attention_scale == "linear" else head_width**0.5
+        logits = stack.query_key_scale**2 / divisor * (rows @ along.mT)
+        queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return Patterns(np.asarray(softmax(logits, axis=-1)), queries, keys)
+    return Patterns(softmax(logits, axis=-1), queries, keys)
 
 
 def _query_and_key_roots(
@@ -109,10 +106,6 @@ def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Gene
     steps = np.arange(columns)
     root[..., steps, steps] = np.sqrt(generator.chisquare(degrees - steps, (*shape[:-1], columns)))
     return root
-
-
-def _gram(root: Array) -> Array:
-    return root @ root.mT
 
 
 def dropped(stack: Stack, weights: Array, generator: np.random.Generator) -> Array:

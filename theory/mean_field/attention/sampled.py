@@ -20,10 +20,14 @@ from theory.stack.weights import gain
 
 Array = NDArray[np.float64]
 
+# Tied queries and keys over √d_k: in wider heads a token looks at others in rare patterns, at first one pair in some
+# e^(d_k/6). All of W^Q's gradient and of the entropy is theirs, so that no mean of samples is to be trusted.
+_WIDEST_TIED_HEAD = 32
+
 
 def is_fluctuating(stack: Stack) -> bool:
     """Whether attention weights differ from network to network at large width."""
-    return stack.attention_dropout > 0.0 or (stack.query_key_scale > 0.0 and stack.attention_scale == "sqrt")
+    return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
 
 
 def is_approximate(stack: Stack) -> bool:
@@ -45,6 +49,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         generator: of the patterns.
     """
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
+    alone = tied and stack.attention_scale == "sqrt" and stack.width // stack.heads > _WIDEST_TIED_HEAD
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
@@ -54,10 +59,10 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
             head, below, energies = attended(gradient)
             if queries:
                 more, *of_queries = _query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
-                energies, below = energies | more, below + sum(of_queries)
+                energies, below = energies | ({} if alone else more), below + sum(of_queries)
             return below, energies
 
-        return out, pullback, _statistics(patterns.weights) if queries else {}
+        return out, pullback, _statistics(patterns.weights) if queries and not alone else {}
 
     return branch
 
@@ -132,10 +137,11 @@ def _query_path(
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
     to_queries, to_keys = _query_key(weights, kept, products, values, head, removed)
-    tied, linear = stack.query_key == "tied", stack.attention_scale == "linear"
+    tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
-    shrink = s_sq * stack.heads / stack.width if linear else s_sq
+    # Over d_k a gradient is smaller by √d_k.
+    shrink = s_sq * stack.heads / stack.width if stack.attention_scale == "linear" else s_sq
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
     # Of identical tokens these are zero, which rounding must not make negative.
     energies = {
@@ -144,9 +150,7 @@ def _query_path(
     }
     if tied:
         energies = {kind + "Q": sum(energies.values())}
-    # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
-    through = 0.0 if linear else s_sq**2
-    return energies, through * to_queries.sum(-3), through * to_keys.sum(-3)
+    return energies, s_sq * shrink * to_queries.sum(-3), s_sq * shrink * to_keys.sum(-3)
 
 
 def _head_gain(stack: Stack, kind: str) -> float:
