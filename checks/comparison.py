@@ -44,8 +44,8 @@ def in_large_width(stack: Stack) -> bool:
     """Whether the large-width prediction is judged for this Stack, in every layer.
 
     The corrections are O(L/d) in the first layers, O(n/d) from the overlap of a matrix with its n inputs (the output
-    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`. A rule that is
-    not exact at any width is not judged either.
+    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`. Heads of any
+    width have their own law, so d/h does not enter. A rule that is not exact at any width is not judged either.
     """
     if is_approximate(stack):
         return False

@@ -83,8 +83,8 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
-            sampling: fast at any n, exact in one layer and for many heads but for what norms remove (how far off it is
-            else: docs/queries.md). For exchangeable tokens and logits over √d_k alone.
+            sampling: fast at any n, exact in one layer and for many heads, all of them wide, but for what norms remove
+            (how far off it is else: docs/queries.md). For exchangeable tokens and logits over √d_k alone.
 
     Raises:
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
