@@ -30,6 +30,11 @@ def is_fluctuating(stack: Stack) -> bool:
     return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
 
 
+def looks_at_itself(stack: Stack) -> bool:
+    """Whether a token's own logit is larger than the others by s² √d_k: queries are the keys, over √d_k."""
+    return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
+
+
 def is_approximate(stack: Stack) -> bool:
     """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm stands anywhere.
 
@@ -49,7 +54,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         generator: of the patterns.
     """
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
-    alone = tied and stack.attention_scale == "sqrt" and stack.width // stack.heads > _WIDEST_TIED_HEAD
+    alone = looks_at_itself(stack) and stack.width // stack.heads > _WIDEST_TIED_HEAD
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
