@@ -12,7 +12,7 @@ import pandas as pd
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.mean_field.attention.sampled import is_approximate
+from theory.mean_field.attention.sampled import is_approximate, looks_at_itself
 
 LARGE_WIDTH = 1 / 80
 """Largest finite-width correction, in units of its order, up to which a prediction is judged at its 3% margin."""
@@ -44,10 +44,12 @@ def in_large_width(stack: Stack) -> bool:
     """Whether the large-width prediction is judged for this Stack, in every layer.
 
     The corrections are O(L/d) in the first layers, O(n/d) from the overlap of a matrix with its n inputs (the output
-    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`. A rule that is
-    not exact at any width is not judged either.
+    matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and `output_correction`. Heads of any
+    width have their own law, so d/h does not enter but for one matrix of queries and keys over √d_k: its own logits
+    s² √d_k |x|²/d are in the exponent, where |x|²/d varies by O(1/√d), which makes s⁴ d_k/d = s⁴/h. A rule that is not
+    exact at any width is not judged either.
     """
-    if is_approximate(stack):
+    if is_approximate(stack) or (looks_at_itself(stack) and stack.query_key_scale**4 / stack.heads > LARGE_WIDTH):
         return False
     layers_and_tokens = max(stack.depth, stack.rows / 5) / stack.width
     return max(layers_and_tokens, output_correction(stack)) <= LARGE_WIDTH

@@ -12,7 +12,7 @@ from simulate.network import transformer as network
 from tests.helpers.agreement import off
 from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
-from theory import Stack, predict
+from theory import Prediction, Stack, predict
 from theory.mean_field import prediction, sublayers
 from theory.mean_field.attention import sampled as random_attention
 
@@ -115,6 +115,35 @@ def test_tied_matrices_need_the_overlaps_of_their_product(monkeypatch):
     assert_told_apart(monkeypatch, stack, 4000, planted, 1.06, roles=["WQ"])
 
 
+NARROW = [
+    {"heads": 512, "mask": "causal"},
+    {"heads": 128, "query_key": "tied", "placement": "peri"},
+    {"heads": 128, "attention_scale": "linear", "placement": "pre", "output_projection": "random"},
+    {"heads": 256, "source_tokens": 3, "depth": 1},
+]
+
+
+@pytest.mark.parametrize("case", NARROW, ids=str)
+def test_narrow_heads(case):
+    """Heads of 1 to 4 coordinates, as above, where the law of wide heads is seen to be another."""
+    stack = Stack(**{"width": 512, "depth": 2, "tokens": 4, "vocab": 64, "query_key_scale": 1.2} | case)
+    samples, patterns = sample(stack, draws=192, seed=0), max(16, 8192 // stack.heads)
+    worst, names = off(samples, predict(stack, patterns=patterns))
+    assert worst <= 1, names
+    assert off(samples, in_wide_heads(stack, patterns))[0] > 1
+
+
+def in_wide_heads(stack, patterns):
+    """Predictions of heads of 2^32 coordinates each, with the gradients that only the width scales as they are here."""
+    wide = predict(replace(stack, width=stack.heads * 2**32), patterns=patterns)
+    less = {name for name in wide if "grad_sq" in name}
+    arrays, errors = (
+        {name: value * (stack.width / wide.stack.width if name in less else 1.0) for name, value in found.items()}
+        for found in (wide, wide.errors)
+    )
+    return Prediction(stack, arrays, errors)
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     ({"patterns": 0}, "^patterns must be an integer of at least 1, got 0"),
     ({"patterns": 2.5}, "^patterns must be an integer of at least 1, got 2.5"),
@@ -152,10 +181,11 @@ def test_no_queries_are_the_papers_setting(placement):
 
 
 def test_linear_scale_gives_uniform_attention():
-    plain, linear = predict(Stack(depth=3)), predict(Stack(depth=3, query_key_scale=2.0, attention_scale="linear"))
+    """Of heads so wide that nothing of the logits is left."""
+    plain = predict(Stack(width=2**40, depth=3))
+    linear = predict(Stack(width=2**40, depth=3, query_key_scale=2.0, attention_scale="linear"), patterns=256)
     for name, value in plain.items():
         np.testing.assert_allclose(linear[name], value, rtol=1e-6, err_msg=name)
-    assert not linear.errors, "nothing is sampled"
 
 
 def test_many_heads_average_out():
@@ -185,6 +215,14 @@ def test_without_norms_the_rule_is_approximate():
     for role in ("WV", "W1", "W2"):
         assert samples[f"grad_sq_{role}"].mean() == pytest.approx(float(prediction[f"grad_sq_{role}"][0]), rel=0.02)
     assert set(comparison([samples])["agreement"]) == {"", "beyond"}  # "" where nothing is predicted
+
+
+def test_squared_norms_are_not_negative():
+    """Of identical tokens queries and keys have no gradient, which rounding may not make less than that."""
+    found = predict(Stack(input_correlation=1.0, tokens=4, query_key_scale=1.5), patterns=64)
+    for role in ("WQ", "WK"):
+        assert (0 <= found[f"grad_sq_{role}"]).all()
+        assert (found[f"grad_sq_{role}"] < 1e-12 * found["grad_sq_WV"]).all()
 
 
 def test_heads_divide_the_width():

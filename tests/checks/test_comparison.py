@@ -31,3 +31,13 @@ def test_all_tokens_of_a_batch_ask_for_width():
     assert in_large_width(one)
     assert not in_large_width(dataclasses.replace(one, sequences=4))
     assert not in_large_width(dataclasses.replace(one, tokens=32))
+
+
+def test_own_logits_in_the_exponent_ask_for_heads():
+    """One matrix of queries and keys over √d_k, whose own logits vary by s² (d_k/d)^(1/2); two matrices do not ask."""
+    tied = Stack(width=512, depth=1, tokens=4, vocab=16, query_key_scale=1.0, query_key="tied", heads=128)
+    assert in_large_width(tied)
+    assert not in_large_width(dataclasses.replace(tied, heads=64))
+    assert not in_large_width(dataclasses.replace(tied, query_key_scale=1.2))
+    for other in ({"query_key": "untied"}, {"attention_scale": "linear"}):
+        assert in_large_width(dataclasses.replace(tied, heads=64, **other))

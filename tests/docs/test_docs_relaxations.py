@@ -1,6 +1,7 @@
 """What the pages on relaxations and on queries and keys say, computed again."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,42 @@ def test_what_norms_remove():
                 patch.setattr(f"{module}.asks_for_overlaps", lambda stack, tokens: False)
             wrong = predict(stack)
         assert wrong["grad_sq_WQ"] / right["grad_sq_WQ"] - 1 == pytest.approx(quoted, abs=0.005)
+
+
+def test_the_widths_of_heads():
+    """The table is the evidence's; the text is theory's, with the same patterns for all widths."""
+    page = page_text("queries.md")
+    found = json.loads((DOCS.parent / "tests" / "evidence" / "heads.json").read_text(encoding="utf-8"))
+    assert f"Of {found['numbers']} numbers at these widths" in page
+    assert found["beyond"] == []
+    for scale, what in product(("1", "1.5"), ("wide heads", "the prediction")):
+        cases = [
+            found["of each case"][f"d_k = {head_width}, s = {scale}, L = 1, post, conditioned"]["W^Q, layer 1"]
+            for head_width in (1, 2, 4, 8, 16, 64)
+        ]
+        key = "over that of wide heads" if what == "wide heads" else "over the prediction"
+        cells = " | ".join(f"{100 * case[key]:+.1f}%" for case in cases)
+        assert f"| $s = {scale}$, over {what} | {cells} |" in page
+    found = {head_width: numbers_of_heads(head_width) for head_width in (1, 16, 2**30)}
+    quoted = {"WQ": (0.37, 25), "WK": (0.19, 14), "WV": (0.09, 6), "inputs": (0.05, 4)}
+    for name, (slope, percent) in quoted.items():
+        assert f"$-{slope}/d_k$" in page
+        assert f"$-{percent}\\%$" in page
+        (one, error), (sixteen, _), (wide, _) = (numbers[name] for numbers in found.values())
+        assert abs(16 * (1 - sixteen / wide) - slope) < 0.005 + 4 * 16 * error / one
+        assert abs(100 * (1 - one / wide) - percent) < 0.5 + 4 * 100 * error / one
+
+
+def numbers_of_heads(head_width):
+    """Squared gradients of one layer over the width, and of the inputs, of 64 heads, with their errors."""
+    stack = Stack(width=64 * head_width, heads=64, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
+    prediction = predict(stack, patterns=512)
+    names = {role: (f"grad_sq_{role}", stack.width) for role in ("WQ", "WK", "WV")}
+    names["inputs"] = "input_gradient_sq", 1
+    return {
+        name: tuple(float(of[quantity].flat[0]) / scale for of in (prediction, prediction.errors))
+        for name, (quantity, scale) in names.items()
+    }
 
 
 def test_the_cost_quoted_is_the_committed_one():

@@ -86,10 +86,10 @@ def test_the_error_is_the_one_stated(scale, allowed):
 
 
 def test_many_heads_are_annealed():
-    """What is left falls like 1/heads."""
+    """What is left falls like 1/heads, of heads so wide that their logits are Gaussian, as the closed form has them."""
     left = []
     for heads in (1, 4, 16):
-        stack = Stack(width=1024, depth=3, tokens=4, vocab=64, query_key_scale=1.5, heads=heads)
+        stack = Stack(width=2**20, depth=3, tokens=4, vocab=64, query_key_scale=1.5, heads=heads)
         left.append(worst(stack, predict(stack, annealed=True), predict(stack, patterns=32768 // heads))[0])
     assert left[0] > 2.5 * left[1] > 5 * left[2]
 
@@ -123,3 +123,12 @@ def test_long_sequences_condense():
 def test_what_has_no_closed_form_is_refused(fields):
     with pytest.raises(ValueError, match="^annealed must be False but for query_key_scale > 0"):
         predict(Stack(**fields), annealed=True)
+
+
+def test_narrow_heads_are_refused():
+    """Their logits are not Gaussian; by the law of a head's width W^Q is 2% less at the least that is taken."""
+    with pytest.raises(ValueError, match="^heads must have at least 16 coordinates each, .* got 8"):
+        predict(Stack(width=512, heads=64, query_key_scale=1.0), annealed=True)
+    stack = Stack(width=512, heads=32, depth=1, tokens=4, vocab=16, query_key_scale=1.0)
+    found, exact = predict(stack, annealed=True), predict(stack, patterns=512)
+    assert exact["grad_sq_WQ"][0] / found["grad_sq_WQ"][0] == pytest.approx(0.975, abs=0.01)

@@ -169,3 +169,14 @@ def test_deep_limits():
 def test_windows_of_a_wrong_form(windows):
     with pytest.raises(ValueError, match=r"^windows must be integers of shape \(windows, tokens \+ 1\)"):
         predict(Stack(tokens=4), windows)
+
+
+@pytest.mark.parametrize("more", [{}, {"query_key_scale": 1.0, "tokens": 2}])
+@pytest.mark.parametrize(("depth", "message"), [
+    (7, "^output_scale must be at most 2000 for a prediction, the size of the last tokens included, got logits of"),
+    (14, "^depth must be less than 1[01] for a prediction: the energy of tokens overflows there"),
+])  # fmt: skip
+def test_energies_that_overflow_are_refused(depth, message, more):
+    """Gated units square the energy of every layer where nothing normalizes it."""
+    with pytest.raises(ValueError, match=message):
+        predict(Stack(ffn="gated", normalization="none", depth=depth, **more), patterns=2)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from theory import Stack
 from theory.mean_field.inputs import loss_positions
 
+SUM_TO_ZERO = "^norm_epsilon must be above 0 with placement .* and inputs that sum to zero"
+
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
@@ -45,6 +47,9 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
         ({"input_correlation": -0.5}, r"^input_correlation must be at least -1/\(tokens - 1\) = -0.142857"),
         ({"input_correlation": 0.5, "input_gram": np.eye(8)}, "^input_gram must have .* stand without input_corr"),
         ({"attention_dropout": 0.1, "placement": "peri"}, "^norm_epsilon must be above 0 with attention_dropout"),
+        ({"input_gram": [[1, -2], [-2, 4]], "tokens": 2, "placement": "peri"}, SUM_TO_ZERO),
+        ({"input_correlation": -1 / 7, "placement": "output"}, SUM_TO_ZERO),
+        ({"input_correlation": -0.5, "tokens": 1, "source_tokens": 3, "placement": "peri"}, SUM_TO_ZERO),
         ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
         ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where normalization is"),
     ],
@@ -52,6 +57,15 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
 def test_fields_that_contradict_each_other(fields, message):
     with pytest.raises(ValueError, match=message):
         Stack(**fields)
+
+
+def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
+    """Not where attention takes another mean, where the norm has an epsilon, or where none follows."""
+    fields = {"input_correlation": -1 / 3, "tokens": 4}
+    for more in ({"norm_epsilon": 0.1}, {"mask": "causal"}, {"query_key_scale": 1.0}, {"positions": "learned"}):
+        Stack(placement="peri", **fields, **more)
+    Stack(placement="pre", **fields)
+    Stack(placement="output", tokens=2, input_gram=[[1, -2], [-2, 4]])  # one of twice the size, not normalized before
 
 
 def test_numpy_integers_become_plain_ones():

@@ -176,6 +176,7 @@ def _step(smoothing: float, vocab: int) -> float:
 
 def _log_t_grid(scale: float, vocab: int, step: float) -> Array:
     """Where ln t matters: from 1/t beyond any likely sum of exponentials to 1/t below any likely term."""
+    _check_scale(scale)
     low = -np.log(vocab) - scale * (np.sqrt(2.0 * np.log(vocab)) + _TAIL) - 25.0
     high = max(1.0, scale) * _TAIL + 4.0
     return np.arange(low, high + step, step)
@@ -187,12 +188,24 @@ def normal_rule(density: float) -> tuple[Array, Array]:
     Raises:
         ValueError: more nodes than `LARGEST_SCALE` takes.
     """
-    if density > LARGEST_SCALE / _STEP:
-        raise ValueError(f"output_scale must be at most {LARGEST_SCALE:g} for a prediction, got {density * _STEP:g}.")
+    _check_scale(density * _STEP)
     step = 1.0 / max(2.0, density)
     count = int(np.ceil(_TAIL / step))
     nodes: Array = step * np.arange(-count, count + 1, dtype=float)
     return nodes, step / math.sqrt(2.0 * math.pi) * np.exp(-0.5 * nodes**2)
+
+
+def _check_scale(scale: float) -> None:
+    """Refuse logits whose quadrature would take too many nodes, or that overflowed.
+
+    Raises:
+        ValueError: the scale is more than `LARGEST_SCALE`, or no number.
+    """
+    if not scale <= LARGEST_SCALE:
+        raise ValueError(
+            f"output_scale must be at most {LARGEST_SCALE:g} for a prediction, the size of the last tokens included, "
+            f"got logits of scale {scale:g}."
+        )
 
 
 def _conditional_factors(scale: float, low: float, high: float) -> tuple[Smooth, Smooth]:

@@ -29,6 +29,8 @@ _TIED_CUBES = 2**24
 _TIED_ROWS = 64
 
 _MOST_PATTERNS = 2**18
+# Here W^Q is off by 2.3% (s = 1) or 2.8% (s = 1.5) in the closed form, whose heads are wide: as much as by its means.
+_NARROWEST_ANNEALED_HEAD = 16
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
@@ -83,12 +85,12 @@ def predict(
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
-            sampling: fast at any n, exact in one layer and for many heads but for what norms remove (how far off it is
-            else: docs/queries.md). For exchangeable tokens and logits over √d_k alone.
+            sampling: fast at any n, exact in one layer and for many heads, all of them wide, but for what norms remove
+            (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
 
     Raises:
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
-            are not positive, or `annealed` without random queries and keys of exchangeable tokens.
+            are not positive, or `annealed` without random queries and keys of exchangeable tokens in wide heads.
         NoRuleError: tied embeddings in a network for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
@@ -109,7 +111,7 @@ def predict(
     if windows is None and is_exchangeable(stack):
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
-    _check_tied(stack)
+    _check_rules(stack)
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
     if not is_fluctuating(stack) and stack.embeddings == "untied":
@@ -138,7 +140,7 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     """The prediction in closed form.
 
     Raises:
-        ValueError: there are no random queries and keys, or tokens are not exchangeable but for them.
+        ValueError: there are no random queries and keys, tokens are not exchangeable but for them, or heads are narrow.
     """
     without = replace(stack, query_key_scale=0.0)
     usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
@@ -147,6 +149,11 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
         raise ValueError(
             "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
             f"exchangeable tokens (no mask, source, positions, text, ...), got {stack.relaxed}."
+        )
+    if stack.width // stack.heads < _NARROWEST_ANNEALED_HEAD:
+        raise ValueError(
+            f"heads must have at least {_NARROWEST_ANNEALED_HEAD} coordinates each, width / heads, for annealed "
+            f"predictions, whose logits are Gaussian, got {stack.width // stack.heads}."
         )
     found = recursion(stack, *exchangeable_inputs(stack), generator)
     return Prediction(stack, {name: np.array(value) for name, value in found.items()})
@@ -200,11 +207,12 @@ def _check_sampling(patterns: int, target: float | None) -> None:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
 
 
-def _check_tied(stack: Stack) -> None:
+def _check_rules(stack: Stack) -> None:
     """Refuse what tied embeddings, and tied queries and keys, have no rule for.
 
     Raises:
-        NoRuleError: attention is random, something is dropped, there are two streams, a source, or too many tokens.
+        NoRuleError: with tied embeddings attention is random, something is dropped, there are two streams, a source, or
+            too many tokens; or tied queries see a source.
     """
     unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
     without = [name for name in unknown if getattr(stack, name)]

@@ -156,6 +156,7 @@ def _attentions(
     return [(attention, "attention_energy")] + ([(across, "cross_energy")] if across else [])
 
 
+@np.errstate(over="ignore")  # refused where it happens
 def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
@@ -183,7 +184,12 @@ def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             insides += [passed.inside] if passed.inside else []
-            layers[name].append(tokens.diagonal(total.kernel))
+            energy = tokens.diagonal(total.kernel)
+            if not np.isfinite(energy).all():
+                raise ValueError(
+                    f"depth must be less than {layer} for a prediction: the energy of tokens overflows there."
+                )
+            layers[name].append(energy)
             for statistic, value in passed.recorded.items():
                 if statistic in layers:
                     layers[statistic].append(value)

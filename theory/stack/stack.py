@@ -165,8 +165,27 @@ class Stack:
                 f"norm_epsilon must be above 0 with attention_dropout and placement {self.placement!r}: where all of a "
                 "token's weights are dropped its branch is 0, which has no norm."
             )
+        if self._first_branch_is_zero:
+            raise ValueError(
+                f"norm_epsilon must be above 0 with placement {self.placement!r} and inputs that sum to zero: the "
+                "first attention takes their mean, and its branch is 0, which has no norm."
+            )
         if self.normalization == "none" and self.norm_epsilon:
             raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
+        _ = self.encoder  # which refuses what it cannot take
+
+    @property
+    def _first_branch_is_zero(self) -> bool:
+        """Whether the first attention takes the mean of tokens, which is 0, and a norm without epsilon follows it."""
+        composition = self.composition
+        weighted = self.query_key_scale or self.mask != "none"
+        if not composition.output_norm or self.norm_epsilon or weighted or self.positions != "none":
+            return False
+        gram = self.input_covariance
+        if composition.input_norm:
+            sizes = np.sqrt(np.diag(gram))
+            gram = gram / np.outer(sizes, sizes)
+        return bool(gram.sum() <= 1e-12 * np.trace(gram))
 
     @property
     def composition(self) -> Composition:

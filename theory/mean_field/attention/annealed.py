@@ -6,8 +6,9 @@ which the loss needs of V logits; and its derivative: by Price's theorem
 
     dβ/dρ = σ² E Σ_jm ∂_j A_im ∂_j A_km = σ² E Σ_m A_im A_km (1 − A_im − A_km + A_i·A_k),
 
-which is what the gradient of queries and keys asks for. Exact for one layer of attention and for many heads, but for
-what norms remove (docs/queries.md); what the layers above and below make of one pattern is not.
+which is what the gradient of queries and keys asks for. Logits are Gaussian, as d_k → ∞. Exact for one layer of such
+heads and for many of them, but for what norms remove (docs/queries.md); what the layers above and below make of one
+pattern is not.
 """
 
 from functools import lru_cache

@@ -1,28 +1,38 @@
 """Attention with weights that are not fixed: what one pattern does to the kernel and to the gradient's.
 
-With random W^Q, W^K of N(0, s²/d) entries the logits of a head are Gaussian with Cov(a_ij, a_kl) = s⁴ Q_ik Q_jl,
-whatever the width of the head. Neither they nor dropped weights average out at finite n and number of heads, so the
-recursion is averaged over sampled patterns; given those, the gradient's kernel passes linearly.
+Neither logits of random W^Q and W^K nor dropped weights average out at finite n and number of heads, so the recursion
+is averaged over sampled patterns, in their law at the width of a head; given those, the gradient's kernel passes
+linearly.
 """
 
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import entr, softmax
+from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
-from theory.mean_field.kernels import Kernel, Tokens, cholesky
+from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns
+from theory.mean_field.kernels import Kernel, Tokens
 from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
 from theory.stack import Stack
 from theory.stack.weights import gain
 
 Array = NDArray[np.float64]
 
+# Tied queries and keys over √d_k: in wider heads a token looks at others in rare patterns, at first one pair in some
+# e^(d_k/6). All of W^Q's gradient and of the entropy is theirs, so that no mean of samples is to be trusted.
+_WIDEST_TIED_HEAD = 32
+
 
 def is_fluctuating(stack: Stack) -> bool:
     """Whether attention weights differ from network to network at large width."""
-    return stack.attention_dropout > 0.0 or (stack.query_key_scale > 0.0 and stack.attention_scale == "sqrt")
+    return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
+
+
+def looks_at_itself(stack: Stack) -> bool:
+    """Whether a token's own logit is larger than the others by s² √d_k: queries are the keys, over √d_k."""
+    return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
 
 
 def is_approximate(stack: Stack) -> bool:
@@ -43,22 +53,21 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         allowed: above 0 where a token may look, (N, N); None where all look at all.
         generator: of the patterns.
     """
-    # Tied queries and keys over √d_k have no rule for their own gradient, and an entropy that is exponentially small.
-    tied = stack.query_key == "tied"
-    queries = stack.query_key_scale > 0.0 and not (tied and stack.attention_scale == "sqrt")
+    tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
+    alone = looks_at_itself(stack) and stack.width // stack.heads > _WIDEST_TIED_HEAD
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
-        softmaxed = _patterns(stack, kernel, kernel, allowed, generator, tied=tied)
-        out, pattern, attended = _attend(stack, "W", kernel, softmaxed, generator)
+        patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
+        out, kept, attended = _attend(stack, "W", kernel, patterns.weights, generator)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head, below, energies = attended(gradient)
             if queries:
-                more, *of_queries = _query_path(stack, "W", (kernel, kernel), (softmaxed, pattern), head, overlaps)
-                energies, below = energies | more, below + sum(of_queries)
+                more, *of_queries = _query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
+                energies, below = energies | ({} if alone else more), below + sum(of_queries)
             return below, energies
 
-        return out, pullback, _statistics(softmaxed) if queries else {}
+        return out, pullback, _statistics(patterns.weights) if queries and not alone else {}
 
     return branch
 
@@ -67,15 +76,15 @@ def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Ge
     """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
-        softmaxed = _patterns(stack, kernel, memory.kernel, memory.attention, generator)
-        out, pattern, attended = _attend(stack, "X", memory.kernel, softmaxed, generator)
+        patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator)
+        out, kept, attended = _attend(stack, "X", memory.kernel, patterns.weights, generator)
 
         def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
             head, to_memory, energies = attended(gradient)
             below = 0.0 * kernel
             if stack.query_key_scale:
-                kernels, patterns = (kernel, memory.kernel), (softmaxed, pattern)
-                more, below, of_keys = _query_path(stack, "X", kernels, patterns, head, overlaps)
+                kernels = kernel, memory.kernel
+                more, below, of_keys = _query_path(stack, "X", kernels, patterns, kept, head, overlaps)
                 energies, to_memory = energies | more, to_memory + of_keys
             memory.receive(to_memory)
             return below, energies
@@ -103,7 +112,7 @@ def _attend(
     """
     value_gain = gain(stack, kind + "V")
     projection_gain = _head_gain(stack, kind)
-    pattern = _dropped(stack, softmaxed, generator)
+    pattern = dropped(stack, softmaxed, generator)
     out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
 
     def back(gradient: Array) -> tuple[Array, Array, Energies]:
@@ -118,73 +127,40 @@ def _attend(
 
 
 def _query_path(
-    stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: tuple[Array, Array], head: Array,
+    stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
     removed: Overlaps,
 ) -> tuple[Energies, Array, Array]:  # fmt: skip
     """Energies of W^Q and W^K, and the gradient kernels that pass through them to what asks and to what is asked.
 
-    Kernels are those of the tokens that ask and of those that are asked, patterns those before and after some weights
-    were dropped.
+    Kernels are those of the tokens that ask and of those that are asked; `kept` is what dropping some left of patterns.
+    A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
     """
     s_sq = stack.query_key_scale**2
-    asking, asked = (kernel[..., None, :, :] for kernel in kernels)
-    values = gain(stack, kind + "V") * asked
+    weights, products = patterns.weights, (patterns.queries, patterns.keys)
+    values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
     if removed is not None:
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
-    to_queries, to_keys = _query_key(*patterns, (asking, asked), values, head, removed)
-    linear = stack.attention_scale == "linear"
+    to_queries, to_keys = _query_key(weights, kept, products, values, head, removed)
+    tied = stack.query_key == "tied"
+    if tied and kind == "W":
+        to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
+    # Over d_k a gradient is smaller by √d_k.
+    shrink = s_sq * stack.heads / stack.width if stack.attention_scale == "linear" else s_sq
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
-    shrink = s_sq * stack.heads / stack.width if linear else s_sq
-    energies = {kind + role: shrink * (kernel * part.sum(-3)).sum((-2, -1)) for role, (part, kernel) in parts.items()}
-    if stack.query_key == "tied":
+    # Of identical tokens these are zero, which rounding must not make negative.
+    energies = {
+        kind + role: shrink * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
+        for role, (part, kernel) in parts.items()
+    }
+    if tied:
         energies = {kind + "Q": sum(energies.values())}
-        if kind == "W":
-            crossed = _crossed(*patterns, asking, values, head, removed).sum(-3)
-            energies["WQ"] = energies["WQ"] + shrink * (kernels[0] * crossed).sum((-2, -1))
-    # Over d_k a gradient is smaller by √d_k, and nothing of it reaches the tokens.
-    through = 0.0 if linear else s_sq**2
-    return energies, through * to_queries.sum(-3), through * to_keys.sum(-3)
+    return energies, s_sq * shrink * to_queries.sum(-3), s_sq * shrink * to_keys.sum(-3)
 
 
 def _head_gain(stack: Stack, kind: str) -> float:
     """Gain of the matrix after attention."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
-
-
-def _patterns(
-    stack: Stack, asking: Array, asked: Array, allowed: Array | None, generator: np.random.Generator, *,
-    tied: bool = False,
-) -> Array:  # fmt: skip
-    """One pattern per entry of the batch and head, (batch, heads, N, M), of softmaxed logits.
-
-    With 1/√d_k the logits are s² L Z Mᵀ, L and M the Cholesky factors of the kernels of what asks and what is asked.
-    Tied queries and keys of one kernel add the mean s² √d_k Q, and symmetrize. With 1/d_k nothing fluctuates: the
-    logits are 0, or s² Q if tied; and 0 if there are none.
-    """
-    s_sq = stack.query_key_scale**2
-    shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    if stack.attention_scale == "linear" or not stack.query_key_scale:
-        logits = np.broadcast_to((s_sq * asking)[..., None, :, :] if tied else 0.0, shape)
-    else:
-        normals = generator.standard_normal(shape)
-        if tied:
-            normals = (normals + normals.mT) / np.sqrt(2.0)
-        roots = [cholesky(kernel)[..., None, :, :] for kernel in (asking, asked)]
-        logits = s_sq * (roots[0] @ normals @ roots[1].mT)
-        if tied:
-            logits = logits + s_sq * np.sqrt(stack.width / stack.heads) * asking[..., None, :, :]
-    if allowed is not None:
-        logits = np.where(allowed > 0, logits, -np.inf)
-    return np.asarray(softmax(logits, axis=-1))
-
-
-def _dropped(stack: Stack, pattern: Array, generator: np.random.Generator) -> Array:
-    """The pattern with a share of its weights 0, and the others as much larger."""
-    if not stack.attention_dropout:
-        return pattern
-    kept = generator.random(pattern.shape) >= stack.attention_dropout
-    return pattern * kept / (1.0 - stack.attention_dropout)
 
 
 def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
@@ -195,29 +171,29 @@ def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
 
 
 def _query_key(
-    a: Array, b: Array, kernels: tuple[Array, Array], values: Array, head: Array, overlaps: Overlaps
+    a: Array, b: Array, products: tuple[Array, Array], values: Array, head: Array, overlaps: Overlaps
 ) -> tuple[Array, Array]:
     """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
 
-    Kernels are those of what asks and of what is asked. From ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A
-    that were not dropped and r_ij = g_i·v_j Gaussian with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the
+    Products are those of the queries and of the keys, over s² d_k. From ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the
+    weights A that were not dropped and r_ij = g_i·v_j with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the
     gradient's component along the stream, which holds Σ_m B_im v_m, r varies less: the overlaps.
     """
-    (asking, asked), (u, w, a1) = kernels, _held(a, b, values)
-    aq = a @ asked
+    (queries, keys), (u, w, a1) = products, _held(a, b, values)
+    aq = a @ keys
     crossed = b @ (u * aq).mT
-    to_queries = head * (b @ (asked * values) @ b.mT - crossed - crossed.mT + w * (aq @ a.mT))
-    p = head * asking
+    to_queries = head * (b @ (keys * values) @ b.mT - crossed - crossed.mT + w * (aq @ a.mT))
+    p = head * queries
     y = ((b.mT @ p) * u.mT) @ a
     to_keys = values * (b.mT @ p @ b) - y - y.mT + a.mT @ (p * w) @ a
     if overlaps is not None:
         first, second = overlaps
-        a1q = a1 @ asked
+        a1q = a1 @ keys
         t = first * ((u * a1q) @ b.mT - w * (a1q @ a.mT))
         to_queries = to_queries + second * (a1q @ a1.mT) - t - t.mT
-        p1 = first * asking
+        p1 = first * queries
         t = a1.mT @ ((p1 @ b) * u - (p1 * w) @ a)
-        to_keys = to_keys + a1.mT @ (second * asking) @ a1 - t - t.mT
+        to_keys = to_keys + a1.mT @ (second * queries) @ a1 - t - t.mT
     return to_queries, to_keys
 
 

@@ -1,0 +1,116 @@
+"""Attention weights at random: queries, keys and logits of one head at its own width d_k, and dropped weights.
+
+A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, independent Gaussians of covariance s² Q.
+The logits a_ij = q_i·k_j/√d_k (or over d_k) are Gaussian given the queries, and Gaussian themselves only as d_k grows;
+and a gradient asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with the logits.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from theory.mean_field.kernels import cholesky
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patterns:
+    """One pattern per entry of the batch and head, and the products that go with it.
+
+    Attributes:
+        weights: the softmaxed logits, (batch, heads, N, M).
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N); without queries of no use, the kernel.
+        keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
+    """
+
+    weights: Array
+    queries: Array
+    keys: Array
+
+
+def sampled_patterns(
+    stack: Stack, asking: Array, asked: Array, allowed: Array | None, generator: np.random.Generator, *,
+    tied: bool = False,
+) -> Patterns:  # fmt: skip
+    """Patterns of random queries and keys, in their law at the width of a head; uniform ones without queries.
+
+    Args:
+        stack: the network.
+        asking: kernel of the N tokens that ask, (batch, N, N).
+        asked: kernel of the M tokens that are asked, (batch, M, M).
+        allowed: above 0 where a token may look, (N, M); None where all look at all.
+        generator: of the queries and keys.
+        tied: whether queries are the keys, of one kernel.
+    """
+    shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
+    logits, queries, keys = np.zeros(shape), asking, asked
+    if stack.query_key_scale:
+        head_width = stack.width // stack.heads
+        left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
+        if tied:
+            rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
+        else:
+            roots = _query_and_key_roots(shape, head_width, generator)
+            rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
+        divisor = head_width if stack.attention_scale == "linear" else head_width**0.5
+        logits = stack.query_key_scale**2 / divisor * (rows @ along.mT)
+        queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
+    if allowed is not None:
+        logits = np.where(allowed > 0, logits, -np.inf)
+    return Patterns(softmax(logits, axis=-1), queries, keys)
+
+
+def _query_and_key_roots(
+    shape: tuple[int, ...], head_width: int, generator: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Of independent normal queries Z_q and keys Z_k of d_k coordinates, in as few numbers as their products have.
+
+    In an orthonormal basis that begins with one of the queries' span, Z_q = R O, the keys are normal again. So the
+    products are R Rᵀ of the queries, R Nᵀ of queries and keys with N = Z_k Oᵀ, and N Nᵀ + S Sᵀ of the keys with S a
+    root in the coordinates that are left.
+
+    Args:
+        shape: of what is asked for, (..., N, M).
+        head_width: d_k.
+        generator: of all.
+
+    Returns:
+        R, (..., N, r) with r = min(N, d_k); N, (..., M, r); and [N, S], (..., M, r + min(M, d_k − r)).
+    """
+    # The normals of infinite heads come from the generator itself, so that wide heads have the patterns of these.
+    others = generator.spawn(1)[0]
+    spanned = min(shape[-2], head_width)
+    along = generator.standard_normal((*shape[:-2], spanned, shape[-1])).mT
+    rows = wishart_root(shape[:-1], head_width, others)
+    rest = wishart_root((*shape[:-2], shape[-1]), head_width - spanned, others)
+    return rows, along, np.concatenate([along, rest], axis=-1)
+
+
+def wishart_root(shape: tuple[int, ...], degrees: int, generator: np.random.Generator) -> Array:
+    """Lower trapezoidal R with R Rᵀ in law the Gram matrix of rows of so many independent N(0, 1): Bartlett's.
+
+    Args:
+        shape: (..., rows).
+        degrees: coordinates of a row, at least 0.
+        generator: of the numbers.
+
+    Returns:
+        Of shape (..., rows, min(rows, degrees)).
+    """
+    columns = min(shape[-1], degrees)
+    root = np.tril(generator.standard_normal((*shape, columns)), -1)
+    steps = np.arange(columns)
+    root[..., steps, steps] = np.sqrt(generator.chisquare(degrees - steps, (*shape[:-1], columns)))
+    return root
+
+
+def dropped(stack: Stack, weights: Array, generator: np.random.Generator) -> Array:
+    """The pattern with a share of its weights 0, and the others as much larger."""
+    if not stack.attention_dropout:
+        return weights
+    kept = generator.random(weights.shape) >= stack.attention_dropout
+    return weights * kept / (1.0 - stack.attention_dropout)
