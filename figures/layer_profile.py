@@ -25,7 +25,7 @@ def layer_profile(table: pd.DataFrame) -> Figure:
     """
     rows = table[table["quantity"].isin(WEIGHTS)]
     if rows.empty:
-        raise ValueError("table must hold grad_sq_W1, grad_sq_W2 or grad_sq_WV of some cell, got none of them.")
+        raise ValueError("table must hold grad_sq_W1, grad_sq_W2 or another matrix of some cell, got none of them.")
     placements = [p for p in TITLES if p in set(rows["placement"])]
     with style():
         figure, axes = panels(len(placements))
@@ -33,8 +33,13 @@ def layer_profile(table: pd.DataFrame) -> Figure:
             here = rows[rows["placement"] == placement]
             for name, look in WEIGHTS.items():
                 one = here[here["quantity"] == name].sort_values("layer")
+                if one.empty:
+                    continue
                 norm = np.sqrt(one["mean"])
-                axis.plot(one["layer"], np.sqrt(one["predicted"]), color=look["color"], linewidth=1.3)
+                axis.plot(
+                    one["layer"], np.sqrt(one["predicted"]), color=look["color"], linewidth=1.3,
+                    linestyle="--" if name.startswith("grad_sq_X") else "-",
+                )  # fmt: skip
                 # d√m = dm / (2√m), twice for two standard errors
                 axis.errorbar(
                     one["layer"], norm, yerr=one["sem"] / norm, linestyle="none", markersize=4.5, capsize=2.5,

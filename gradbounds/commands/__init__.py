@@ -9,6 +9,7 @@ from gradbounds.commands.claims import Claims, Explain
 from gradbounds.commands.compare import Compare
 from gradbounds.commands.figures import Figures
 from gradbounds.commands.hessian import Hessian, HessianModule, HessianStack
+from gradbounds.commands.predict import Predict
 from gradbounds.commands.probe import Probe
 from gradbounds.commands.relax import Relax
 from gradbounds.commands.reproduce import Reproduce
@@ -20,6 +21,7 @@ from gradbounds.commands.watch import Watch
 Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
+    | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Relax, tyro.conf.subcommand("relax")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]

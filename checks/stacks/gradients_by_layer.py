@@ -1,0 +1,91 @@
+"""One network in numbers: what its layers and matrices have in theory and in samples, and exponents around it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from checks.statistics import Estimate, estimate
+from simulate import Samples
+from theory import QUANTITIES, Prediction, Stack
+
+_SQUARE, _NORM = "grad_sq_", "grad_"
+
+Array = NDArray[np.float64]
+
+
+def layer_table(prediction: Prediction | None, samples: Samples | None) -> pd.DataFrame:
+    """One row per quantity and layer that theory or samples have; norms of gradients as root mean squares.
+
+    Args:
+        prediction: the large-width means of a network; None where there is no rule.
+        samples: at least two draws of the same network; None for theory alone.
+
+    Returns:
+        Columns quantity (`grad_W2` is the root mean square of what `grad_sq_W2` is the square of; other names are those
+        of `theory.QUANTITIES`), layer (0 for what the network has once), predicted, predicted_sem (its error where
+        theory samples, else 0), mean, sem, draws; NaN, and 0 draws, where there is none.
+    """
+    rows = []
+    for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
+        known, measured = _predicted(prediction, name), _measured(samples, name)
+        if _SQUARE in name:
+            known, measured = known and known.root(), measured and measured.root()
+        sizes = [np.size(one.mean) for one in (known, measured) if one is not None]
+        columns = {
+            "quantity": name.replace(_SQUARE, _NORM),
+            "layer": np.arange(1, max(sizes) + 1) if QUANTITIES[name].per_layer else [0],
+            "predicted": np.nan if known is None else np.atleast_1d(known.mean),
+            "predicted_sem": np.nan if known is None else np.atleast_1d(known.sem),
+            "mean": np.nan if measured is None else np.atleast_1d(measured.mean),
+            "sem": np.nan if measured is None else np.atleast_1d(measured.sem),
+            "draws": 0 if measured is None else measured.draws,
+        }
+        rows.append(pd.DataFrame(columns))
+    table = pd.concat(rows, ignore_index=True)
+    return table.dropna(subset=["predicted", "mean"], how="all").reset_index(drop=True)
+
+
+def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
+    if prediction is None or name not in prediction:
+        return None
+    mean = np.asarray(prediction[name], dtype=float)
+    return Estimate(mean, np.asarray(prediction.errors.get(name, np.zeros_like(mean)), dtype=float), 0)
+
+
+def _measured(samples: Samples | None, name: str) -> Estimate | None:
+    return None if samples is None or name not in samples else estimate(samples[name].astype(float))
+
+
+def matrices(table: pd.DataFrame) -> list[str]:
+    """The norms of gradients per layer that a `layer_table` has, in its order."""
+    per_layer = table[table["layer"] > 0]
+    return [str(name) for name in per_layer["quantity"].unique() if _NORM in str(name)]
+
+
+def exponents(stack: Stack, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
+    """Exponents of the last layer's gradient norms between a network and one twice as wide, or twice as deep.
+
+    Heads become wider with the network, not more; the ratio of the feed-forward width and V stay.
+
+    Args:
+        stack: the network.
+        predicted: gives a network's prediction.
+
+    Returns:
+        Columns quantity, field ("width" or "depth"), exponent, sem (of the patterns that theory samples).
+    """
+    rows = []
+    here = predicted(stack)
+    for field in ("width", "depth"):
+        there = predicted(replace(stack, **{field: 2 * getattr(stack, field)}))
+        for name, value in here.items():
+            if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
+                continue
+            relative = np.hypot(*(p.errors.get(name, np.zeros(1))[-1] / p[name][-1] for p in (here, there)))
+            # Of squares: half the exponent, and half the error.
+            exponent = np.log2(there[name][-1] / value[-1]) / 2
+            rows.append((name.replace(_SQUARE, _NORM), field, exponent, relative / np.log(4.0)))
+    return pd.DataFrame(rows, columns=["quantity", "field", "exponent", "sem"])

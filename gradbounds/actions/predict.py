@@ -1,0 +1,267 @@
+"""`gradbounds predict`: one network's gradients, layer by layer, in theory and in samples."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from checks.comparison import in_large_width
+from checks.stacks.gradients_by_layer import exponents, layer_table, matrices
+from figures import layer_profile
+from gradbounds.actions.figures import save
+from simulate import Cell, Samples, sample
+from simulate.runs.cost import block_work
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from theory import NoRuleError, Prediction, Stack, predict
+from theory.paper.theorem1 import bound_value
+from theory.stack import PAPER, TITLES
+
+SCHEMA = 1
+"""Of the JSON object; a change of what is there raises it, what is added does not."""
+
+_DRAWS = 16
+
+# Patterns times layers, heads and pairs of tokens, some seconds; and no fewer and no more patterns than these.
+_WORK, _FEWEST, _MOST = 2.0**24, 16, 4096
+
+# Patterns that are predicted so fast that exponents, three more predictions, may follow.
+_ENOUGH = 256
+
+# First layer over last, up to so much in the logarithm.
+_FLAT = 0.05
+
+# Seconds beyond which it is said beforehand how long a step takes.
+_LONG = 2.0
+
+_STREAM = {"hidden_energy": "|x|^2/d", "token_correlation": "x_i.x_j/d"}
+
+
+def predict_stack(
+    stack: Stack, *, draws: int | None, seed: int, patterns: int | None, out: Path | None, as_json: bool
+) -> int:
+    """Print one network's table, and write it with its figure into a folder.
+
+    Raises:
+        ValueError: an argument is outside its range, or the folder cannot be written.
+    """
+    if draws is not None:
+        check_count("draws", draws, 2)  # one draw has no error
+    check_count("seed", seed, 0)
+    if patterns is not None:
+        check_count("patterns", patterns, 2)
+    prediction, slopes, reason = _theory(stack, patterns or _patterns(stack))
+    draws = _DRAWS if draws is None and prediction is None else draws
+    samples = None if draws is None else _sampled(stack, draws, seed)
+    table = layer_table(prediction, samples)
+    if as_json:
+        print(json.dumps(_content(stack, table, slopes, reason), indent=1, allow_nan=False))
+    else:
+        for line in _lines(stack, table, slopes, reason):
+            print(line)
+    if out is not None:
+        write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
+        drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
+        print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}", file=sys.stderr if as_json else sys.stdout)
+    return 0
+
+
+def _patterns(stack: Stack) -> int:
+    """Attention patterns of a prediction that takes some seconds; the same everywhere."""
+    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts)
+    return int(np.clip(2.0 ** np.floor(np.log2(_WORK / each)), _FEWEST, _MOST))
+
+
+def _theory(stack: Stack, patterns: int) -> tuple[Prediction | None, pd.DataFrame | None, str]:
+    """The prediction, the exponents around it where they are to be had within seconds, and why there is no rule."""
+    try:
+        with _shown("predicting", _tied_seconds(stack)):
+            prediction = predict(stack, patterns=patterns)
+            if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
+                return prediction, None, ""
+            return prediction, exponents(stack, lambda one: predict(one, patterns=max(2, patterns // 4))), ""
+    except NoRuleError as error:
+        return None, None, str(error)
+
+
+def _tied_seconds(stack: Stack) -> float:
+    """What tied embeddings take, from a quarter of the tokens: n^4 averages. Other rules are over soon."""
+    if stack.embeddings == "untied" or stack.tokens < 24:
+        return 0.0
+    start = time.perf_counter()
+    predict(replace(stack, tokens=stack.tokens // 4), patterns=2)
+    return 4**4 * (time.perf_counter() - start)
+
+
+def _sampled(stack: Stack, draws: int, seed: int) -> Samples:
+    cell = Cell(stack)
+    with _shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
+        return sample(stack, draws=draws, seed=seed)
+
+
+@contextmanager
+def _shown(what: str, seconds: float) -> Iterator[None]:
+    """Say what runs: on a terminal while it does, elsewhere if it takes long."""
+    about = f"{what}, about {seconds:.0f} s" if seconds > _LONG else what
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with console.status(about):
+            yield
+        return
+    if seconds > _LONG:
+        print(about, file=sys.stderr, flush=True)
+    yield
+
+
+def _lines(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reason: str) -> list[str]:
+    has_theory, has_samples = table["predicted"].notna().any(), (table["draws"] > 0).any()
+    fields = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in
+                       ({"width": stack.width, "depth": stack.depth, "tokens": stack.tokens, "vocab": stack.vocab}
+                        | stack.relaxed).items() if name != "placement")  # fmt: skip
+    lines = [f"{TITLES[stack.placement]}: {fields}", ""]
+    if has_theory:
+        lines += ["Large-width theory: root mean squares of the gradients' Frobenius norms, layer by layer"]
+        lines += [*_block(table, "predicted"), ""]
+        worst = (table["predicted_sem"] / table["predicted"].abs()).max()
+        if worst > 0:
+            lines += [f"Theory samples attention patterns here: standard errors of at most {100 * worst:.2g}%.", ""]
+        if not in_large_width(stack):
+            lines += ["The width is not large beside the layers, tokens and classes: theory may be off by more than 3%.", ""]
+    else:
+        lines += [f"Theory: {reason}", ""]
+    if has_samples:
+        draws = int(table["draws"].max())
+        if has_theory:
+            shown = table.assign(mean=table["mean"] / table["predicted"], sem=table["sem"] / table["predicted"].abs())
+            lines += [f"Samples over theory: {draws} networks, +- standard error"]
+        else:
+            shown = table
+            lines += [f"Samples: {draws} networks, root mean squares +- standard error"]
+        lines += [*_block(shown, "mean", "sem"), ""]
+    best = "predicted" if has_theory else "mean"
+    lines += _words(table, best)
+    if slopes is not None:
+        lines += _exponent_lines(slopes)
+    elif has_theory:
+        lines += ["Exponents are left out, since they would take theory several times as long again."]
+    return [*lines, _bound_line(stack, table)]
+
+
+def _block(table: pd.DataFrame, value: str, error: str = "") -> list[str]:
+    """A line per layer and a column per stream statistic and matrix; of an encoder first, if there is one."""
+    lines = []
+    for prefix in ("encoder_", ""):
+        wanted = [prefix + name for name in _STREAM]
+        wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
+        rows = table[table["quantity"].isin(wanted) & (table["layer"] > 0) & table[value].notna()]
+        if rows.empty:
+            continue
+        columns = [name for name in wanted if name in set(rows["quantity"])]
+        errors = rows[error] if error else np.zeros(len(rows))
+        texts = [_number(*both) for both in zip(rows[value], errors, strict=True)]
+        cells = dict(zip(zip(rows["quantity"], rows["layer"], strict=True), texts, strict=True))
+        width = max(11, *(len(text) + 2 for text in cells.values()))
+        heads = "".join(f"{_head(name):>{width}}" for name in columns)
+        lines += ["encoder"] if prefix else []
+        lines.append("  layer" + heads)
+        for layer in sorted({layer for _, layer in cells}):
+            lines.append(f"{layer:>7}" + "".join(f"{cells.get((name, layer), '-'):>{width}}" for name in columns))
+    whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
+    outside = [
+        f"{head} {_number(whole.loc[name, value], whole.loc[name, error] if error else 0.0)}"
+        for name, head in (("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
+        if name in whole.index
+    ]
+    return [*lines, "  " + ",  ".join(outside)]
+
+
+def _head(name: str) -> str:
+    plain = name.removeprefix("encoder_")
+    return _STREAM.get(plain, plain.replace("grad_", "dL/d"))
+
+
+def _number(value: float, error: float) -> str:
+    """With an error, as many decimals as its two leading digits have; else four digits."""
+    if not error > 0:
+        return f"{value:.4g}"
+    decimals = max(0, 1 - math.floor(math.log10(error)))
+    if decimals > 6 or abs(value) >= 1e6:
+        return f"{value:.4g} +- {error:.2g}"
+    return f"{value:.{decimals}f} +- {error:.{decimals}f}"
+
+
+def _words(table: pd.DataFrame, value: str) -> list[str]:
+    """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
+    said: dict[str, list[str]] = {}
+    for name in matrices(table):
+        norms = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")[value].to_numpy()
+        if len(norms) > 1 and norms[-1] > 0:
+            ratio = norms[0] / norms[-1]
+            whose = ", encoder" if name.startswith("encoder_") else ""
+            said.setdefault(whose, []).append(f"{_head(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
+    return [f"First layer's over last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()]
+
+
+def _is_flat(ratio: float) -> bool:
+    return abs(math.log(ratio)) < _FLAT if ratio > 0 else False
+
+
+def _exponent_lines(slopes: pd.DataFrame) -> list[str]:
+    lines = []
+    for field, symbol in (("width", "d"), ("depth", "L")):
+        rows = slopes[slopes["field"] == field]
+        numbers = [
+            f"{_head(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
+            for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
+        ]
+        lines.append(f"Exponents in {symbol} of the last layer's, to twice as much: {', '.join(numbers)}.")
+    return lines
+
+
+def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
+    """Theorem 1 for this network, or why it has none."""
+    try:
+        bound = float(bound_value(stack).value)
+    except ValueError:
+        named = [] if stack.placement in PAPER else [f"placement {stack.placement}"]
+        named += [name for name in stack.relaxed]
+        return f"No bound: Theorem 1 is about the paper's setting, which {', '.join(named)} leave."
+    last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
+    return f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."
+
+
+def _content(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reason: str) -> dict[str, Any]:
+    """What the JSON object holds; null where there is no number."""
+
+    def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+        return [
+            {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
+            for row in frame.to_dict("records")
+        ]
+
+    return {
+        "schema": SCHEMA,
+        "stack": asdict(stack),
+        "no_rule": reason or None,
+        "large_width": in_large_width(stack),
+        "exponents": None if slopes is None else rows(slopes),
+        "quantities": rows(table),
+    }
+
+
+def _profile(stack: Stack, table: pd.DataFrame) -> pd.DataFrame:
+    """The table as the figure takes it: squares again, whose root it draws."""
+    shown = table[table["quantity"].str.startswith("grad_") & (table["layer"] > 0)].copy()
+    shown["quantity"] = shown["quantity"].str.replace("grad_", "grad_sq_", regex=False)
+    shown["sem"] = 2 * shown["mean"] * shown["sem"]
+    shown[["mean", "predicted"]] = shown[["mean", "predicted"]] ** 2
+    return shown.assign(placement=stack.placement, width=stack.width, depth=stack.depth, tokens=stack.tokens)

@@ -1,0 +1,35 @@
+"""`gradbounds predict`: its flags."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from gradbounds.commands.flags import Flag, optional
+from theory import Stack
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predict:
+    """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples."""
+
+    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    draws: Annotated[
+        int | None, optional("networks to sample beside theory", "N", default="none; 16 where theory has no rule")
+    ] = None
+    seed: Annotated[int, Flag(help="root seed of the samples")] = 0
+    patterns: Annotated[
+        int | None,
+        optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
+    ] = None
+    out: Annotated[
+        Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
+    ] = None
+    json: Annotated[bool, Flag(help="print one JSON object instead")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.predict import predict_stack
+
+        return predict_stack(
+            self.stack, draws=self.draws, seed=self.seed, patterns=self.patterns, out=self.out, as_json=self.json
+        )
