@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from bench import curvature, drawing, engines, predictions, probing, scale, store
+from bench import curvature, depth, drawing, engines, predictions, probing, scale, store
 
 REPORTS = {
     "curvature": curvature.report,
+    "depth": depth.report,
     "engines": engines.report,
     "engines-1024": engines.middle,
     "predictions": predictions.report,

@@ -135,7 +135,10 @@ def _lines(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reaso
         if worst > 0:
             lines += [f"Theory samples attention patterns here: standard errors of at most {100 * worst:.2g}%.", ""]
         if not in_large_width(stack):
-            lines += ["The width is not large beside the layers, tokens and classes: theory may be off by more than 3%.", ""]
+            lines += [
+                "The width is not large beside the layers, tokens and classes: theory may be off by more than 3%.",
+                "",
+            ]
     else:
         lines += [f"Theory: {reason}", ""]
     if has_samples:

@@ -8,7 +8,8 @@ import pandas as pd
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.report import agreement_counts, html, markdown
+from checks.paper_page import markdown
+from checks.report import agreement_counts, html
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.judge import MINIMUM_DRAWS
 from gradbounds.actions.figures import draw_figures

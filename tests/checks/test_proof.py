@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from checks.report import markdown
+from checks.paper_page import markdown
 from checks.results import Results
 from checks.stacks import proof
 from checks.statistics import exceeds, share
@@ -67,4 +67,4 @@ def test_what_has_no_verdict_is_said_to_be_untested():
     page = markdown([Results("gradbounds verify", proof.lemma4(), [])])
     assert page.count("**not tested here**") == len(CLAIMS) - 1
     for claim in CLAIMS.values():
-        assert f"- **{claim.id}** ({claim.source})" in page
+        assert f"{claim.source} | {claim.statement}".replace("||", "‖") in page

@@ -10,7 +10,8 @@ import pytest
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
-from checks.report import agreement_counts, html, markdown
+from checks.paper_page import markdown
+from checks.report import agreement_counts, html
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
 from simulate import sample
 from theory import Stack
