@@ -47,7 +47,8 @@ _RC: Any = {
     "grid.linewidth": 0.6,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "svg.fonttype": "none",
+    # As text, letters of formulas such as the L of a loss are private code points that no reader's font has.
+    "svg.fonttype": "path",
     # Without it every SVG has new random ids, and figures of the same numbers differ.
     "svg.hashsalt": "gradbounds",
 }

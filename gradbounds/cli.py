@@ -1,10 +1,11 @@
 """From arguments to an exit code: 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted."""
 
+import codecs
 import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tyro
@@ -14,10 +15,14 @@ from gradbounds.commands import Command
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
+# What stands in for a character that the terminal's encoding lacks.
+_PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=", "–": "-", "…": "..."}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input is one line on stderr and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _print_what_can_be_encoded()
     if given in (["--version"], ["version"]):
         print(f"gradbounds {gradbounds.__version__}")
         return FINE
@@ -46,7 +51,7 @@ def parsed(arguments: list[str]) -> Any:
     """
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), _colours_as_asked():
             return tyro.cli(
                 Command,
                 prog="gradbounds",
@@ -58,6 +63,35 @@ def parsed(arguments: list[str]) -> Any:
         if stop.code in (0, None):
             return None
         raise ValueError(_one_line(said.getvalue())) from None
+
+
+@contextlib.contextmanager
+def _colours_as_asked() -> Iterator[None]:
+    """Help without colours where NO_COLOR is set (no-color.org), of which tyro does not know."""
+    if not os.environ.get("NO_COLOR"):
+        yield
+        return
+    before = os.environ.get("TERM", "dumb")
+    os.environ["TERM"] = "dumb"
+    try:
+        yield
+    finally:
+        os.environ["TERM"] = before
+
+
+def _print_what_can_be_encoded() -> None:
+    """Let no character that an encoding lacks end a command: it becomes a plain one, or a question mark."""
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        found = error.object[error.start : error.end]
+        return "".join(_PLAIN.get(character, "?") for character in found), error.end
+
+    codecs.register_error("plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="plain")
 
 
 def _one_line(box: str) -> str:

@@ -14,6 +14,9 @@ from simulate.runs.sweep import Progress
 
 _LINES = 10
 
+# The share of the work from which on it is said how long the rest takes.
+_FIRST_ESTIMATE = 0.05
+
 
 @contextmanager
 def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
@@ -55,11 +58,14 @@ def _shown() -> Iterator[Callable[[Progress], None]]:
 def words(now: Progress) -> str:
     """Cells, draws per second and time left."""
     elapsed = max(now.seconds, 1e-9)
-    left = max(elapsed * (1 - now.share) / now.share, 0.0)
-    return (
+    said = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "
-        f"{now.draws / elapsed:.3g} draws/s, {duration(left)} left"
+        f"{now.draws / elapsed:.3g} draws/s"
     )
+    # What starts up counts as sampling at first, and what is left at the end is nothing but rounding.
+    if not _FIRST_ESTIMATE <= now.share < 1 - 1e-9:
+        return said
+    return f"{said}, {duration(elapsed * (1 - now.share) / now.share)} left"
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """`gradbounds predict`: one network's gradients, layer by layer, in theory and in samples."""
 
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -15,16 +14,17 @@ import pandas as pd
 from rich.console import Console
 
 from checks.comparison import in_large_width
-from checks.stacks.gradients_by_layer import exponents, layer_table, matrices
+from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
+from gradbounds.actions.network_text import matrix_name, network_lines
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.paper.theorem1 import bound_value
-from theory.stack import PAPER, TITLES
+from theory.stack import PAPER
 
 SCHEMA = 1
 """Of the JSON object; a change of what is there raises it, what is added does not."""
@@ -37,13 +37,8 @@ _WORK, _FEWEST, _MOST = 2.0**24, 16, 4096
 # Patterns that are predicted so fast that exponents, three more predictions, may follow.
 _ENOUGH = 256
 
-# First layer over last, up to so much in the logarithm.
-_FLAT = 0.05
-
 # Seconds beyond which it is said beforehand how long a step takes.
 _LONG = 2.0
-
-_STREAM = {"hidden_energy": "|x|^2/d", "token_correlation": "x_i.x_j/d"}
 
 
 def predict_stack(
@@ -66,7 +61,7 @@ def predict_stack(
     if as_json:
         print(json.dumps(_content(stack, table, slopes, reason), indent=1, allow_nan=False))
     else:
-        for line in _lines(stack, table, slopes, reason):
+        for line in (*network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table)):
             print(line)
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
@@ -122,108 +117,14 @@ def _shown(what: str, seconds: float) -> Iterator[None]:
     yield
 
 
-def _lines(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reason: str) -> list[str]:
-    has_theory, has_samples = table["predicted"].notna().any(), (table["draws"] > 0).any()
-    fields = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in
-                       ({"width": stack.width, "depth": stack.depth, "tokens": stack.tokens, "vocab": stack.vocab}
-                        | stack.relaxed).items() if name != "placement")  # fmt: skip
-    lines = [f"{TITLES[stack.placement]}: {fields}", ""]
-    if has_theory:
-        lines += ["Large-width theory: root mean squares of the gradients' Frobenius norms, layer by layer"]
-        lines += [*_block(table, "predicted"), ""]
-        worst = (table["predicted_sem"] / table["predicted"].abs()).max()
-        if worst > 0:
-            lines += [f"Theory samples attention patterns here: standard errors of at most {100 * worst:.2g}%.", ""]
-        if not in_large_width(stack):
-            lines += [
-                "The width is not large beside the layers, tokens and classes: theory may be off by more than 3%.",
-                "",
-            ]
-    else:
-        lines += [f"Theory: {reason}", ""]
-    if has_samples:
-        draws = int(table["draws"].max())
-        if has_theory:
-            shown = table.assign(mean=table["mean"] / table["predicted"], sem=table["sem"] / table["predicted"].abs())
-            lines += [f"Samples over theory: {draws} networks, +- standard error"]
-        else:
-            shown = table
-            lines += [f"Samples: {draws} networks, root mean squares +- standard error"]
-        lines += [*_block(shown, "mean", "sem"), ""]
-    best = "predicted" if has_theory else "mean"
-    lines += _words(table, best)
-    if slopes is not None:
-        lines += _exponent_lines(slopes)
-    elif has_theory:
-        lines += ["Exponents are left out, since they would take theory several times as long again."]
-    return [*lines, _bound_line(stack, table)]
-
-
-def _block(table: pd.DataFrame, value: str, error: str = "") -> list[str]:
-    """A line per layer and a column per stream statistic and matrix; of an encoder first, if there is one."""
-    lines = []
-    for prefix in ("encoder_", ""):
-        wanted = [prefix + name for name in _STREAM]
-        wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
-        rows = table[table["quantity"].isin(wanted) & (table["layer"] > 0) & table[value].notna()]
-        if rows.empty:
-            continue
-        columns = [name for name in wanted if name in set(rows["quantity"])]
-        errors = rows[error] if error else np.zeros(len(rows))
-        texts = [_number(*both) for both in zip(rows[value], errors, strict=True)]
-        cells = dict(zip(zip(rows["quantity"], rows["layer"], strict=True), texts, strict=True))
-        width = max(11, *(len(text) + 2 for text in cells.values()))
-        heads = "".join(f"{_head(name):>{width}}" for name in columns)
-        lines += ["encoder"] if prefix else []
-        lines.append("  layer" + heads)
-        for layer in sorted({layer for _, layer in cells}):
-            lines.append(f"{layer:>7}" + "".join(f"{cells.get((name, layer), '-'):>{width}}" for name in columns))
-    whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
-    outside = [
-        f"{head} {_number(whole.loc[name, value], whole.loc[name, error] if error else 0.0)}"
-        for name, head in (("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
-        if name in whole.index
-    ]
-    return [*lines, "  " + ",  ".join(outside)]
-
-
-def _head(name: str) -> str:
-    plain = name.removeprefix("encoder_")
-    return _STREAM.get(plain, plain.replace("grad_", "dL/d"))
-
-
-def _number(value: float, error: float) -> str:
-    """With an error, as many decimals as its two leading digits have; else four digits."""
-    if not error > 0:
-        return f"{value:.4g}"
-    decimals = max(0, 1 - math.floor(math.log10(error)))
-    if decimals > 6 or abs(value) >= 1e6:
-        return f"{value:.4g} +- {error:.2g}"
-    return f"{value:.{decimals}f} +- {error:.{decimals}f}"
-
-
-def _words(table: pd.DataFrame, value: str) -> list[str]:
-    """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
-    said: dict[str, list[str]] = {}
-    for name in matrices(table):
-        norms = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")[value].to_numpy()
-        if len(norms) > 1 and norms[-1] > 0:
-            ratio = norms[0] / norms[-1]
-            whose = ", encoder" if name.startswith("encoder_") else ""
-            said.setdefault(whose, []).append(f"{_head(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
-    return [f"First layer's over last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()]
-
-
-def _is_flat(ratio: float) -> bool:
-    return abs(math.log(ratio)) < _FLAT if ratio > 0 else False
-
-
-def _exponent_lines(slopes: pd.DataFrame) -> list[str]:
+def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
+    if slopes is None:
+        return [] if reason else ["Exponents are left out, since they would take theory several times as long again."]
     lines = []
     for field, symbol in (("width", "d"), ("depth", "L")):
         rows = slopes[slopes["field"] == field]
         numbers = [
-            f"{_head(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
+            f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
             for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
         ]
         lines.append(f"Exponents in {symbol} of the last layer's, to twice as much: {', '.join(numbers)}.")

@@ -96,10 +96,12 @@ def merge(folders: Sequence[Path], out: Path) -> int:
     Runs of one request stay one that its command continues. Giving the same command again continues a merge.
 
     Raises:
-        ValueError: fewer than two runs, one that cannot be read, or a folder that cannot be written.
+        ValueError: fewer than two runs, one of them twice, one that cannot be read, or a folder that cannot be written.
     """
     if len(folders) < 2:
         raise ValueError(f"runs must be at least two folders to merge, got {len(folders)}.")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError("runs must be different folders to merge, got one of them twice.")
     runs = [Run.open(folder) for folder in folders]
     requests = [run.manifest["request"] for run in runs]
     digest = hashlib.sha256("\n".join(sorted(map(repr, requests))).encode()).hexdigest()

@@ -7,20 +7,24 @@ from pathlib import Path
 import pandas as pd
 
 from checks import Verdict, comparison, verdicts
+from checks.comparison import prediction_of
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.paper_page import markdown
 from checks.report import agreement_counts, html
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
+from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from gradbounds.actions.figures import draw_figures
+from gradbounds.actions.network_text import network_lines
 from gradbounds.actions.runs import judged_samples
 from gradbounds.manifest import manifest
 from gradbounds.progress import progress
-from simulate import Run, sweep
+from simulate import Run, Samples, sweep
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
 from simulate.runs.sweep import check_sweep
+from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
 _CHECKS = Path("checks/data")
@@ -76,8 +80,8 @@ def verify(
     return 1 if wrong else 0
 
 
-def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False) -> int:
-    """Print every verdict a run can give and how theory and samples compare.
+def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False, layers: bool = False) -> int:
+    """Print every verdict a run can give and how theory and samples compare; with `layers` every network's table first.
 
     If `strict`, 1 when a verdict is another than the committed one, or theory and samples differ. If `accept`, commit
     the verdicts on its networks under its name and the command that made it, unless theory and samples differ.
@@ -95,7 +99,12 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False)
     committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
     if csv is not None:
         write_whole(csv, table.to_csv(index=False).encode())
+    for samples in sampled if layers else ():
+        known = prediction_of(samples)
+        lines = network_lines(samples.stack, layer_table(known, samples), "there is no rule for this network.")
+        print("\n".join([*lines, ""]))
     _say(found, table)
+    _say_what_is_not_judged(sampled, table)
     wrong = [*_differences(found, table), *_changes(found, committed)]
     print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
     for line in wrong:
@@ -136,7 +145,18 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
-    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+
+
+def _say_what_is_not_judged(sampled: Sequence[Samples], table: pd.DataFrame) -> None:
+    """Say which networks theory has no rule for, and whether any other was wide enough."""
+    without = [samples.stack for samples in sampled if not prediction_of(samples)]
+    for stack in without[:1]:
+        try:
+            predict(stack, patterns=2)
+        except NoRuleError as error:
+            more = f"{len(without)} of {len(sampled)} networks"
+            print(f"Theory has no rule for {more}: {error} Their numbers are in --layers and --csv.")
+    if len(without) < len(sampled) and not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
         print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
 
 

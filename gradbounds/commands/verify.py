@@ -35,6 +35,7 @@ class Check:
 
     folder: Folder
     csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
+    layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples beside theory")] = False
     strict: Annotated[
         bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
     ] = False
@@ -50,4 +51,4 @@ class Check:
         """
         from gradbounds.actions.verify import check
 
-        return check(self.folder, self.csv, strict=self.strict, accept=self.accept)
+        return check(self.folder, self.csv, strict=self.strict, accept=self.accept, layers=self.layers)

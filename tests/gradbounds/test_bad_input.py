@@ -74,7 +74,7 @@ BAD = [
     (("merge", "OLD", "--out", "NEW"), "runs must be at least two folders to merge, got 1"),
     (("merge", "OLD", "FULL", "--out", "NEW"), "run must be a folder that `gradbounds sweep` wrote, but 'FULL'"),
     (("merge", "OLD", "CUT", "--out", "NEW"), "is damaged; move it away"),
-    (("merge", "OLD", "OLD", "--out", "FULL"), "out must be a new or empty folder"),
+    (("merge", "OLD", "OLD", "--out", "NEW"), "runs must be different folders to merge"),
     (("merge", "OLD", "OLD"), "Missing from gradbounds merge: --out PATH"),
     (("export", "NEW", "--csv", "t.csv"), "run must be a folder that `gradbounds sweep` wrote, but 'NEW'"),
     (("export", "CUT", "--csv", "t.csv"), "is damaged; move it away"),
@@ -91,7 +91,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, compare, relax, claims, explain, sweep, check, figures, probe, reproduce, ",
+        "Expected one of {verify, bound, predict, compare, relax, claims, explain, sweep, check, figures, probe, reproduce, ",
     ),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),

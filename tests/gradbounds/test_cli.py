@@ -1,5 +1,7 @@
 """The command line as a user meets it: what it prints, what it writes, how it refuses."""
 
+import io
+import os
 import subprocess
 import sys
 from functools import partial
@@ -35,6 +37,25 @@ def test_help_and_version(capsys):
     assert "--output-scale" in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gradbounds ")
+
+
+def test_what_an_encoding_lacks_becomes_plain(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["--version"]) == 0
+    print("1.5 ± 0.1 of ‖x‖, σ")
+    sys.stdout.flush()
+    assert written.getvalue().splitlines()[-1] == b"1.5 +- 0.1 of ||x||, ?"
+
+
+def test_help_has_no_colours_where_none_are_wanted(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for value, coloured in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        assert main(["bound", "--help"]) == 0
+        assert ("\x1b[" in capsys.readouterr().out) == coloured
+    assert os.environ["TERM"] == "xterm"
 
 
 def test_bound(capsys):

@@ -39,3 +39,9 @@ def test_the_time_left_is_what_the_share_leaves():
     """A quarter in 20 s leaves a minute."""
     said = words(Progress(blocks=(5, 16), cells=(1, 4), draws=100, share=0.25, seconds=20.0))
     assert said == "1 of 4 cells, 5 of 16 blocks, 5 draws/s, 1.0 min left"
+
+
+def test_no_time_is_given_before_it_means_something_or_when_nothing_is_left():
+    early = words(Progress(blocks=(1, 400), cells=(0, 4), draws=8, share=0.001, seconds=20.0))
+    late = words(Progress(blocks=(16, 16), cells=(4, 4), draws=800, share=1.0 - 1e-14, seconds=20.0))
+    assert "left" not in early + late

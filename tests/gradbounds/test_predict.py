@@ -49,7 +49,7 @@ def test_samples_stand_beside_theory(capsys, tmp_path):
 def test_without_a_rule_samples_stand_in(capsys):
     said = printed(capsys, "--embeddings", "tied", "--query-key-scale", "1", "--draws", "2")
     assert "Theory: embeddings must be 'untied' for a prediction with query_key_scale" in said
-    assert "Samples: 2 networks" in said
+    assert "Samples, root mean squares: 2 networks" in said
     assert "over theory" not in said
     assert "No bound: Theorem 1 is about the paper's setting, which query_key_scale, embeddings leave." in said
 
@@ -84,3 +84,16 @@ def test_a_table_needs_theory_or_samples_alone():
 def test_bad_input(capsys, arguments):
     assert main(["predict", *arguments]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_check_shows_a_run_s_gradients_and_says_what_has_no_rule(capsys, tmp_path):
+    run = str(tmp_path / "run")
+    grid = ("--placement", "post", "--width", "32", "--depth", "2", "--tokens", "4", "--vocab", "8")
+    tied = ("--embeddings", "tied", "--query-key-scale", "0.5")
+    assert main(["sweep", *grid, *tied, "--draws", "2", "--out", run]) == 0
+    capsys.readouterr()
+    assert main(["check", run, "--layers"]) == 0
+    said = capsys.readouterr().out
+    assert "Samples, root mean squares: 64 networks" in said
+    assert "Theory has no rule for 1 of 1 networks: embeddings must be 'untied'" in said
+    assert "wide enough" not in said
