@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, verdicts
+    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.models.module_report import ModuleReport, probe
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
     from theory import CLAIMS as claims
@@ -50,6 +50,7 @@ else:
         "Composition": "theory",
         "register_initialization": "theory",
         "Initialization": "theory",
+        "register_claim": "checks",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -127,6 +128,7 @@ __all__ = [
     "quantities",
     "read_windows",
     "register_activation",
+    "register_claim",
     "register_initialization",
     "register_placement",
     "sample",

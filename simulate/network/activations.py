@@ -80,6 +80,4 @@ def _imported(name: str, path: str) -> TorchFunction:
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"torch of activation {name!r} must be there to be imported, got {path!r}: {error}."
-        ) from error
+        raise ValueError(f"torch of activation {name!r} must be importable, got {path!r}: {error}.") from error
