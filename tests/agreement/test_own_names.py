@@ -55,7 +55,7 @@ def small_gain(role, d_in, d_out):
 
 
 def register_squared_relu():
-    register_activation("squared_relu", squared_relu, squared_relu_slope, torch=squared_relu_of_tensors)
+    register_activation("own.squared_relu", squared_relu, squared_relu_slope, torch=squared_relu_of_tensors)
 
 
 def register_all():
@@ -88,13 +88,13 @@ def test_new_ones_agree_with_theory(monkeypatch, engine, ffn, width):
     Gated, a gradient is up to 20/d larger than at infinite width (17% at 128, 7% at 256, 3.6% at 512).
     """
     register_all()
-    own = {"placement": "half_peri", "activation": "squared_relu", "initialization": "uneven"}
+    own = {"placement": "half_peri", "activation": "own.squared_relu", "initialization": "uneven"}
     stack = replace(SMALL, width=width, vocab=32, ffn=ffn, **own)
     samples = sample(stack, draws=128, seed=0, engine=engine)
     assert off(samples, predict(stack))[1] == []
     # The slope of another activation, or another gain, is seen.
     for table, name, wrong in (
-        (NAMES, "squared_relu", replace(NAMES["squared_relu"], derivative=np.abs)),
+        (NAMES, "own.squared_relu", replace(NAMES["own.squared_relu"], derivative=np.abs)),
         (INITIALIZATIONS, "uneven", INITIALIZATIONS["fan_in"]),
         (COMPOSITIONS, "half_peri", COMPOSITIONS["peri"]),
     ):
@@ -129,7 +129,7 @@ def test_keys_hold_versions_and_those_of_built_in_names_stay():
 
 def test_a_run_folder_says_which_registration_it_lacks(tmp_path, own_names, capsys):
     register_squared_relu()
-    stack = replace(SMALL, activation="squared_relu")
+    stack = replace(SMALL, activation="own.squared_relu")
     run = Run.create(tmp_path / "run", {"request": {}})
     sweep([Cell(stack), Cell(SMALL)], draws=2, seed=0, run=run)
     samples = {s.stack: s for s in Run.open(run.folder).samples()}
@@ -139,17 +139,23 @@ def test_a_run_folder_says_which_registration_it_lacks(tmp_path, own_names, caps
     assert main(["check", str(run.folder)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gradbounds: run must hold cells whose names are known, but cell ")
-    assert said.endswith("has activation 'squared_relu', which nothing here registers: import or install what does.\n")
+    assert said.endswith(
+        "has activation 'own.squared_relu', which nothing here registers: import or install what does.\n"
+    )
     assert name not in said
-    register_activation("squared_relu", squared_relu, squared_relu_slope, torch=squared_relu_of_tensors, version="2")
-    with pytest.raises(ValueError, match=r"is of another version than activation 'squared_relu' \(2\), or of a later"):
+    register_activation(
+        "own.squared_relu", squared_relu, squared_relu_slope, torch=squared_relu_of_tensors, version="2"
+    )
+    with pytest.raises(
+        ValueError, match=r"is of another version than activation 'own.squared_relu' \(2\), or of a later"
+    ):
         run.samples()
 
 
 def test_other_processes_are_told(own_names):
     """`own_names` makes this process another, which knows none."""
     register_all()
-    stack = replace(SMALL, placement="half_peri", activation="squared_relu", initialization="uneven")
+    stack = replace(SMALL, placement="half_peri", activation="own.squared_relu", initialization="uneven")
     cell, sent = Cell(stack), packed(stack)
     here = sample_task(cell, 0, [0], BatchLimits())[0]
     there = pickle.dumps(cell)
@@ -173,17 +179,17 @@ def test_what_other_processes_cannot_be_told(tmp_path, own_names):
     # A function of an interactive session has a module and a name, but not elsewhere.
     own_names()
     register_squared_relu()
-    stack = replace(SMALL, activation="squared_relu")
-    with pytest.raises(ValueError, match="^activation 'squared_relu' must be registered by an entry point"):
+    stack = replace(SMALL, activation="own.squared_relu")
+    with pytest.raises(ValueError, match="^activation 'own.squared_relu' must be registered by an entry point"):
         unpack(stack, packed(stack).replace(b"squared_relu_slope", b"squared_relu_slops"))
-    NAMES.installed.add("squared_relu")
+    NAMES.installed.add("own.squared_relu")
     sent = packed(stack)
     own_names()
     with pytest.raises(ValueError, match="^activation must be one of"):
         unpack(stack, sent)
-    register_activation("squared_relu", squared_relu, squared_relu_slope, version="2")
+    register_activation("own.squared_relu", squared_relu, squared_relu_slope, version="2")
     with pytest.raises(
-        ValueError, match="^activation 'squared_relu' must have version '1' where it is sampled, got '2'"
+        ValueError, match="^activation 'own.squared_relu' must have version '1' where it is sampled, got '2'"
     ):
         unpack(stack, sent)
 
@@ -191,14 +197,14 @@ def test_what_other_processes_cannot_be_told(tmp_path, own_names):
 def test_flags_take_registered_names(capsys):
     register_squared_relu()
     # It is refused for what it is, not as a name.
-    assert main(["bound", "--activation", "squared_relu"]) == 2
-    assert "for Theorem 1, got one with {'activation': 'squared_relu'}" in capsys.readouterr().err
-    assert main(["sweep", "--activation", "squared_relu", "--width", "8", "--depth", "1", "--dry-run"]) == 0
+    assert main(["bound", "--activation", "own.squared_relu"]) == 2
+    assert "for Theorem 1, got one with {'activation': 'own.squared_relu'}" in capsys.readouterr().err
+    assert main(["sweep", "--activation", "own.squared_relu", "--width", "8", "--depth", "1", "--dry-run"]) == 0
     capsys.readouterr()
     assert main(["bound", "--activation", "cubed_relu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gradbounds: activation must be one of 'relu', ")
-    assert "'squared_relu', got 'cubed_relu'" in said
+    assert "'own.squared_relu', got 'cubed_relu'" in said
 
 
 def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
