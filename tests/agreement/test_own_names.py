@@ -1,7 +1,11 @@
 """Names of one's own in samples: against theory, in keys and run folders, in other processes, in commands."""
 
 import pickle
+import re
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ import torch
 from scipy.special import expit
 
 from checks import Verdict, register_claim, verdicts
+from gradbounds.actions.claims import explain, list_claims
 from gradbounds.cli import main
 from simulate import Cell, Run, sample, sweep
 from simulate.runs.execution import Execution, InProcess, sample_task
@@ -32,6 +37,8 @@ from theory.stack.placements import COMPOSITIONS
 
 pytestmark = pytest.mark.usefixtures("own_names")
 SMALL = Stack(placement="pre", width=24, depth=2, tokens=3, vocab=8)
+# The built-in claims have nothing to say on one such cell, which saves their derivations.
+RELAXED = replace(SMALL, normalization="rms")
 
 
 def squared_relu(u):
@@ -199,8 +206,6 @@ def test_flags_take_registered_names(capsys):
     # It is refused for what it is, not as a name.
     assert main(["bound", "--activation", "own.squared_relu"]) == 2
     assert "for Theorem 1, got one with {'activation': 'own.squared_relu'}" in capsys.readouterr().err
-    assert main(["sweep", "--activation", "own.squared_relu", "--width", "8", "--depth", "1", "--dry-run"]) == 0
-    capsys.readouterr()
     assert main(["bound", "--activation", "cubed_relu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gradbounds: activation must be one of 'relu', ")
@@ -221,11 +226,11 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
 
     register_claim(claim, judge)
     register_claim(claim, judge)
-    samples = sample(SMALL, draws=32, seed=0)
+    samples = sample(RELAXED, draws=32, seed=0)
     assert [v.claim for v in verdicts([samples])][-1] == "own.loss"
-    assert main(["claims"]) == 0
+    assert list_claims() == 0
     assert "own.loss identity     here: not tested here" in capsys.readouterr().out
-    assert main(["explain", "OWN.loss"]) == 0
+    assert explain("OWN.loss") == 0
     assert "The loss is ln V" in capsys.readouterr().out
     with pytest.raises(
         ValueError, match="^claim must have a new name, got 'own.loss', which stands for something else"
@@ -240,7 +245,19 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
         verdicts([samples])
 
 
+def test_the_example_of_the_page_runs(monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    mine, use = re.findall(r"```python\n(.*?)```", page, re.S)
+    module = ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", module)
+    exec(mine, vars(module))
+    scope = {}
+    exec(use, scope)
+    assert scope["stack"].versions == {"placement": "1", "activation": "1", "initialization": "1"}
+    assert packed(scope["stack"])
+
+
 def test_a_judge_that_fails_is_named():
     register_claim(replace(CLAIMS["L1"], id="own.fails"), lambda cells: cells[0]["nothing"])
     with pytest.raises(ValueError, match="^claim 'own.fails' could not be judged: KeyError: 'nothing'"):
-        verdicts([sample(SMALL, draws=32, seed=0)])
+        verdicts([sample(RELAXED, draws=32, seed=0)])
