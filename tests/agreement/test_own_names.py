@@ -257,7 +257,15 @@ def test_the_example_of_the_page_runs(monkeypatch):
     assert packed(scope["stack"])
 
 
-def test_a_judge_that_fails_is_named():
+def test_a_judge_that_fails_is_named(own_names):
+    about_l1 = Verdict(
+        claim="L1", part="all", verdict="holds", claimed="1", predicted=1.0, measured=1.0, interval=(0.0, 2.0),
+        agreement="agrees", setting="here",
+    )  # fmt: skip
+    register_claim(replace(CLAIMS["L1"], id="own.other"), lambda cells: [about_l1])
+    with pytest.raises(ValueError, match="^claim 'own.other' must be judged by a list of verdicts on it"):
+        verdicts([sample(RELAXED, draws=32, seed=0)])
+    own_names()
     register_claim(replace(CLAIMS["L1"], id="own.fails"), lambda cells: cells[0]["nothing"])
     with pytest.raises(ValueError, match="^claim 'own.fails' could not be judged: KeyError: 'nothing'"):
         verdicts([sample(RELAXED, draws=32, seed=0)])
