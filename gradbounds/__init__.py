@@ -14,12 +14,24 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, verdicts
+    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.models.module_report import ModuleReport, probe
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
     from theory import CLAIMS as claims
     from theory import QUANTITIES as quantities
-    from theory import Claim, NoRuleError, Prediction, Quantity, Stack, predict
+    from theory import (
+        Claim,
+        Composition,
+        Initialization,
+        NoRuleError,
+        Prediction,
+        Quantity,
+        Stack,
+        predict,
+        register_activation,
+        register_initialization,
+        register_placement,
+    )
     from theory.paper.theorem1 import bound_value
 else:
     # Where each name is: its module, and its name there where that is another. The imports above say the same to
@@ -33,6 +45,12 @@ else:
         "Claim": "theory",
         "quantities": "theory:QUANTITIES",
         "Quantity": "theory",
+        "register_activation": "theory",
+        "register_placement": "theory",
+        "Composition": "theory",
+        "register_initialization": "theory",
+        "Initialization": "theory",
+        "register_claim": "checks",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -86,8 +104,10 @@ else:
 __all__ = [
     "Cell",
     "Claim",
+    "Composition",
     "Estimate",
     "Execution",
+    "Initialization",
     "ModuleReport",
     "NoRuleError",
     "PowerLaw",
@@ -107,6 +127,10 @@ __all__ = [
     "probe",
     "quantities",
     "read_windows",
+    "register_activation",
+    "register_claim",
+    "register_initialization",
+    "register_placement",
     "sample",
     "sweep",
     "verdicts",

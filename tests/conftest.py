@@ -14,7 +14,7 @@ with install_import_hook(
 ):
     import simulate  # noqa: F401
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,16 @@ from hypothesis import settings
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
+from checks.stacks import own_claims
 from simulate import Cell, Samples, read_windows, sample
 from simulate.curvature import problems
 from simulate.network.engines import Engine
 from simulate.runs import sample as sampling
 from tests.helpers.parallel_text import write
 from tests.quick import mark_quick
-from theory import Stack
+from theory import CLAIMS, Stack
+from theory.stack import registry
+from theory.stack.stack import NAMED
 
 # On a busy core, threads of small products wait for one another.
 torch.set_num_threads(1)
@@ -71,6 +74,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Names that a test registers are gone after it, or when it calls this; entry points are looked for again."""
+    tables = [*NAMED.values(), CLAIMS, own_claims._JUDGES]
+    before = [(dict(table), dict(table.versions), set(table.installed)) for table in tables]
+
+    def forget() -> None:
+        monkeypatch.setattr(registry, "_POINTS", registry._EntryPoints())
+        for table, (entries, versions, installed) in zip(tables, before, strict=True):
+            for state, kept in ((table, entries), (table.versions, versions), (table.installed, installed)):
+                state.clear()
+                state.update(kept)
+
+    forget()
+    yield forget
+    forget()
 
 
 @pytest.fixture(scope="session")

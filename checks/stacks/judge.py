@@ -6,6 +6,7 @@ from checks.comparison import prediction_of
 from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
+from checks.stacks.own_claims import own_verdicts
 from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
 from checks.stacks.proof_chain import chain_kept
@@ -26,7 +27,10 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     The claims are about Gaussian inputs and the paper's two placements, and what of Theorem 1 survives a relaxation is
     judged by exponents alone; other cells are left to the comparison with theory, and so are cells of fewer than
     `MINIMUM_DRAWS` draws. A claim for which the cells hold no fitting grid (an exponent needs three widths or depths)
-    gives no row.
+    gives no row. Claims that were registered come last, and are given every cell of enough draws.
+
+    Raises:
+        ValueError: the judge of a registered claim fails.
     """
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
@@ -49,4 +53,5 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *looseness_exponent(unit_output),
         *relaxation_rows(relaxed),
         *layer_growth([*judged, *relaxed]),
+        *own_verdicts(enough),
     ]

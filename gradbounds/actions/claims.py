@@ -8,6 +8,7 @@ import sympy as sp
 from checks.results import committed_results
 from checks.verdict import Verdict
 from theory import CLAIMS
+from theory.stack.registry import load_entry_points
 
 _WIDTH = 100
 
@@ -15,6 +16,7 @@ _WIDTH = 100
 def list_claims() -> int:
     """Print every claim with the verdicts that are committed."""
     verdicts = _committed()
+    load_entry_points()
     for claim in CLAIMS.values():
         words = list(dict.fromkeys(v.verdict for v in verdicts if v.claim == claim.id))
         print(f"{claim.id:4} {claim.kind:12} {claim.source}: {', '.join(words) or 'not tested here'}")
@@ -29,9 +31,8 @@ def explain(name: str) -> int:
     Raises:
         ValueError: there is no such claim.
     """
-    claim = {key.lower(): claim for key, claim in CLAIMS.items()}.get(name.lower())
-    if claim is None:
-        raise ValueError(f"claim must be one of {', '.join(CLAIMS)}, got {name!r}.")
+    load_entry_points()
+    claim = {key.lower(): claim for key, claim in CLAIMS.items()}.get(name.lower()) or CLAIMS[name]
     from theory.paper.derivations import DERIVATIONS
 
     print(f"{claim.id}  {claim.source} ({claim.kind})\n")
@@ -39,8 +40,9 @@ def explain(name: str) -> int:
     _say("Formula", [claim.latex])
     _say("Setting", [claim.setting])
     _say("Assumes", claim.assumptions or ["nothing more"])
+    underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
     derived = [(step.words, _shown(step.run())) for step in DERIVATIONS.get(claim.id, ())]
-    _say("Derived", [f"{words}:\n    {result}" for words, result in derived] or ["nothing: it is an observation"])
+    _say("Derived", [f"{words}:\n    {result}" for words, result in derived] or [underived])
     _say("Tight?", [claim.tight])
     measured = [
         f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "

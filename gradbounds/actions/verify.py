@@ -14,6 +14,7 @@ from checks.report import agreement_counts, html
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
+from checks.stacks.own_claims import without_own
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.network_text import network_lines
 from gradbounds.actions.runs import judged_samples
@@ -76,7 +77,7 @@ def verify(
     if accept and wrong:
         print("Not accepted: theory and samples differ.")
     elif accept:
-        accept_verdicts(COMMITTED.name, results(found, sampled, _COMMAND))
+        accept_verdicts(COMMITTED.name, results(without_own(found), sampled, _COMMAND))
     return 1 if wrong else 0
 
 
@@ -113,7 +114,8 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         print("Not accepted: theory and samples differ.")
     elif accept:
         # A run of relaxations has the paper's setting beside them, whose verdicts other files have.
-        about = [v for v in found if v.relaxed] or found
+        built_in = without_own(found)
+        about = [v for v in built_in if v.relaxed] or built_in
         own = [v for v in about if v.cells]
         accept_verdicts(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
     return 1 if wrong and (strict or accept) else 0

@@ -16,7 +16,7 @@ class Compare:
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
     placement: Annotated[
-        tuple[str, ...], Flag(help="placements to compare", metavar=f"{'|'.join(COMPOSITIONS)} [...]")
+        tuple[str, ...], Flag(help="placements to compare", metavar=f"{'|'.join(COMPOSITIONS)}|NAME [...]")
     ] = tuple(name for name, composition in COMPOSITIONS.items() if composition.branch(1) > 0)
     width: Annotated[int, Flag(help="hidden width d")] = 512
     depth: Annotated[tuple[str, ...], Flag(help="depths L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:16:x2",)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from simulate.network.activations import activation_of
 from simulate.network.engines import EncoderEngine, Engine, apply_map
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
@@ -20,17 +21,6 @@ from theory.stack.weights import gain, rows_met, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
 Branch = Callable[[Stream], Stream]
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu_,
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "tanh": torch.tanh,
-    "leaky_relu": F.leaky_relu,
-    "identity": lambda x: x,
-}
-"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
 
 
 def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float[Tensor, "*tokens width"]:
@@ -155,7 +145,7 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
-    activation = ACTIVATIONS[stack.activation]
+    activation = activation_of(stack.activation)
     if stack.ffn == "gated":
         gate = activation(apply_weight(stack, engine, "WG", x))
         hidden = gate * apply_weight(stack, engine, "W1", x)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -33,7 +33,7 @@ class Cell:
         device: "cpu", "cuda" or "cuda:N".
         dtype: of weights and tokens.
         text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
-        key: canonical JSON of what differs from the defaults, and of how it is sampled.
+        key: canonical JSON of what differs from the defaults, of versions of what is registered, and of the sampling.
         name: sixteen hexadecimal digits that stand for the key in files and tables.
 
     Raises:
@@ -59,9 +59,11 @@ class Cell:
             _check_text(self.stack, self.text)
         if self.engine == "auto":
             object.__setattr__(self, "engine", cheaper_engine(self.stack))
-        sampling = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
+        sampling: dict[str, Any] = {"engine": self.engine, "device": self.device_kind, "dtype": self.dtype}
         if self.text is not None:
             sampling["text"] = self.text.digest
+        if self.stack.versions:
+            sampling["registered"] = self.stack.versions
         # A field of Stack added later does not change it, as long as it keeps its default.
         content = {"stack": self.stack.non_default()} | sampling
         object.__setattr__(self, "key", json.dumps(content, sort_keys=True, separators=(",", ":")))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from simulate.runs.cell import Cell, check_device
 from simulate.runs.cost import block_work
 from simulate.runs.memory import BatchLimits, check_memory, next_batch, useful_blocks
+from simulate.runs.registrations import packed, unpack
 from simulate.runs.sample import check_count, sample_batches
 
 LAND_EVERY = 5.0
@@ -107,6 +108,10 @@ class Execution:
         batch = self.at_once or min(batch, -(-left // self.workers))
         return max(batch, int(self.task_seconds / block_work(cell).cost))
 
+    def _registrations(self, cell: Cell) -> bytes:
+        """What workers of other processes must know; this process knows it."""
+        return packed(cell.stack) if self.workers > 1 or self.pool is not None else b""
+
     def completed(self, pool: Executor, tasks: Iterable[Task]) -> Iterator[tuple[Task, list[Values]]]:
         """Tasks and what they gave, as they finish."""
         # Two for each process keep it busy; this process takes one after the other.
@@ -123,7 +128,7 @@ class Execution:
                 if task is None:
                     exhausted = True
                     break
-                future = pool.submit(sample_task, *task, self.limits)
+                future = pool.submit(sample_task, *task, self.limits, self._registrations(task[0]))
                 futures[future] = task
                 future.add_done_callback(finished.put)
             if not futures:
@@ -159,12 +164,16 @@ class InProcess(Executor):
         return future
 
 
-def sample_task(cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits) -> list[Values]:
-    """The draws of the blocks of a task.
+def sample_task(
+    cell: Cell, seed: int, blocks: Sequence[int], limits: BatchLimits, registrations: bytes = b""
+) -> list[Values]:
+    """The draws of the blocks of a task, in a process that is told what others registered.
 
     Raises:
-        ValueError: there is no such device here, or one block does not fit into its memory.
+        ValueError: there is no such device here, one block does not fit into its memory, or a registration cannot be
+            had here.
     """
+    unpack(cell.stack, registrations)
     check_device(cell.device)
     return sample_batches(cell, seed, blocks, limits)
 

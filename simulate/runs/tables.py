@@ -14,6 +14,8 @@ from simulate.runs.cell import Cell
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
+from theory.stack.registry import failures
+from theory.stack.stack import NAMED
 
 Floats = NDArray[np.floating]
 
@@ -79,11 +81,24 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
     """The cell of a row; a field that a file lacks has its default.
 
     Raises:
-        ValueError: this version of gradbounds cannot describe the cell: it has a field of a later version.
+        ValueError: this process cannot describe the cell: it has a field of a later version, or a name that is not
+            registered here, or not in that version.
     """
+    for name, table in NAMED.items():
+        if row.get(name) is not None and not table.knows(row[name]):
+            raise ValueError(
+                f"run must hold cells whose names are known, but cell {row['cell']} has {name} {row[name]!r}, which "
+                f"nothing here registers: import or install what does.{failures()}"
+            )
     stack = Stack(**{f.name: row[f.name] for f in fields(Stack) if row.get(f.name) is not None})
     text = windows(row["text"], stack) if row["text"] else None
     cell = Cell(stack, row["engine"], row["device"], row["dtype"], text)
+    if cell.name != row["cell"] and stack.versions:
+        here = " and ".join(f"{name} {getattr(stack, name)!r} ({version})" for name, version in stack.versions.items())
+        raise ValueError(
+            f"run must hold cells of what is registered here, but cell {row['cell']} is of another version than "
+            f"{here}, or of a later gradbounds."
+        )
     if cell.name != row["cell"]:
         raise ValueError(
             f"run must hold cells that this version of gradbounds describes, but cell {row['cell']} ({stack}) has "

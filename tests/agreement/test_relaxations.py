@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 
@@ -47,9 +48,9 @@ def test_the_network_is_the_slow_one(relaxed, placement):
 
 
 PLANTED = {
-    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "ACTIVATIONS", {"relu": lambda u: u}),
+    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "activation_of", lambda _: lambda u: u),
     "GELU by its tanh approximation": (
-        {"activation": "gelu"}, "ACTIVATIONS", {"gelu": lambda u: torch.nn.functional.gelu(u, approximate="tanh")},
+        {"activation": "gelu"}, "activation_of", lambda _: partial(torch.nn.functional.gelu, approximate="tanh"),
     ),
     "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
     "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),

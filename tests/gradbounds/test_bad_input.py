@@ -29,7 +29,7 @@ BAD = [
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3"),
-    (("bound", "--placement", "sideways"), "invalid choice 'sideways' for argument '--placement'"),
+    (("bound", "--placement", "sideways"), "placement must be one of 'post', "),
     (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("bound", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (("bound", "--output-scale", "-1"), "output_scale must be a positive finite number, got -1.0."),
@@ -91,7 +91,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, predict, compare, relax, claims, explain, sweep, check, figures, probe, reproduce, ",
+        "Expected one of {verify, bound, predict, compare, relax, claims, explain, sweep, check, figures, probe, ",
     ),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
@@ -105,7 +105,7 @@ BAD = [
 
 # Values of a field on the command line; each is refused as it is in a file.
 BAD_VALUES = [
-    (("--placement", "sideways"), "'unnormed', got 'sideways'."),
+    (("--placement", "sideways"), "got 'sideways'."),
     (("--placement",), "placement must have at least one value, got none."),
     (("--width",), "width must have at least one value, got none."),
     (("--width", "1"), "width must be an integer of at least 2, got 1."),
@@ -181,7 +181,7 @@ BAD_FILES = [
     ("[grid]\nwidth = [[8]]", "width must be integers, ranges"),
     ("[grid]\nwidth = {a = 1}", "width must be integers, ranges"),
     ("[grid]\nplacement = 3", "placement must be given as text, got 3."),
-    ("[grid]\nplacement = ['post', 'mid']", "'unnormed', got 'mid'."),
+    ("[grid]\nplacement = ['post', 'mid']", "got 'mid'."),
     ("[grid]\nzip = 'width'", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = ['width']", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = [[1]]", "zip must name fields that have values in the grid, got 1."),

@@ -154,10 +154,10 @@ def test_files_hold_so_many_blocks(tmp_path, cells, monkeypatch):
 def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
     run, submit = Run.create(tmp_path / "run", REQUEST), InProcess.submit
 
-    def fails_at_the_fourth(self, fn, cell, seed, blocks, limits):
+    def fails_at_the_fourth(self, fn, cell, seed, blocks, *rest):
         if (cell.name, *blocks) == (cells[1].name, 1):
             return submit(self, lambda: 1 / 0)
-        return submit(self, fn, cell, seed, blocks, limits)
+        return submit(self, fn, cell, seed, blocks, *rest)
 
     monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
     with pytest.raises(ZeroDivisionError):

@@ -161,4 +161,4 @@ def test_claims_are_listed_and_explained(capsys):
     for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):
         assert words in said
     assert main(["explain", "T2"]) == 2
-    assert "claim must be one of L1, L2a" in capsys.readouterr().err
+    assert "claim must be one of 'L1', 'L2a'" in capsys.readouterr().err

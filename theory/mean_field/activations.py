@@ -12,13 +12,22 @@ from scipy.special import expit, ndtr
 
 from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel
 from theory.mean_field.kernels import Kernel, Tokens
+from theory.stack.activations import ACTIVATIONS as NAMES
+from theory.stack.activations import Function, Moment
 
 LEAK = 0.01
 """Slope of leaky ReLU left of 0, as in torch."""
 
-# Poles of tanh and SiLU are at distances of π/2 and π; the trapezoidal rule at this step per unit leaves 1e-10.
+# Poles of tanh and SiLU are at distances of π/2 and π; the trapezoidal rule at this step per unit leaves 1e-10, and
+# 4e-7 where u = v, whose poles are double (the slope of tanh; GELU is entire).
 _STEP = 0.4
 _LARGEST = 100.0
+
+# Of registered activations: nodes in r and in each of four arcs of t, doubled until the moment settles; and the radius
+# beyond which nothing is expected, which is checked.
+_POLAR_NODES = (32, 64, 128, 256, 512)
+_RADIUS = 14.0
+_SETTLED = 1e-9
 
 
 class Activation(Protocol):
@@ -74,6 +83,43 @@ class GaussianMoment:
 
 
 @dataclass(frozen=True, slots=True)
+class PolarMoment:
+    """E[f(u) f(v)] as a function of Var u, Var v and Cov(u, v), by quadrature; f may have a kink or a jump at 0."""
+
+    function: Function
+
+    def __call__(self, first: float, second: float, covariance: float) -> float:
+        """The moment.
+
+        Raises:
+            ValueError: the quadrature does not settle, or the moment is infinite.
+        """
+        return _polar_moment(self.function, min(first, second), max(first, second), covariance)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An activation and its derivative as functions of arrays, and the moments of both."""
+
+    function: Function
+    derivative: Function
+    moment: Moment
+    slope_moment: Moment
+
+    def kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
+        return tokens.gaussian(self.moment, kernel)
+
+    def slope_kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
+        return tokens.gaussian(self.slope_moment, kernel)
+
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.function(u)
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.derivative(u)
+
+
+@dataclass(frozen=True, slots=True)
 class Smooth:
     """An activation and its derivative as functions of arrays."""
 
@@ -110,6 +156,58 @@ def _moment(function: Callable[[Any], Any], first: float, second: float, covaria
     # A negative correlation shares w with opposite signs; the rule in w is symmetric.
     other = given_shared[1] if correlation >= 0 else given_shared[1][::-1]
     return float((given_shared[0] * other) @ weights)
+
+
+@lru_cache(maxsize=4096)
+def _polar_moment(function: Function, first: float, second: float, covariance: float) -> float:
+    """With u = √q r cos t and v = √q' r cos(t − θ), cos θ = ρ, signs change at four angles, and nowhere in between.
+
+    Raises:
+        ValueError: see `PolarMoment`.
+    """
+    a, b = math.sqrt(first), math.sqrt(second)
+    theta = math.acos(min(1.0, max(-1.0, covariance / (a * b))))
+    before = math.nan
+    for nodes in _POLAR_NODES:
+        x, weights = np.polynomial.legendre.leggauss(nodes)
+        r, radial = _RADIUS / 2 * (x + 1), _RADIUS / 2 * weights
+        radial = radial * r * np.exp(-0.5 * r**2) / (2 * math.pi)
+        total = size = rim = 0.0
+        for start, width in ((-0.5, theta), (theta / math.pi - 0.5, math.pi - theta)):
+            t = math.pi * start + width / 2 * (x + 1)
+            # The opposite arc, t + π, has both signs turned.
+            for sign in (1.0, -1.0):
+                u, v = (sign * scale * np.outer(r, np.cos(t - by)) for scale, by in ((a, 0.0), (b, theta)))
+                with np.errstate(all="ignore"):
+                    values = function(u) * function(v)
+                    total += width / 2 * float(radial @ values @ weights)
+                    each = np.abs(values) @ weights * radial * width / 2
+                size, rim = size + float(each.sum()), rim + float(each[r > 0.9 * _RADIUS].sum())
+        if not math.isfinite(size) or rim > _SETTLED * size:
+            raise ValueError(
+                f"activation must have finite Gaussian moments, but {_name(function)} grows too fast for "
+                f"pre-activations of variance {second:.3g}."
+            )
+        if abs(total - before) <= _SETTLED * size:
+            return total
+        before = total
+    raise ValueError(
+        f"activation must be smooth but at 0, or be registered with its moments: the quadrature of {_name(function)} "
+        f"does not settle for pre-activations of variances {first:.3g} and {second:.3g}."
+    )
+
+
+def _name(function: Function) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+def activation_of(name: str) -> Activation:
+    """The rules of a built-in or a registered activation."""
+    own = NAMES[name]
+    if own is None:
+        return ACTIVATIONS[name]
+    moment, slope_moment = own.moment or PolarMoment(own.function), own.slope_moment or PolarMoment(own.derivative)
+    return Given(own.function, own.derivative, moment, slope_moment)
 
 
 def _leaky(kernel: Any, sign: float) -> Callable[[Any], Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Kernel, Labelled, Number, Tokens
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
@@ -49,7 +49,7 @@ def uniform_attention(stack: Stack) -> Branch:
 
 def feed_forward(stack: Stack) -> Branch:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
-    activation, ratio, gated = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width, stack.ffn == "gated"
+    activation, ratio, gated = activation_of(stack.activation), stack.ffn_width / stack.width, stack.ffn == "gated"
     first, second = gain(stack, "W1"), gain(stack, "W2")
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:

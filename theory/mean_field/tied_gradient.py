@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import Inputs, attention_pattern
 from theory.mean_field.kernels import Kernel, cholesky
 from theory.mean_field.passes import Backward, Forward
@@ -213,7 +213,7 @@ def _below_units(
     """
     from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
 
-    activation, ratio = ACTIVATIONS[stack.activation], stack.ffn_width / stack.width
+    activation, ratio = activation_of(stack.activation), stack.ffn_width / stack.width
     first, second = gain(stack, "W1"), gain(stack, "W2")
     whole = noise + part @ inside.made @ part.mT
     energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}

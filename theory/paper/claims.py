@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from theory.stack.registry import Table
+
 if TYPE_CHECKING:
     import sympy
 
@@ -13,7 +15,7 @@ Kind = Literal["identity", "bound", "order", "probability", "observation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism of it, or of this project.
+    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism, our own or registered.
 
     Attributes:
         id: short name used in tables and on the command line.
@@ -61,4 +63,4 @@ def _read() -> dict[str, Claim]:
     }
 
 
-CLAIMS: dict[str, Claim] = _read()
+CLAIMS: Table[Claim] = Table("claim", _read())

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from theory.stack.registry import Table
+
 
 def choice(default: str, allowed: Sequence[str], about: str) -> Any:
     """One of several words."""
@@ -19,6 +21,18 @@ def choice(default: str, allowed: Sequence[str], about: str) -> Any:
         return value
 
     return field(default=default, metadata={"help": about, "check": check, "choices": tuple(allowed)})
+
+
+def named(default: str, table: Table[Any], about: str) -> Any:
+    """A name of a table that users may add to."""
+
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}, got {value!r}.")
+        table[value]  # whose error names those there are
+        return value
+
+    return field(default=default, metadata={"help": about, "check": check, "choices": (*table, "NAME")})
 
 
 def integer(default: int, least: int, about: str) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from theory.stack.registry import Table
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Initialization:
@@ -24,7 +26,7 @@ def _pytorch(role: str, d_in: int, d_out: int) -> float:
     return 0.5 if role == "WV" else 1 / 3
 
 
-INITIALIZATIONS: dict[str, Initialization] = {
+_BUILT_IN = {
     "xavier_normal": Initialization(
         gain=lambda _, d_in, d_out: 2 * d_in / (d_in + d_out), source="Glorot and Bengio (2010)"
     ),
@@ -36,4 +38,6 @@ INITIALIZATIONS: dict[str, Initialization] = {
     # Its biases have an energy of 1/(3 d) per coordinate, which is nothing at large width; they are left out.
     "pytorch": Initialization(gain=_pytorch, uniform=True, source="torch.nn.TransformerEncoderLayer as constructed"),
 }
+
+INITIALIZATIONS: Table[Initialization] = Table("initialization", _BUILT_IN)
 """By the value of `Stack.initialization`."""

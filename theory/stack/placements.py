@@ -10,6 +10,8 @@ with N the LayerNorm, or nothing where the composition has none. Theory and simu
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from theory.stack.registry import Table
+
 Scale = Callable[[int], float]
 
 
@@ -54,7 +56,7 @@ class Composition:
         return self.final_norm or self.stream_norm
 
 
-COMPOSITIONS: dict[str, Composition] = {
+_BUILT_IN = {
     "post": Composition(title="Post-LN", source="Vaswani et al. (2017)", stream_norm=True),
     "pre": Composition(title="Pre-LN", source="Xiong et al. (2020)", input_norm=True, final_norm=True),
     "peri": Composition(
@@ -83,4 +85,6 @@ COMPOSITIONS: dict[str, Composition] = {
     "rezero": Composition(title="ReZero", source="Bachlechner et al. (2021)", branch=lambda _: 0.0),
     "unnormed": Composition(title="no norm", source="Hayou et al. (2021)", branch=lambda depth: depth**-0.5),
 }
+
+COMPOSITIONS: Table[Composition] = Table("placement", _BUILT_IN)
 """By the value of `Stack.placement`."""

@@ -1,18 +1,20 @@
 """The one description of a random Transformer stack, shared by theory, simulation and tables."""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.stack.fields import choice, integer, matrix, real
+from theory.stack.activations import ACTIVATIONS, Activation
+from theory.stack.fields import choice, integer, matrix, named, real
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, Composition
+from theory.stack.registry import Table
 
 Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
-Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu", "identity"]
 Ffn = Literal["plain", "gated"]
 Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
 Projection = Literal["identity", "random"]
@@ -25,13 +27,34 @@ Embeddings = Literal["untied", "tied"]
 Labels = Literal["uniform", "zipf"]
 LossOn = Literal["all", "last"]
 
-TITLES: dict[str, str] = {name: composition.title for name, composition in COMPOSITIONS.items()}
+NAMED: dict[str, Table[Any]] = {
+    "placement": COMPOSITIONS,
+    "activation": ACTIVATIONS,
+    "initialization": INITIALIZATIONS,
+}
+"""The fields whose names users may add to."""
+
+
+class _Titles(Mapping[str, str]):
+    """Titles of the placements that there are now."""
+
+    def __getitem__(self, name: str) -> str:
+        return COMPOSITIONS[name].title
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMPOSITIONS)
+
+    def __len__(self) -> int:
+        return len(COMPOSITIONS)
+
+
+TITLES = _Titles()
 """Placements as prose and pictures have them."""
 
 
 def title(name: object) -> str:
     """A placement as prose has it; the name of something else, such as a module, as it is."""
-    return TITLES.get(str(name), str(name))
+    return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)
 
 
 PAPER = ("post", "pre")
@@ -61,9 +84,9 @@ class Stack:
     {'placement': 'pre', 'width': 128}
     """
 
-    placement: Placement = choice(
+    placement: Placement | str = named(
         "post",
-        get_args(Placement),
+        COMPOSITIONS,
         "where LayerNorm stands: after each residual sum (post), before each branch (pre), ...",
     )
     # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
@@ -75,10 +98,10 @@ class Stack:
         1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)", allowed="a positive finite number", low=5e-324
     )
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
-    activation: Activation = choice("relu", get_args(Activation), "of the feed-forward units")
+    activation: Activation | str = named("relu", ACTIVATIONS, "of the feed-forward units")
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
-    initialization: Initialized = choice(
-        "xavier_normal", get_args(Initialized), "of the layers' matrices; of square ones fan_in is the same"
+    initialization: Initialized | str = named(
+        "xavier_normal", INITIALIZATIONS, "of the layers' matrices; of square ones fan_in is the same"
     )
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
     normalization: Normalization = choice(
@@ -234,6 +257,12 @@ class Stack:
     def in_paper(self) -> bool:
         """Whether this is a network that the paper's statements are about."""
         return self.placement in PAPER and not self.relaxed
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of what was registered, by field; none of what is built in."""
+        named = {name: getattr(self, name) for name in NAMED}
+        return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
 
     def non_default(self) -> dict[str, str | int | float]:
         """The fields that differ from the defaults, in field order: what makes two stacks different."""

@@ -1,0 +1,83 @@
+"""Activations as functions of tensors."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from theory.stack.activations import ACTIVATIONS as NAMES
+from theory.stack.activations import CHECKED_AT, RegisteredActivation
+
+TorchFunction = Callable[[Tensor], Tensor]
+
+# In float64; a form by the error function and one by its series differ in the last digits.
+_CLOSE = 1e-9
+
+ACTIVATIONS: dict[str, TorchFunction] = {
+    "relu": torch.relu_,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "leaky_relu": F.leaky_relu,
+    "identity": lambda x: x,
+}
+"""By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
+
+
+def activation_of(name: str) -> TorchFunction:
+    """A built-in or a registered activation.
+
+    Raises:
+        ValueError: it is registered without a function of tensors, or with one that is not its function.
+    """
+    own = NAMES[name]
+    return ACTIVATIONS[name] if own is None else _registered(name, own)
+
+
+@cache
+def _registered(name: str, own: RegisteredActivation) -> TorchFunction:
+    """The function of tensors, compared once with the function that theory has, and their slopes.
+
+    Raises:
+        ValueError: there is none, or it is another.
+    """
+    if own.torch is None:
+        raise ValueError(
+            f"activation {name!r} must be registered with a function of tensors to be sampled: "
+            "register_activation(..., torch=...)."
+        )
+    function = _imported(name, own.torch) if isinstance(own.torch, str) else own.torch
+    try:
+        with torch.enable_grad():
+            points = torch.tensor(CHECKED_AT, requires_grad=True)
+            values = function(points * 1)  # which it may change in place
+            (slopes,) = torch.autograd.grad(values.sum(), points)
+    except Exception as error:
+        raise ValueError(
+            f"torch of activation {name!r} must be a function of tensors that autograd differentiates, but raises "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+    for what, found, expected in (("value", values, own.function), ("slope", slopes, own.derivative)):
+        theirs = torch.as_tensor(expected(CHECKED_AT))
+        if found.shape != theirs.shape or not torch.allclose(found.detach(), theirs, rtol=_CLOSE, atol=_CLOSE):
+            raise ValueError(
+                f"torch of activation {name!r} must be its function, but its {what}s at {CHECKED_AT.ravel().tolist()} "
+                "are others."
+            )
+    return function
+
+
+def _imported(name: str, path: str) -> TorchFunction:
+    """The function of a dotted path.
+
+    Raises:
+        ValueError: there is none.
+    """
+    module, _, attribute = path.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"torch of activation {name!r} must be importable, got {path!r}: {error}.") from error

@@ -1,0 +1,61 @@
+"""What a process that samples needs to know of names that another process registered."""
+
+import pickle
+from collections.abc import Sequence
+
+from theory.stack import Stack
+from theory.stack.stack import NAMED
+
+
+def packed(stack: Stack) -> bytes:
+    """The registrations behind a Stack, for `unpack` in another process; nothing where all is built in.
+
+    Functions travel by the module and the name under which they are found there, and what an entry point registered by
+    its version alone.
+
+    Raises:
+        ValueError: a function has no such name.
+    """
+    if not stack.versions:
+        return b""
+    items = []
+    for field, version in stack.versions.items():
+        name, table = getattr(stack, field), NAMED[field]
+        items.append((field, name, version, None if name in table.installed else table[name]))
+    try:
+        return pickle.dumps(items)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(f"{_needed(stack)}: {error}.") from error
+
+
+def unpack(stack: Stack, registrations: bytes) -> None:
+    """Register what another process has registered for a Stack.
+
+    Raises:
+        ValueError: this process cannot import it, or knows something else under that name.
+    """
+    if not registrations:
+        return
+    try:
+        items: Sequence = pickle.loads(registrations)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{_needed(stack)}: {error}.") from error
+    for field, name, version, entry in items:
+        table = NAMED[field]
+        if entry is not None:
+            table.register(name, entry, version)
+        else:
+            table[name]  # which loads the entry points
+        if table.versions.get(name) != version:
+            raise ValueError(
+                f"{field} {name!r} must have version {version!r} where it is sampled, got "
+                f"{table.versions.get(name)!r} there."
+            )
+
+
+def _needed(stack: Stack) -> str:
+    names = " and ".join(f"{field} {getattr(stack, field)!r}" for field in stack.versions)
+    return (
+        f"{names} must be registered by an entry point, or with functions at the top level of a module or script, to "
+        "be sampled by other processes"
+    )

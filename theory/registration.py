@@ -1,0 +1,186 @@
+"""Activations, placements and initializations of one's own, under names that `Stack` then takes."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.mean_field.activations import PolarMoment
+from theory.stack.activations import ACTIVATIONS, CHECKED_AT, Function, Moment, RegisteredActivation
+from theory.stack.initializations import INITIALIZATIONS, Initialization
+from theory.stack.placements import COMPOSITIONS, Composition
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_STEP = 1e-5
+_SLOPE_ERROR = 1e-5
+_MOMENT_ERROR = 1e-6
+# Var u, Var v, Cov(u, v)
+_KERNELS = ((1.0, 1.0, 1.0), (1.0, 1.0, 0.3), (0.5, 2.0, -0.4))
+
+
+def register_activation(
+    name: str,
+    function: Function,
+    derivative: Function,
+    *,
+    torch: Callable[[Any], Any] | str | None = None,
+    moment: Moment | None = None,
+    slope_moment: Moment | None = None,
+    version: str = "1",
+) -> None:
+    """Make an activation φ known by a name, to `Stack`, theory, sampling, flags and keys.
+
+    A name stands for one thing in a process: the same call may come twice, another one under the name is refused.
+
+    Args:
+        name: the value of `Stack.activation` from now on.
+        function: φ of float64 arrays of any shape, entrywise.
+        derivative: φ′ likewise; it may jump at 0.
+        torch: φ of tensors, which autograd differentiates, or its dotted path such as "torch.nn.functional.softplus",
+            which is imported when something is sampled. Without it there are predictions only.
+        moment: E[φ(u) φ(v)] of centred Gaussians as a function of Var u, Var v and Cov(u, v). Without it, by
+            quadrature, for which φ and φ′ must be smooth but at 0.
+        slope_moment: E[φ′(u) φ′(v)] likewise.
+        version: stands in the keys of cells; give another one when φ changes, so that old draws are not taken for new.
+
+    Raises:
+        ValueError: the name or version cannot be one or is taken, a function returns something else than finite
+            numbers of the shape that it is given, the derivative is not that of the function, or moments are infinite,
+            do not settle, or are not those of the functions.
+
+    >>> register_activation("doctest.softsign", lambda u: u / (1 + abs(u)), lambda u: (1 + abs(u)) ** -2.0)
+    >>> from theory import Stack, predict
+    >>> round(float(predict(Stack(activation="doctest.softsign"))["ffn_hidden_energy"][0]), 4)
+    0.183
+    """
+    said = f"activation {name!r}"
+    values, slopes = (_checked(said, what, of) for what, of in (("function", function), ("derivative", derivative)))
+    difference = (np.asarray(function(CHECKED_AT + _STEP)) - np.asarray(function(CHECKED_AT - _STEP))) / (2 * _STEP)
+    error = np.abs(difference - slopes) / (1 + np.abs(slopes) + np.abs(values))
+    if error.max() > _SLOPE_ERROR:
+        at = np.unravel_index(error.argmax(), error.shape)
+        raise ValueError(
+            f"derivative of {said} must be that of its function, but at {CHECKED_AT[at]:g} it is {slopes[at]:.6g}, and "
+            f"differences give {difference[at]:.6g}."
+        )
+    if not (torch is None or callable(torch) or (isinstance(torch, str) and _DOTTED.fullmatch(torch))):
+        raise ValueError(
+            f"torch of {said} must be a function of tensors, or its dotted path such as "
+            f"'torch.nn.functional.softplus', got {torch!r}."
+        )
+    _check_moments(said, function, moment)
+    _check_moments(said, derivative, slope_moment)
+    own = RegisteredActivation(
+        function=function, derivative=derivative, torch=torch, moment=moment, slope_moment=slope_moment
+    )
+    ACTIVATIONS.register(name, own, version)
+
+
+def register_placement(name: str, composition: Composition, *, version: str = "1") -> None:
+    """Make a placement of LayerNorm known by a name, to `Stack`, theory, sampling, flags and keys.
+
+    Args:
+        name: the value of `Stack.placement` from now on.
+        composition: how a sub-layer is made of residual, branch and norm.
+        version: as for `register_activation`.
+
+    Raises:
+        ValueError: the name or version cannot be one or is taken, a scale is no finite number of at least 0, or there
+            is a second stream whose first is not normalized.
+    """
+    said = f"placement {name!r}"
+    if not isinstance(composition, Composition):
+        raise ValueError(f"{said} must be a Composition, got {composition!r}.")
+    for f in fields(Composition):
+        value = getattr(composition, f.name)
+        kinds = {"title": str, "source": str, "residual": Callable, "branch": Callable, "gain": Callable}
+        if not isinstance(value, kinds.get(f.name, Callable if f.name == "input_scale" else bool)):  # type: ignore[arg-type]
+            raise ValueError(f"{f.name} of {said} must not be {value!r}.")
+    for scale in ("residual", "branch", "gain", "input_scale"):
+        for at in (1, 2, 3, 100):
+            _scalar(f"{scale} of {said} at {at}", getattr(composition, scale), at)
+    if composition.second_stream and not (composition.stream_norm and composition.final_norm):
+        raise ValueError(f"{said} must have stream_norm and final_norm where it has a second_stream.")
+    COMPOSITIONS.register(name, composition, version)
+
+
+def register_initialization(name: str, initialization: Initialization, *, version: str = "1") -> None:
+    """Make an initialization known by a name, to `Stack`, theory, sampling, flags and keys.
+
+    Args:
+        name: the value of `Stack.initialization` from now on.
+        initialization: the variance of entries by role and shape, and whether they are uniform or normal.
+        version: as for `register_activation`.
+
+    Raises:
+        ValueError: the name or version cannot be one or is taken, or a gain is no finite number of at least 0.
+    """
+    said = f"initialization {name!r}"
+    if not isinstance(initialization, Initialization) or not callable(initialization.gain):
+        raise ValueError(f"{said} must be an Initialization with a function as gain, got {initialization!r}.")
+    for role in ("WV", "WO", "WG", "W1", "W2"):
+        _scalar(f"gain of {said} for {role}", initialization.gain, role, 32, 128)
+    INITIALIZATIONS.register(name, initialization, version)
+
+
+def _checked(said: str, what: str, function: Function) -> NDArray[np.float64]:
+    """What a function returns at the checked points.
+
+    Raises:
+        ValueError: no finite numbers of their shape.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            values = np.asarray(function(CHECKED_AT.copy()))
+    except Exception as error:
+        raise ValueError(
+            f"{what} of {said} must take an array of any shape, but raises {type(error).__name__}: {error}."
+        ) from error
+    if values.shape != CHECKED_AT.shape or values.dtype.kind != "f" or not np.isfinite(values).all():
+        fits = values.shape == CHECKED_AT.shape and values.dtype.kind == "f"
+        got = "numbers that are not finite" if fits else f"{values.dtype} of shape {values.shape}"
+        raise ValueError(
+            f"{what} of {said} must return finite numbers of the shape {CHECKED_AT.shape} that it is given, got {got}."
+        )
+    return values
+
+
+def _check_moments(said: str, function: Function, moment: Moment | None) -> None:
+    """Let the moments be finite, and those given be those of the function where quadrature can tell.
+
+    Raises:
+        ValueError: they are not.
+    """
+    for kernel in _KERNELS:
+        try:
+            computed = PolarMoment(function)(*kernel)
+        except ValueError as error:
+            if moment is None:
+                raise ValueError(f"{said}: {error}") from error
+            computed = math.nan
+        if moment is not None:
+            given = _scalar(f"moment of {said}", moment, *kernel, least=-math.inf)
+            if abs(given - computed) > _MOMENT_ERROR * (1 + abs(computed)):
+                raise ValueError(
+                    f"moment of {said} must be that of its function, but at variances {kernel[0]:g} and {kernel[1]:g} "
+                    f"and covariance {kernel[2]:g} it is {given:.8g}, and quadrature gives {computed:.8g}."
+                )
+
+
+def _scalar(said: str, function: Callable[..., float], *at: object, least: float = 0.0) -> float:
+    """A number that a function gives.
+
+    Raises:
+        ValueError: it gives none, or one that is not finite or less than `least`.
+    """
+    try:
+        value = float(function(*at))
+    except Exception as error:
+        raise ValueError(f"{said} must be a number, but {type(error).__name__} is raised: {error}.") from error
+    if not math.isfinite(value) or value < least:
+        raise ValueError(f"{said} must be a finite number{' of at least 0' if least == 0 else ''}, got {value!r}.")
+    return value
