@@ -7,6 +7,7 @@ from figures.fig3 import fig3
 from figures.hidden_energy import hidden_energy
 from figures.layer_profile import layer_profile
 from figures.local_exponents import local_exponents
+from figures.mean_hessian import mean_hessian
 from figures.placements import placements
 from figures.probe import probe
 from figures.proof_chain import slack
@@ -25,6 +26,7 @@ __all__ = [
     "hidden_energy",
     "layer_profile",
     "local_exponents",
+    "mean_hessian",
     "path",
     "placements",
     "probe",

@@ -1,4 +1,4 @@
-"""The paper's statements as data: what is claimed, where, in what words and symbols, and under which assumptions."""
+"""The paper's statements and some about it as data: what is claimed, where, in what words, under which assumptions."""
 
 import tomllib
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Kind = Literal["identity", "bound", "order", "probability", "observation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, or of later criticism of it.
+    """One statement of Xiong et al. (2020), arXiv:2002.04745v2, of later criticism of it, or of this project.
 
     Attributes:
         id: short name used in tables and on the command line.
