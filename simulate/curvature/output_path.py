@@ -11,6 +11,7 @@ The output does not depend on W, so that one path serves any number of draws of 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,11 +73,12 @@ def output_path(model: StackModule, inputs: dict[str, Tensor], direction: dict[s
     zero = torch.zeros((), dtype=inputs["x"].dtype)
 
     def slope(t: Tensor) -> tuple[Tensor, Tensor]:
-        x, first = torch.func.jvp(along, (t,), (torch.ones_like(t),))
-        return x, first
+        found: Any = torch.func.jvp(along, (t,), (torch.ones_like(t),))  # of two, without auxiliary outputs
+        return found[0], found[1]
 
     with plain_operations():
-        (x, first), (_, second) = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
+        twice: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
+    (x, first), (_, second) = twice
     return Path(x, first, second)
 
 

@@ -6,10 +6,12 @@ about that axis converges faster than any power, so that no test here is statist
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
 
+from checks.models.mean_hessian import mean_hessian_verdicts
 from simulate.curvature.operators import plain_operations
 from simulate.curvature.output_draws import targets
 from simulate.curvature.output_path import output_path, second_derivative
@@ -121,3 +123,20 @@ def test_the_parts_are_the_second_derivative():
     # The radial part is what moves along x itself.
     assert path.x.square().sum(-1) == pytest.approx(torch.full((3,), 6.0).double())
     assert (path.x * path.second).sum(-1) == pytest.approx(-path.first.square().sum(-1))
+
+
+def test_verdicts():
+    """Holds, fails where one setting of two or a trace is far off, and is undecided where errors are wide."""
+
+    def words(hessian, sem, values):
+        table = pd.DataFrame({
+            "placement": ["post", "pre"], "width": [4, 8], "draws": 100, "hessian": [0.0, hessian], "hessian_sem": sem,
+        })  # fmt: skip
+        found = mean_hessian_verdicts(table, [(Stack(width=4), values, 2.0)])
+        return [(v.verdict, v.agreement) for v in found]
+
+    near = [1.98, 2.02] * 8
+    assert words(0.03, 0.02, near) == [("holds", "agrees")] * 2
+    assert words(0.09, 0.02, near)[0] == ("fails", "differs")
+    assert words(0.09, 0.04, [0.0, 4.0]) == [("undecided", "undecided")] * 2
+    assert words(0.03, 0.02, [one + 0.1 for one in near])[1] == ("fails", "differs")
