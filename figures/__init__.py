@@ -8,6 +8,7 @@ from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
 from figures.local_exponents import local_exponents
+from figures.mean_hessian import mean_hessian
 from figures.placements import placements
 from figures.probe import probe
 from figures.proof_chain import slack
@@ -27,6 +28,7 @@ __all__ = [
     "layer_growth",
     "layer_profile",
     "local_exponents",
+    "mean_hessian",
     "path",
     "placements",
     "probe",

@@ -56,9 +56,9 @@ ARROWS = {
     },
     "figures": {
         "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "fig3": "style",
-        "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "placements": "style",
-        "probe": "style", "proof_chain": "style", "relaxation_path": "style", "relaxations": "style",
-        "scaling": "style",
+        "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "mean_hessian": "style",
+        "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
+        "relaxations": "style", "scaling": "style",
         "spectra": "style", "local_exponents": "style scaling",
     },
     "gradbounds": {

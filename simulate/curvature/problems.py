@@ -132,6 +132,7 @@ class StackModule(nn.Module):
         check_curved(stack)
         self.stack, self._streams = stack, Streams([seed], 1)
         self._names: dict[str, list[str]] = {}
+        self.read = nn.Identity()  # what it is given is the output, for hooks
         for prefix, part in (("encoder_", stack.encoder), ("", stack)):
             if part is not None:
                 for layer in range(1, part.depth + 1):
@@ -153,14 +154,19 @@ class StackModule(nn.Module):
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits of the positions that count, (positions, V)."""
+        logits: Tensor = self.read(self.output(inputs)) @ self.Wemb
+        return logits
+
+    def output(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """What the output matrix is given, of every draw of the inputs, (draws * positions, d)."""
         matrices = {role: [getattr(self, name) for name in names] for role, names in self._names.items()}
         engine = GivenMatrices(self._streams, matrices)
         memory = None
         if self.stack.encoder is not None:
             memory, _ = layers(self.stack.encoder, EncoderEngine(engine), Record(), inputs["source"])
         output, _ = layers(self.stack, engine, Record(), inputs["x"], memory)
-        counted = output[0, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output[0]
-        return counted @ matrices["Wemb"][0]
+        counted = output[:, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output
+        return counted.flatten(0, 1)
 
 
 def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:

@@ -60,7 +60,9 @@ def test_every_claim_has_a_verdict_on_a_full_grid():
     ]
     cells.append(made(gated()))
     rows = verdicts(cells)
-    assert {v.claim for v in rows} == {name for name, c in CLAIMS.items() if c.kind != "observation"} | {"H2"}
+    # H3 is about second derivatives, of which cells have none.
+    of_cells = {name for name, c in CLAIMS.items() if c.kind != "observation"} - {"H3"}
+    assert {v.claim for v in rows} == of_cells | {"H2"}
     word = {(v.claim, v.part): v.verdict for v in rows}
     assert word["L1", "all layers"] == "holds"
     assert word["L2a", "Post-LN, all layers"] == "holds"

@@ -111,3 +111,19 @@ def test_cost():
     assert f"takes {found['product, seconds']:.2f} s on one core, {found['product over by hand']:.2f} times" in WORDS
     ours, by_hand = found["peak MiB, by hand and ours"][::-1]
     assert ours / by_hand == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_mean_of_the_hessian():
+    found = evidence("mean-hessian")
+    settings, outside = found["settings"], found["outside"]
+    assert len(settings) == 12
+    worst = max(abs(one["hessian"] / one["hessian_sem"]) for one in settings.values())
+    sem = max(one["hessian_sem"] for one in settings.values())
+    assert f"is within {worst:.1f} standard errors of 0, with standard errors of at most {100 * sem:.1f}% of" in WORDS
+    for name, words in {
+        "tied embeddings": "with tied embeddings", "W_emb mostly 0": "where seven eighths of",
+        "no norm": "without norms", "norms with an epsilon of 0.1": "with $\\epsilon=0.1$", "ResiDual": "in ResiDual",
+    }.items():  # fmt: skip
+        assert f"{outside[name]['hessian']:.2f} {words}".replace("-", "−") in WORDS
+    verdicts = json.loads((ROOT / "checks" / "data" / "mean-hessian.json").read_text(encoding="utf-8"))["verdicts"]
+    assert {v["verdict"] for v in verdicts} == {"holds"}

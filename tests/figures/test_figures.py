@@ -21,6 +21,7 @@ from figures import (
     layer_growth,
     layer_profile,
     local_exponents,
+    mean_hessian,
     scaling,
     slack,
 )
@@ -229,6 +230,25 @@ def test_engine_cost():
     assert lines["conditioned engine"] == pytest.approx([8, 64])
     assert lines["loop over torch.nn"] == pytest.approx([64, 4096])
     assert len(axes.get_legend().get_texts()) == 4
+
+
+def test_mean_hessian():
+    """A row a setting, bars of four standard errors, the shade behind those without a condition."""
+    table = pd.DataFrame({
+        "setting": ["a", "b", "c"], "outside": [False, False, True], "hessian": [0.0, 0.01, 0.5],
+        "hessian_sem": 0.02, "radial": [-1.0, -1.1, -0.9], "radial_sem": 0.01,
+    })  # fmt: skip
+    (axes,) = mean_hessian(table).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
+    hessian, radial = error_bars(axes)
+    assert hessian.lines[0].get_xdata() == pytest.approx(table["hessian"].to_numpy())
+    assert radial.lines[0].get_xdata() == pytest.approx(table["radial"].to_numpy())
+    segment = hessian.lines[2][0].get_segments()[1]
+    assert segment[:, 0] == pytest.approx([0.01 - 0.08, 0.01 + 0.08])
+    (shade,) = axes.patches
+    shaded = shade.get_extents().transformed(axes.transData.inverted())
+    assert sorted(shaded.intervaly) == pytest.approx([1.5, 2.5])
+    assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first setting is at the top"
 
 
 def test_layer_growth():

@@ -12,7 +12,9 @@ from theory.paper.claims import Kind
 from theory.paper.derivations import DERIVATIONS
 from theory.paper.lemmas import d
 
-NAMES = ["L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "L5", "E1", "T1", "F1", "F2", "C1", "C2", "C3", "H1", "H2", "G1"]
+NAMES = [
+    "L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "L5", "E1", "T1", "F1", "F2", "C1", "C2", "C3", "H1", "H2", "H3", "G1",
+]  # fmt: skip
 
 
 def test_every_statement_is_there():
@@ -124,6 +126,15 @@ DERIVED = {
     "H2": [
         "(0, 0, 1/2, 0, 0, 0)",
         "1",
+    ],
+    "H3": [
+        "0",
+        "0",
+        "0",
+        "q*s**2*v**2/d",
+        "-q*s**2*v**2/d",
+        "0",
+        "d*q",
     ],
     "G1": [
         "(0, 0)",

@@ -1,4 +1,4 @@
-"""The paper's statements as data: what is claimed, where, in what words and symbols, and under which assumptions."""
+"""The paper's statements and some about it as data: what is claimed, where, in what words, under which assumptions."""
 
 import tomllib
 from dataclasses import dataclass
