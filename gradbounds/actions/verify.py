@@ -8,7 +8,7 @@ import pandas as pd
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.report import agreement_counts, html, markdown
+from checks.report import agreement_counts, html, markdown, shown_only
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.judge import MINIMUM_DRAWS
 from gradbounds.actions.figures import draw_figures
@@ -23,6 +23,8 @@ from simulate.runs.sweep import check_sweep
 
 _COMMAND = "gradbounds verify"
 _CHECKS = Path("checks/data")
+_REASONS = 5
+"""Reasons why numbers are not judged that `check` prints."""
 
 
 def verify(
@@ -135,8 +137,13 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    reasons = shown_only(table)
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
+        print("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
+    for line in reasons[:_REASONS]:
+        print(f"     shown only, {line}")
+    if len(reasons) > _REASONS:
+        print(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of --csv")
 
 
 def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
