@@ -35,18 +35,32 @@ def html(verdicts: Sequence[Verdict], table: pd.DataFrame, figures: Sequence[str
 
 
 def agreement_counts(table: pd.DataFrame) -> str:
-    """In words, how many predicted numbers agree, are undecided, differ, or lie beyond the theory's range."""
+    """In words, how many predicted numbers agree, are undecided, differ, or are not judged, and how sharp they are.
+
+    The power stands beside the counts: the median over the judged numbers of the standard error over the prediction.
+    """
     count = table["agreement"].value_counts()
-    parts = [f"{count.get(word, 0)} {said}" for word, said in _COUNTED.items()]
-    return ", ".join(parts)
+    parts = ", ".join(f"{count.get(word, 0)} {said}" for word, said in _COUNTED.items())
+    judged = table[table["agreement"].isin(["agrees", "undecided", "differs"]) & (table["predicted"] != 0)]
+    if judged.empty:
+        return parts
+    errors = judged["sem"] / judged["predicted"].abs()
+    return f"{parts}; the median standard error of the judged is {errors.median():.2%}"
 
 
 _COUNTED = {
     "agrees": "agree within 3%",
     "undecided": "are consistent but need more draws to tell",
     "differs": "differ",
-    "beyond": "are shown only (too narrow for the large-width prediction to be judged)",
+    "beyond": "are shown only",
 }
+
+
+def shown_only(table: pd.DataFrame) -> list[str]:
+    """Why numbers are shown and not judged, a line each with their count, the commonest first."""
+    return [
+        f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()
+    ]
 
 
 def _cell_name(row: pd.Series) -> str:

@@ -6,8 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from checks.comparison import output_correction, prediction_of
+from checks.comparison import prediction_of
 from checks.fits import LEAST_POINTS, PowerLaw, model_choice
+from checks.large_width import output_correction
 from checks.stacks.proof_chain import RECORDED, factor_exponents
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, Agreement, scalar_agreement

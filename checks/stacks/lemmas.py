@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checks.comparison import in_large_width, prediction_of
+from checks.comparison import prediction_of
 from checks.fits import power_law
+from checks.large_width import in_large_width
 from checks.statistics import (
     MARGIN,
     Agreement,

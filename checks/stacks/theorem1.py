@@ -8,8 +8,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from checks.comparison import cell_fields, in_large_width, prediction_of
+from checks.comparison import cell_fields, prediction_of
 from checks.fits import PowerLaw, bootstrap_interval, local_exponents, power_law
+from checks.large_width import in_large_width
 from checks.statistics import (
     FALSE_ALARM,
     MARGIN,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from checks.comparison import in_large_width
+from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.stack import TITLES
@@ -32,11 +32,8 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
         worst = (table["predicted_sem"] / table["predicted"].abs()).max()
         if worst > 0:
             lines += [f"Theory samples attention patterns here: standard errors of at most {100 * worst:.2g}%.", ""]
-        if not in_large_width(stack):
-            lines += [
-                "The width is not large beside depth, tokens and classes: theory may be off by over 3%.",
-                "",
-            ]
+        if why := why_not_judged(stack):
+            lines += [f"Theory may be off by more than 3% here ({why}).", ""]
     else:
         lines += [f"Theory: {reason}", ""]
     if draws:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from rich.console import Console
 
-from checks.comparison import in_large_width
+from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
@@ -156,7 +156,7 @@ def _content(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, rea
         "schema": SCHEMA,
         "stack": asdict(stack),
         "no_rule": reason or None,
-        "large_width": in_large_width(stack),
+        "not_judged": why_not_judged(stack) or None,
         "exponents": None if slopes is None else rows(slopes),
         "quantities": rows(table),
     }

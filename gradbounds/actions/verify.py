@@ -10,7 +10,7 @@ from checks import Verdict, comparison, verdicts
 from checks.comparison import prediction_of
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.paper_page import markdown
-from checks.report import agreement_counts, html
+from checks.report import agreement_counts, html, shown_only
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
@@ -29,6 +29,8 @@ from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
 _CHECKS = Path("checks/data")
+_REASONS = 5
+"""Reasons why numbers are not judged that `check` prints."""
 
 
 def verify(
@@ -105,7 +107,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         lines = network_lines(samples.stack, layer_table(known, samples), "there is no rule for this network.")
         print("\n".join([*lines, ""]))
     _say(found, table)
-    _say_what_is_not_judged(sampled, table)
+    _say_what_has_no_rule(sampled)
     wrong = [*_differences(found, table), *_changes(found, committed)]
     print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
     for line in wrong:
@@ -147,10 +149,17 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+    reasons = shown_only(table)
+    if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
+        print("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
+    for line in reasons[:_REASONS]:
+        print(f"     shown only, {line}")
+    if len(reasons) > _REASONS:
+        print(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of --csv")
 
 
-def _say_what_is_not_judged(sampled: Sequence[Samples], table: pd.DataFrame) -> None:
-    """Say which networks theory has no rule for, and whether any other was wide enough."""
+def _say_what_has_no_rule(sampled: Sequence[Samples]) -> None:
+    """Say how many networks theory has no rule for, and why it has none for the first of them."""
     without = [samples.stack for samples in sampled if not prediction_of(samples)]
     for stack in without[:1]:
         try:
@@ -158,8 +167,6 @@ def _say_what_is_not_judged(sampled: Sequence[Samples], table: pd.DataFrame) -> 
         except NoRuleError as error:
             more = f"{len(without)} of {len(sampled)} networks"
             print(f"Theory has no rule for {more}: {error} Their numbers are in --layers and --csv.")
-    if len(without) < len(sampled) and not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        print("Nothing was wide enough to be judged: docs/verdicts.md says what width it takes.")
 
 
 def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:

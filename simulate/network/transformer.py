@@ -86,7 +86,8 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
     draws, _, width = x.shape
     kind, asked, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
     roles = {role: kind + role for role in "QKVO"}
-    if rows_met(stack)[roles["V"]] == stack.sequences and roles["Q"] not in weight_shapes(stack):
+    fixed = stack.attention_dropout == 0.0 and roles["Q"] not in weight_shapes(stack)
+    if fixed and rows_met(stack)[roles["V"]] == stack.sequences:
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
         means = asked.reshape(draws, stack.sequences, length, width).mean(2)
         values = _projected(stack, engine, roles, apply_weight(stack, engine, roles["V"], means))

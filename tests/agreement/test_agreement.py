@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from checks import comparison
-from checks.comparison import in_large_width
 from checks.experiment import TEXT
+from checks.large_width import in_large_width
 from simulate import sample
 from simulate.network import transformer as network
 from simulate.network.transformer import F, gain

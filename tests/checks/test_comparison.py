@@ -5,7 +5,8 @@ import importlib
 
 import numpy as np
 
-from checks.comparison import comparison, in_large_width
+from checks.comparison import comparison
+from checks.large_width import in_large_width
 from checks.statistics import estimate
 from simulate import sample
 from theory import Prediction, Stack
@@ -20,7 +21,7 @@ def test_the_error_of_a_prediction_counts(monkeypatch):
     predicted = {"loss": np.array(loss.mean - max(10 * loss.sem, 0.1 * loss.mean))}
     for errors, word in (({}, "differs"), ({"loss": np.array(0.1 * loss.mean + 10 * loss.sem)}, "undecided")):
         prediction = Prediction(samples.stack, predicted, errors)
-        monkeypatch.setattr(MODULE, "prediction_of", lambda _, prediction=prediction: prediction)
+        monkeypatch.setattr(MODULE, "prediction_of", lambda _, patterns, prediction=prediction: prediction)
         table = comparison([samples])
         assert table.loc[table["quantity"] == "loss", "agreement"].tolist() == [word]
 

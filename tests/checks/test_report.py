@@ -11,7 +11,7 @@ import pytest
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
 from checks.paper_page import markdown
-from checks.report import agreement_counts, html
+from checks.report import agreement_counts, html, shown_only
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
 from simulate import sample
 from theory import Stack
@@ -125,8 +125,16 @@ def test_the_page_escapes_and_shows_everything(small_grid):
 
 
 def test_counts_in_words():
-    table = pd.DataFrame({"agreement": ["agrees", "agrees", "differs", "beyond", ""]})
-    assert agreement_counts(table) == (
-        "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, "
-        "1 are shown only (too narrow for the large-width prediction to be judged)"
+    why = "not wide enough: 8 layers need d >= 640"
+    table = pd.DataFrame(
+        {
+            "agreement": ["agrees", "agrees", "differs", "beyond", ""],
+            "sem": [0.01, 0.04, 0.06, 9.0, 9.0],
+            "predicted": [1.0, -2.0, 2.0, 1.0, np.nan],
+            "reason": ["", "", "", why, ""],
+        }
     )
+    counted = "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, 1 are shown only"
+    assert agreement_counts(table) == f"{counted}; the median standard error of the judged is 2.00%"
+    assert shown_only(table) == [f"1 numbers: {why}"]
+    assert shown_only(table[:3]) == []

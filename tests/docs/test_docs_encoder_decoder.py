@@ -79,6 +79,15 @@ def test_theory_beside_the_papers_models():
     assert round(100 * off["pre, xavier, encoder, without label distribution"]) == 38
 
 
+def test_queries_and_keys_of_the_papers_models():
+    widest = {
+        name: f"{100 * value:.0f}%" for name, value in evidence("fig3")["largest deviation of whole models"].items()
+    }
+    asked = {name: widest.pop(name) for name in ("WQ", "WK", "XQ", "XK") if name in widest}
+    assert f"are up to {max(asked['WQ'], asked.get('WK', '0%'))} off" in PAGE
+    assert f"{asked['XQ']} ($W^{{Q\\times}}$) and {asked['XK']} ($W^{{K\\times}}$)" in PAGE
+
+
 def test_shares():
     for name, row in evidence("fig3")["shares of growth, Post-LN"].items():
         share, sem, theory = (f"{100 * row[key]:.0f}%".replace("-0%", "0%").replace("-", "−")

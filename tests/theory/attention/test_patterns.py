@@ -96,3 +96,12 @@ def test_wide_heads_have_normal_logits(monkeypatch):
         np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
     ratio = less["grad_sq_WQ"][0] / narrow.width / (found["grad_sq_WQ"][0] / wide.width)
     assert ratio == pytest.approx(0.755, abs=0.05)
+
+
+def test_one_token_that_is_asked_leaves_queries_and_keys_without_gradient():
+    """Its weight is 1 whatever the logit, so that the gradient is 0, exactly as in samples."""
+    stack = Stack(width=64, depth=2, tokens=5, source_tokens=1, query_key_scale=2.3, norm_epsilon=0.015, dropout=0.1)
+    prediction = predict(stack, patterns=64)
+    assert not prediction["grad_sq_XQ"].any()
+    assert not prediction["grad_sq_XK"].any()
+    assert prediction["grad_sq_WQ"].all()

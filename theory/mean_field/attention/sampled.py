@@ -148,9 +148,10 @@ def _query_path(
     # Over d_k a gradient is smaller by √d_k.
     shrink = s_sq * stack.heads / stack.width if stack.attention_scale == "linear" else s_sq
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
-    # Of identical tokens these are zero, which rounding must not make negative.
+    # Of identical tokens these are zero, which rounding must not make negative, and of one token exactly.
+    shrink_energy = shrink * (weights.shape[-1] > 1)
     energies = {
-        kind + role: shrink * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
+        kind + role: shrink_energy * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
         for role, (part, kernel) in parts.items()
     }
     if tied:

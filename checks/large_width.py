@@ -1,0 +1,189 @@
+"""Where large-width predictions are judged: the finite-width error that a measured coefficient implies, by family."""
+
+import json
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Literal, get_args
+
+from checks.statistics import MARGIN
+from theory import Stack
+from theory.mean_field.attention.sampled import is_approximate, looks_at_itself
+from theory.stack.placements import COMPOSITIONS
+
+TABLE = Path(__file__).parent / "data" / "large_width" / "coefficients.json"
+"""The coefficients, as `make evidence PART=width-families` measures them."""
+
+ALLOWED = 2 / 3 * MARGIN
+"""Largest error that finite width may make of a number which is judged; the rest of the margin is for what is
+neglected beside it."""
+
+PER_ORDER = 80 * ALLOWED
+"""The coefficient of a correction of which only the order is known: of L/d, of rows/(5 d), and at the output. That of
+one token and Post-LN is 55/36 a layer (docs/finite_width.md)."""
+
+Class = Literal["queries of a source", "queries", "others"]
+CLASSES: tuple[Class, ...] = get_args(Class)
+"""Kinds of quantities, which finite width moves by different amounts: gradients of W^Q and W^K, by what they ask."""
+
+REFERENCE_DEPTH, REFERENCE_SCALE = 3, 1.5
+"""L and s of the stacks that the coefficients were measured with."""
+
+_ATTENTION: dict[str, dict[str, object]] = {
+    "uniform": {},
+    "queries": {"heads": 4},
+    "linear queries": {"heads": 32, "attention_scale": "linear"},
+}
+
+
+def class_of(name: str) -> Class:
+    """The kind of a quantity, by its name."""
+    if name.endswith(("_XQ", "_XK")):
+        return "queries of a source"
+    return "queries" if name.endswith(("_WQ", "_WK")) else "others"
+
+
+def family(stack: Stack) -> str:
+    """The family of a Stack: its norms, its units, its attention, and whether it attends to a source.
+
+    With a source logits over d/h are taken for those over sqrt(d/h), whose coefficients are much the same.
+    """
+    placement = "no norms" if stack.normalization == "none" else stack.placement
+    attention = "uniform"
+    if stack.query_key_scale:
+        linear = stack.attention_scale == "linear" and not stack.source_tokens
+        attention = "linear queries" if linear else "queries"
+    return ", ".join([placement, stack.ffn, attention] + (["source"] if stack.source_tokens else []))
+
+
+def reference_stacks(width: int) -> Iterator[tuple[str, Stack]]:
+    """One stack of every family, which is that of the paper but for what makes the family."""
+    for placement, ffn, kind, source in product([*COMPOSITIONS, "no norms"], ("plain", "gated"), _ATTENTION, (0, 4)):
+        bare = placement == "no norms"
+        # Energies of gated units with a source and no norms leave the range of every quadrature.
+        if source and (kind == "linear queries" or (bare and ffn == "gated")):
+            continue
+        fields: dict[str, object] = {"placement": "pre" if bare else placement, "ffn": ffn, "source_tokens": source}
+        fields |= {"normalization": "none"} if bare else {}
+        fields |= {"activation": "silu"} if ffn == "gated" else {}
+        fields |= ({"query_key_scale": REFERENCE_SCALE} | _ATTENTION[kind]) if kind != "uniform" else {}
+        stack = Stack(width=width, depth=REFERENCE_DEPTH, tokens=4, vocab=16, **fields)  # type: ignore[arg-type]
+        if not is_approximate(stack):
+            yield family(stack), stack
+
+
+@lru_cache(maxsize=1)
+def coefficients() -> dict[str, dict[str, dict[str, float]]]:
+    """Per family and class c and its standard error: predictions are off by c/d, relatively, at the reference."""
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(TABLE.read_text(encoding="utf-8"))["families"]
+    return found
+
+
+def why_not_judged(stack: Stack, name: str = "loss") -> str:
+    """Why the prediction of a quantity is shown and not judged; "" where it is judged.
+
+    Either a rule is missing at every width, or a coefficient is, or the width, and then the reason says which it takes.
+
+    Args:
+        stack: the network.
+        name: of the quantity, as in `theory.QUANTITIES`; gradients of queries and keys ask for more than the others.
+    """
+    if is_approximate(stack):
+        return "no rule: without a norm the gradient keeps a part along the stream, which W^Q and W^K feel at any width"
+    if unknown := _unmeasured(stack):
+        return f"no coefficient: {unknown}"
+    if looks_at_itself(stack) and (order := _asked_scale(stack) ** 4) / stack.heads > ALLOWED / PER_ORDER:
+        return f"not enough heads: own logits over sqrt(d/h) ask for h >= {math.ceil(order * PER_ORDER / ALLOWED)}"
+    size, what = max((size, what) for what, size in _sizes(stack, name).items())
+    least = size / ALLOWED
+    return "" if stack.width >= least * (1 - 1e-12) else f"not wide enough: {what} need d >= {math.ceil(least)}"
+
+
+def in_large_width(stack: Stack, name: str = "loss") -> bool:
+    """Whether the large-width prediction of a quantity is judged for this Stack, in every layer: `why_not_judged`."""
+    return not why_not_judged(stack, name)
+
+
+def implied_error(stack: Stack, name: str = "loss") -> float:
+    """The largest relative error that finite width makes of a quantity, as the coefficients imply it."""
+    return max(_sizes(stack, name).values()) / stack.width
+
+
+def output_correction(stack: Stack) -> float:
+    """The order of the relative O(1/d) correction at the output: ((1 − ε)² + min(σ_e², 2 ln V))/(A d).
+
+    The gradient there is W_embᵀ(p − t), and W_emb is not independent of p: its part along x_out, z·(p − t)/√d with z
+    the logits, has the label's share (1 − ε)² σ_e² and the square of z·p, of mean σ_e² (1 − p·p) by Stein's lemma until
+    the softmax saturates, and of order σ_e² 2 ln V beyond. The rest has σ_e² |p − t|², A = E|p − t|² being
+    (1 − ε)²(1 − 1/V) + E p·p − 1/V, with E p·p near min(e^σ_e², V)/V. Without smoothing A is taken as at most 1; with
+    targets spread over all classes it is small, and the correction large.
+    """
+    kept, vocab, energy = (1.0 - stack.label_smoothing) ** 2, stack.vocab, stack.output_scale**2
+    spread = math.expm1(min(energy, math.log(vocab))) / vocab
+    return (kept + min(energy, 2.0 * math.log(vocab))) / (min(1.0, kept * (1.0 - 1.0 / vocab) + spread) * stack.width)
+
+
+def _sizes(stack: Stack, name: str) -> dict[str, float]:
+    """The corrections times d, by what makes them.
+
+    Corrections are O(L/d) in the first layers, c/d with c of the family, O(n/d) from the overlap of a matrix with its n
+    inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and
+    `output_correction`. Heads of any width have their own law, so d/h does not enter but for one matrix of queries and
+    keys: its own logits are in the exponent (docs/queries.md).
+    """
+    return {
+        f"{stack.depth} layers": PER_ORDER * stack.depth,
+        f"{stack.rows} tokens": PER_ORDER * stack.rows / 5,
+        "the logits": PER_ORDER * output_correction(stack) * stack.width,
+        f"stacks of the family '{family(stack)}'": _family_size(stack, class_of(name)),
+    }
+
+
+def _family_size(stack: Stack, kind: Class) -> float:
+    """|c| of the family at the stack's own L and s, and for queries and keys at its own n.
+
+    From L = 3 to L corrections grow like the number of sub-layers passed, with that of the norm above them. Patterns of
+    larger logits than at s = 1.5 feel a fluctuation of |x|² by s⁴. What queries and keys receive are differences of
+    tokens, which layers align: there the growth is taken twice, and once more for more tokens than four.
+    """
+    row = coefficients()[family(stack)]
+    size = abs(row.get(kind, row["others"])["c"]) * (1 + stack.depth) / (1 + REFERENCE_DEPTH)
+    if stack.query_key_scale:
+        size *= max(1.0, (_asked_scale(stack) / REFERENCE_SCALE) ** 4)
+    if kind != "others":
+        size *= max(1.0, (1 + stack.depth) / (1 + REFERENCE_DEPTH)) * max(
+            1.0, max(stack.tokens, stack.source_tokens) / 4
+        )
+    return size
+
+
+def _asked_scale(stack: Stack) -> float:
+    """s, times the largest norm of what queries and keys are made of over √d, where no norm stands before them."""
+    composition = stack.composition
+    energy = float(stack.input_covariance.diagonal().max()) + (stack.positions != "none")
+    if composition.input_norm:
+        energy = 1.0
+    elif not composition.stream_norm:  # normalized branches add up: 1 each
+        energy += 2.0 * (stack.depth - 1)
+    return stack.query_key_scale * max(1.0, energy) ** 0.5
+
+
+def _unmeasured(stack: Stack) -> str:
+    """What makes a stack unlike those of its family that were measured; "" if nothing does.
+
+    A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
+    fluctuations: the coefficient depends on every gain, and grows exponentially with the depth.
+    """
+    if (name := family(stack)) not in coefficients():
+        return f"the family '{name}' is not measured"
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    if stack.ffn == "plain" or normed or not composition.branch(stack.depth):
+        return ""
+    energies = stack.input_covariance.diagonal().max() + (stack.positions != "none")
+    usual = stack.initialization in ("xavier_normal", "xavier_uniform", "fan_in") and stack.ffn_ratio <= 1
+    if stack.depth <= REFERENCE_DEPTH and energies <= 1 and usual and not stack.dropout:
+        return ""
+    return "gated units without a norm were measured up to L = 3, at usual gains and energies, and without dropout"

@@ -1,0 +1,56 @@
+"""What the pages say of the judged domain: coefficients, random stacks, and how sharp the comparisons are."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from checks.large_width import coefficients, in_large_width
+from theory import Stack
+
+ROOT = Path(__file__).parents[2]
+
+
+def page_text(name):
+    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def committed(path):
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_the_table_of_families():
+    page = page_text("finite_width.md")
+    for placement, title in (("post", "Post-LN"), ("peri", "Peri-LN"), ("unnormed", "no norm, branches over √L")):
+        for units in ("plain", "gated"):
+            cells = []
+            for attention, kind in (
+                ("uniform", "others"), ("uniform, source", "others"), ("queries", "others"), ("queries", "queries"),
+                ("queries, source", "queries of a source"),
+            ):  # fmt: skip
+                one = coefficients().get(f"{placement}, {units}, {attention}", {}).get(kind)
+                cells.append(f"{one['c']:.1f} ± {one['error']:.1f}".replace("-", "−") if one else "–")
+            assert f"| {title} | {units} | {' | '.join(cells)} |" in page
+
+
+def test_random_stacks():
+    found, page = committed("tests/evidence/calibration.json")["summary"], page_text("verdicts.md")
+    words = {name: found["words"].get(name, 0) for name in ("agrees", "undecided", "differs")}
+    assert f"Of {found['stacks']} stacks {found['judged stacks']} are judged, in {found['numbers']} numbers" in page
+    assert f"{words['agrees']} agree, {words['undecided']} are undecided, {words['differs']} differ." in page
+    assert f"median standard error is {100 * found['median standard error']:.2f}%" in page
+    assert sum(words.values()) == found["numbers"]
+
+
+def test_the_power_of_what_none_differs_from():
+    """Standard errors of the committed cells that are judged: those of their last layers."""
+    for name, page, gradient in (("relax", "relaxations.md", "1.1%"), ("queries", "queries.md", "1.2%")):
+        cells = [one for one in committed(f"checks/data/{name}.json")["cells"] if in_large_width(Stack(**one["stack"]))]
+        medians = {
+            quantity: float(np.median([one[quantity]["sem"] / one[quantity]["mean"] for one in cells]))
+            for quantity in ("grad_sq_W2", "ffn_hidden_energy", "attention_energy", "hidden_energy")
+        }
+        assert f"{medians.pop('grad_sq_W2'):.1%}" == gradient
+        assert f"median standard error is {gradient} for $W^2$ of the last layer" in page_text(page)
+        assert {f"{one:.1%}" for one in medians.values()} == {"0.3%", "0.5%"}
+        assert "0.3% to 0.5% for the energies" in page_text(page)
