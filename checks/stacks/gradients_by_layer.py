@@ -65,22 +65,21 @@ def matrices(table: pd.DataFrame) -> list[str]:
     return [str(name) for name in per_layer["quantity"].unique() if _NORM in str(name)]
 
 
-def exponents(stack: Stack, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
+def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
     """Exponents of the last layer's gradient norms between a network and one twice as wide, or twice as deep.
 
     Heads become wider with the network, not more; the ratio of the feed-forward width and V stay.
 
     Args:
-        stack: the network.
-        predicted: gives a network's prediction.
+        here: the network's prediction.
+        predicted: gives the prediction of another network.
 
     Returns:
         Columns quantity, field ("width" or "depth"), exponent, sem (of the patterns that theory samples).
     """
     rows = []
-    here = predicted(stack)
     for field in ("width", "depth"):
-        there = predicted(replace(stack, **{field: 2 * getattr(stack, field)}))
+        there = predicted(replace(here.stack, **{field: 2 * getattr(here.stack, field)}))
         for name, value in here.items():
             if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
                 continue

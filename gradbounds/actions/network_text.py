@@ -31,7 +31,8 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
         lines += [*_block(table, "predicted"), ""]
         worst = (table["predicted_sem"] / table["predicted"].abs()).max()
         if worst > 0:
-            lines += [f"Theory samples attention patterns here: standard errors of at most {100 * worst:.2g}%.", ""]
+            what = "logits" if stack.embeddings == "tied" else "attention patterns"
+            lines += [f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}%.", ""]
         if why := why_not_judged(stack):
             lines += [f"Theory may be off by more than 3% here ({why}).", ""]
     else:
@@ -105,7 +106,9 @@ def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
             ratio = norms[0] / norms[-1]
             whose = ", encoder" if name.startswith("encoder_") else ""
             said.setdefault(whose, []).append(f"{matrix_name(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
-    return [f"First layer's over last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()]
+    return [
+        f"Norms of the first layer over the last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()
+    ]
 
 
 def _is_flat(ratio: float) -> bool:

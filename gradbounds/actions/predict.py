@@ -34,7 +34,7 @@ _DRAWS = 16
 # Patterns times layers, heads and pairs of tokens, some seconds; and no fewer and no more patterns than these.
 _WORK, _FEWEST, _MOST = 2.0**24, 16, 4096
 
-# Patterns that are predicted so fast that exponents, three more predictions, may follow.
+# Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 256
 
 # Seconds beyond which it is said beforehand how long a step takes.
@@ -83,7 +83,7 @@ def _theory(stack: Stack, patterns: int) -> tuple[Prediction | None, pd.DataFram
             prediction = predict(stack, patterns=patterns)
             if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
                 return prediction, None, ""
-            return prediction, exponents(stack, lambda one: predict(one, patterns=max(2, patterns // 4))), ""
+            return prediction, exponents(prediction, lambda one: predict(one, patterns=max(2, patterns // 4))), ""
     except NoRuleError as error:
         return None, None, str(error)
 
@@ -127,7 +127,9 @@ def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
             f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
             for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
         ]
-        lines.append(f"Exponents in {symbol} of the last layer's, to twice as much: {', '.join(numbers)}.")
+        lines.append(
+            f"Exponents in {symbol} of the last layer's norms, from here to twice the {field}: {', '.join(numbers)}."
+        )
     return lines
 
 
@@ -137,8 +139,8 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
         bound = float(bound_value(stack).value)
     except ValueError:
         named = [] if stack.placement in PAPER else [f"placement {stack.placement}"]
-        named += [name for name in stack.relaxed]
-        return f"No bound: Theorem 1 is about the paper's setting, which {', '.join(named)} leave."
+        named += list(stack.relaxed)
+        return f"No bound: Theorem 1 is about the paper's setting, which this network leaves by {', '.join(named)}."
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
     return f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."
 

@@ -28,7 +28,8 @@ def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
         assert any(
             line.split()[0] == str(layer) and line.split()[-1] == f"{norm:.4g}" for line in said.splitlines()[3:6]
         )
-    assert "Exponents in d of the last layer's, to twice as much: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500." in said
+    exponents_in_d = "from here to twice the width: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
+    assert f"Exponents in d of the last layer's norms, {exponents_in_d}" in said
     assert "Theorem 1 allows the last dL/dW2" in said
 
 
@@ -51,7 +52,10 @@ def test_without_a_rule_samples_stand_in(capsys):
     assert "Theory: embeddings must be 'untied' for a prediction with query_key_scale" in said
     assert "Samples, root mean squares: 2 networks" in said
     assert "over theory" not in said
-    assert "No bound: Theorem 1 is about the paper's setting, which query_key_scale, embeddings leave." in said
+    assert (
+        "No bound: Theorem 1 is about the paper's setting, which this network leaves by query_key_scale, embeddings."
+        in said
+    )
 
 
 def test_what_theory_samples_has_errors_and_an_encoder_lines_of_its_own(capsys):
@@ -59,13 +63,13 @@ def test_what_theory_samples_has_errors_and_an_encoder_lines_of_its_own(capsys):
     said = printed(capsys, *arguments)
     assert "standard errors of at most" in said
     assert said.count("  layer") == 2
-    assert "First layer's over last layer's, encoder: dL/dWQ" in said
+    assert "Norms of the first layer over the last layer's, encoder: dL/dWQ" in said
     assert printed(capsys, *arguments) == said, "the same command gives the same numbers"
 
 
 def test_exponents_are_those_of_the_recursion():
     """Pre-LN's last layer falls like 1/√L in the end, and a norm grows like √d."""
-    found = exponents(Stack(placement="pre", width=64, depth=512, tokens=1, vocab=16), predict)
+    found = exponents(predict(Stack(placement="pre", width=64, depth=512, tokens=1, vocab=16)), predict)
     value = found[found["quantity"] == "grad_W2"].set_index("field")["exponent"]
     assert value["width"] == pytest.approx(0.5, abs=1e-9)
     assert value["depth"] == pytest.approx(-0.5, abs=2e-3)
