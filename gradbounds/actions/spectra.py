@@ -30,7 +30,7 @@ Job = tuple[Subject, int, Matrix, str, int]
 """Subject, seed, matrix, block and probe; probe -1 are the extreme eigenvalues."""
 
 
-# Inputs and labels of stacks have the seeds from there on.
+# The CPU's generator keeps the last 32 bits of a seed.
 _LARGEST_SEED = 2**32
 
 # Of both extreme eigenvalues, mostly.

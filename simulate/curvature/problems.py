@@ -169,6 +169,11 @@ class StackModule(nn.Module):
         return counted.flatten(0, 1)
 
 
+def _seed_of_inputs(seed: int) -> int:
+    """Below 2^32 and far from the seeds of matrices: of a larger one, the CPU's generator keeps the last 32 bits."""
+    return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+
+
 def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
     """One draw of a Stack, with inputs and labels as `simulate.sample` draws them; on any device the same.
 
@@ -176,7 +181,7 @@ def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64
         ValueError: as `StackModule`.
     """
     model = StackModule(stack, seed, dtype)
-    given = GivenMatrices(Streams([2**32 + seed], 1), {"W": [next(model.parameters())]})
+    given = GivenMatrices(Streams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})
     cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
     x, labels, _ = network_inputs(cell, given)
     inputs = {"x": x.to(device)}

@@ -175,6 +175,17 @@ def test_a_stack_is_what_is_sampled():
     assert float(entries.std()) == pytest.approx(1 / 8, rel=0.05)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_inputs_are_independent_of_the_matrices(seed):
+    """No matrix begins with the inputs' numbers, nor holds them later (false alarm 1e-6 a comparison)."""
+    stack = Stack(width=32, depth=2, tokens=4, vocab=5, output_projection="random")
+    problem = stack_problem(stack, seed=seed)
+    x = problem.data[0][0]["x"][0].flatten()
+    for name, matrix in problem.model.named_parameters():
+        rows = torch.nn.functional.normalize(matrix.detach().flatten().unfold(0, len(x), len(x)), dim=1)
+        assert float((rows @ (x / x.norm())).abs().max()) < 5.6 / len(x) ** 0.5, name
+
+
 @pytest.mark.gpu
 def test_on_cuda(text):
     """The same networks there, and the same spectra up to rounding."""
