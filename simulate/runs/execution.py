@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,7 +10,8 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, forkserver, get_context, parent_process, resource_tracker
+from multiprocessing.context import BaseContext
 from operator import itemgetter
 from queue import SimpleQueue
 from typing import Any
@@ -70,7 +72,7 @@ class Execution:
         if self.pool is not None or self.workers == 1:
             yield self.pool or InProcess()
             return
-        context = get_context("spawn")  # not fork: CUDA and thread pools do not survive it
+        context = worker_context()
         numbers = context.SimpleQueue()
         for number in range(self.workers):
             numbers.put(number)
@@ -176,6 +178,25 @@ def sample_task(
     unpack(cell.stack, registrations)
     check_device(cell.device)
     return sample_batches(cell, seed, blocks, limits)
+
+
+def worker_context() -> BaseContext:
+    """How workers start: never as a fork of this process, whose CUDA and thread pools would not survive it.
+
+    On Linux they are forks of a process that has imported what they need and done nothing else. It starts with Ctrl-C
+    blocked, and so do they: an interruption is the parent's alone, however early it comes.
+    """
+    if sys.platform != "linux":
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    resource_tracker.ensure_running()  # which the server needs, and whose start ends with Ctrl-C let in
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return context
 
 
 def _start_worker(numbers: Any) -> None:

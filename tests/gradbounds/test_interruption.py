@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -68,17 +69,18 @@ def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
     assert_finished_by_the_same_command(out, whole)
 
 
-def children(pid):
+def descendants(pid):
     done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(child) for child in done.stdout.split()]
+    return [one for child in done.stdout.split() for one in (int(child), *descendants(int(child)))]
 
 
 def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
     """And what two workers sampled is what one samples, to the byte."""
     out = tmp_path / "run"
-    process = start(out, workers=2)
+    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_for_a_file(out, process)
-    workers = children(process.pid)
+    workers = descendants(process.pid)
     assert len(workers) >= 2
     process.kill()
     process.communicate()

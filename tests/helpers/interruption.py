@@ -1,9 +1,10 @@
 """Sweeps that are killed at random moments, and what is left of them."""
 
 import hashlib
+import os
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulate import Run
+from simulate.runs.execution import worker_context
 
 
 def short_blocks(draws: int) -> list[str]:
@@ -26,18 +28,63 @@ SWEEP = short_blocks(768)
 BLOCKS = 120
 
 
-def start(out: Path, workers: int = 1, line: list[str] = SWEEP, dask: str = "") -> subprocess.Popen:
+class Forked:
+    """The command line in a process of its own, with as much of `subprocess.Popen` as is used here.
+
+    It is a fork of a server that has imported everything, as a sweep's workers are, and so is there at once.
+    """
+
+    def __init__(self, arguments: list[str]) -> None:
+        context = worker_context()
+        descriptor, name = tempfile.mkstemp(text=True)
+        os.close(descriptor)
+        self._said = Path(name)
+        self._process = context.Process(target=_command_line, args=(arguments, name))
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal, once it has ended."""
+        return self._process.exitcode
+
+    returncode = property(poll)
+
+    def send_signal(self, which: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, which)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end: nothing, and what it said on both streams."""
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, "it runs on"
+        said = self._said.read_text()
+        self._said.unlink()
+        return "", said
+
+
+def _command_line(arguments: list[str], said: str) -> None:
+    stream = os.open(said, os.O_WRONLY)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.argv = ["gradbounds", *arguments]
+    from gradbounds.__main__ import main  # in the child alone
+
+    sys.exit(main())
+
+
+def start(out: Path, workers: int = 1, line: list[str] = SWEEP, dask: str = "") -> Forked:
     """A sweep in a process of its own, by so many workers or those of a scheduler."""
     where = ["--dask", dask] if dask else ["--workers", str(workers)]
-    command = [sys.executable, "-m", "gradbounds", *line, "--out", str(out), *where]
-    # A suite that a shell runs in the background has SIGINT ignored, and children inherit that.
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    return Forked([*line, "--out", str(out), *where])
 
 
-def wait_for_a_file(out: Path, process: subprocess.Popen) -> None:
+def wait_for_a_file(out: Path, process: Forked) -> None:
     """Until the first blocks of a sweep have landed."""
     while not list((out / "blocks").glob("*.parquet")):
         assert process.poll() is None, process.communicate()
@@ -56,7 +103,7 @@ def stop_at_random(
     workers: int = 1,
     line: list[str] = SWEEP,
     last: float = 0.6,
-) -> subprocess.Popen:
+) -> Forked:
     """Start or continue a sweep, and signal it at most `last` seconds after its first new file."""
     process = start(out, workers, line)
     seen = len(list((out / "blocks").glob("*.parquet")))

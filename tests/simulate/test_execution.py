@@ -3,6 +3,8 @@
 import pickle
 import signal
 import sys
+from multiprocessing import forkserver
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -188,6 +190,18 @@ def test_a_worker_needs_no_text(tmp_path):
     (there,) = sample_task(pickle.loads(pickle.dumps(cell)), 0, [0], BatchLimits())
     for name in here:
         np.testing.assert_array_equal(there[name], here[name])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers begin without a server")
+def test_ctrl_c_is_the_parents_from_the_start():
+    """Workers, and the server that they are forks of while it still imports, never see one; the parent does."""
+    here = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with Execution(workers=2).executor() as pool:
+        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+    masks = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text().split("SigBlk:")[1]
+    assert int(masks.split()[0], 16) >> (signal.SIGINT - 1) & 1
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == here
+    assert signal.SIGINT not in here
 
 
 @pytest.mark.gpu
