@@ -46,6 +46,18 @@ def test_overlap_of_two_classes_is_a_logistic_integral(scale, correlation):
     assert softmax_overlap(correlation, scale, 2) == pytest.approx(density @ product(u, v) @ density, abs=1e-8)
 
 
+@pytest.mark.parametrize("scale", [1e-4, 0.03, 0.07, 0.3, 1.0])
+@pytest.mark.parametrize("correlation", [-0.9, 0.01, 0.3, 0.9999])
+def test_overlap_of_two_classes_of_very_different_logits(scale, correlation):
+    """V = 2 beside logits of scale 6, with each of the rules for the smaller ones."""
+    x = np.linspace(-9, 9, 1801)
+    density = stats.norm.pdf(x) * (x[1] - x[0])
+    p = special.expit(np.sqrt(2) * scale * x[:, None])
+    q = special.expit(np.sqrt(2) * 6 * (correlation * x[:, None] + np.sqrt(1 - correlation**2) * x[None, :]))
+    expected = density @ (p * q + (1 - p) * (1 - q)) @ density
+    assert softmax_overlap(correlation, scale, 2, 6.0) == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize(("vocab", "scale"), [(3, 1.0), (16, 1.0), (50, 8.0), (300, 2.0)])
 @pytest.mark.parametrize("correlation", [-0.5, 0.2, 0.9, 1.0])
 def test_overlap_against_sampled_softmaxes(vocab, scale, correlation):

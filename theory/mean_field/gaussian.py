@@ -1,25 +1,29 @@
 """Expectations under Gaussians: ReLU kernels, softmax overlaps and the cross-entropy of Gaussian logits."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
-from scipy.interpolate import make_interp_spline
 from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 Entry = TypeVar("Entry", float, Array)
-Smooth = Callable[[Array], Any]
 
 # Every integrand below is analytic and varies on a scale of at least 1 in ln t, so the trapezoidal rule on the line
 # converges like exp(-π²/step): 0.4 leaves about 1e-11. Gaussian tails are cut at 9 standard deviations (1e-18).
 _STEP = 0.4
 _LARGEST_TABLE = 2e7
+
+# Gauss's rule of few nodes has the same accuracy below a scale of 0.2: its error is like k! (scale/(π/2))^(2k).
+_SMALL, _FEW = 0.2, 10
+# Spacing in ln t below which a common line of points would be longer than the table.
+_FINEST = 0.02
 
 LARGEST_SCALE = 2000.0
 """Largest scale of logits that the quadratures reach; √d at four million."""
@@ -69,47 +73,58 @@ def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: f
     if other_scale is None or other_scale == scale:
         if correlation == 1.0:
             return _softmax_concentration(scale, vocab)
-        sides = [_side(correlation, scale, vocab)]
+        scales = [scale]
     else:
-        sides = [_side(correlation, scale, vocab), _side(correlation, other_scale, vocab)]
+        scales = [scale, other_scale]
+    sides = [_Side(one * math.sqrt(abs(correlation)), one * math.sqrt(1.0 - abs(correlation)), vocab) for one in scales]
     # Nodes in w do for both sides if they do for the one that needs the more.
-    w, weights = normal_rule(max(side.shared / side.step for side in sides))
-    if len(w) * max(len(side.log_t) for side in sides) > _LARGEST_TABLE:
+    w, weights = _smooth_rule(max(side.shared for side in sides), max(side.shared / side.step for side in sides))
+    if len(w) * max(len(side.log_t(side.step)) for side in sides) > _LARGEST_TABLE:
         raise ValueError(
             f"output_scale must be smaller for tokens this alike, got a logit scale of {scale:g} at correlation "
             f"{correlation:.6f}; the prediction's quadrature reaches a scale of about 50 there."
         )
     tables = [side.table(w) for side in sides]
-    (p, n), (p_other, n_other) = tables[0], tables[-1]
+    (step, p, n), (other_step, p_other, n_other) = tables[0], tables[-1]
     if correlation < 0:  # a and a' share w with opposite signs; the rule in w is symmetric
         p_other, n_other = p_other[:, ::-1], n_other[:, ::-1]
     # 1 − M, kept as such: M^(V−1) needs it to relative accuracy when V is large.
     complement = (p @ weights)[:, None] + (p_other @ weights)[None, :] - (p * weights) @ p_other.T
     integrand = ((n * weights) @ n_other.T) * _power(complement, vocab - 1)
-    return float(vocab * trapezoid(trapezoid(integrand, dx=sides[-1].step), dx=sides[0].step))
+    return float(vocab * trapezoid(trapezoid(integrand, dx=other_step), dx=step))
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two softmaxes: its logits' shared and own standard deviations, and its grid in ln t."""
+    """One of the two softmaxes: its logits' shared and own standard deviations, and the number of classes."""
 
     shared: float
     own: float
-    step: float
-    log_t: Array
+    vocab: int
 
-    def table(self, w: Array) -> tuple[Array, Array]:
-        """The factors of 1 − M and N at every ln t, given every w."""
-        reach = _TAIL * self.shared
-        miss, hit = _conditional_factors(self.own, self.log_t[0] - reach, self.log_t[-1] + reach)
-        points = self.log_t[:, None] + self.shared * w
-        return miss(points), hit(points)
+    @property
+    def step(self) -> float:
+        """The largest in ln t."""
+        return _step(self.own, self.vocab)
 
+    def log_t(self, step: float) -> Array:
+        """The grid in ln t."""
+        return _log_t_grid(math.hypot(self.shared, self.own), self.vocab, step)
 
-def _side(correlation: float, scale: float, vocab: int) -> _Side:
-    shared, own = scale * math.sqrt(abs(correlation)), scale * math.sqrt(1.0 - abs(correlation))
-    step = _step(own, vocab)
-    return _Side(shared, own, step, _log_t_grid(scale, vocab, step))
+    def table(self, w: Array) -> tuple[float, Array, Array]:
+        """A step in ln t, and the factors of 1 − M and N at every ln t, given every w of a rule."""
+        spacing = self.shared * float(w[1] - w[0])
+        if len(w) == _FEW or spacing < _FINEST:
+            log_t = self.log_t(self.step)
+            columns = [_conditional_factors(self.own, log_t + self.shared * float(node)) for node in w]
+            miss, hit = (np.stack(values, axis=1) for values in zip(*columns, strict=True))
+            return self.step, miss, hit
+        # With a step of so many spacings, ln t + shared · w is a point of one line for every t and w.
+        stride = max(1, int(self.step / spacing * (1 + 1e-12)))
+        log_t = self.log_t(stride * spacing)
+        line = log_t[0] + self.shared * w[0] + spacing * np.arange((len(log_t) - 1) * stride + len(w))
+        miss, hit = (sliding_window_view(one, len(w))[::stride].copy() for one in _conditional_factors(self.own, line))
+        return stride * spacing, miss, hit
 
 
 def _softmax_concentration(scale: float, vocab: int) -> float:
@@ -208,19 +223,22 @@ def _check_scale(scale: float) -> None:
         )
 
 
-def _conditional_factors(scale: float, low: float, high: float) -> tuple[Smooth, Smooth]:
-    """The functions E[1 − exp(−e^(s+a))] and E[e^(s+a) exp(−e^(s+a))] of s in [low, high], for a ~ N(0, scale²).
+def _smooth_rule(scale: float, density: float) -> tuple[Array, Array]:
+    """Nodes and weights of N(0, 1) for functions of s + scale · z that vary in s as the integrands here do.
 
-    Closed forms at scale 0; otherwise quintic splines of tabulated values, relative error below 1e-7: a step
-    of 1/10 of the scale on which the functions vary, and both behave like e^s where they are small.
+    Few where the scale is small, of Gauss's rule, and else `normal_rule` of a density.
     """
-    if scale < 1e-7:
-        return _miss, _hit
-    z, weights = normal_rule(scale / _STEP)
-    step = 0.1 * max(1.0, scale)
-    s = np.arange(low - 2 * step, high + 3 * step, step)
+    if scale >= _SMALL:
+        return normal_rule(density)
+    nodes, weights = hermegauss(_FEW)
+    return nodes, weights / math.sqrt(2.0 * math.pi)
+
+
+def _conditional_factors(scale: float, s: Array) -> tuple[Array, Array]:
+    """E[1 − exp(−e^(s+a))] and E[e^(s+a) exp(−e^(s+a))] for a ~ N(0, scale²), at every s."""
+    z, weights = _smooth_rule(scale, scale / _STEP)
     points = s[:, None] + scale * z
-    return make_interp_spline(s, _miss(points) @ weights, k=5), make_interp_spline(s, _hit(points) @ weights, k=5)
+    return _miss(points) @ weights, _hit(points) @ weights
 
 
 def _miss(s: Array) -> Array:
