@@ -92,7 +92,8 @@ def of_stack(stack: Stack) -> Subject:
     return Subject(
         placement=stack.placement, width=stack.width, depth=stack.depth, blocks=blocks,
         # Tables without this word are of networks whose inputs were rows of their first W^V.
-        key={"stack": asdict(stack), "inputs": "independent"} | ({"registered": stack.versions} if stack.versions else {}),
+        key={"stack": asdict(stack), "inputs": "independent"}
+        | ({"registered": stack.versions} if stack.versions else {}),
         problem=lambda seed, device: stack_problem(stack, seed=seed, dtype=torch.float32, device=device),
         parameters=stack.depth * matrices + stack.width * stack.vocab,
         activations=_COPIES * (stack.rows + stack.sequences * stack.source_tokens) * of_a_token,

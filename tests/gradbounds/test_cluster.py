@@ -1,11 +1,8 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
 import socket
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -13,10 +10,9 @@ import pytest
 from gradbounds.cli import main
 from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
-from tests.helpers.interruption import BLOCKS, SWEEP, landed, start, table_digest, wait_for_a_file
+from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
 
 pytest.importorskip("distributed")
-DASK = str(Path(sys.executable).parent / "dask")
 
 
 class Cluster:
@@ -31,8 +27,9 @@ class Cluster:
         self.wait("scheduler", "Scheduler at")
 
     def run(self, *arguments):
-        with (self.folder / f"{arguments[0]}{len(self.processes)}.log").open("w") as log:
-            process = subprocess.Popen([DASK, *arguments], stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+        program, *flags = arguments
+        log = self.folder / f"{program}{len(self.processes)}.log"
+        process = Forked(f"distributed.cli.dask_{program}", flags, log)
         self.processes.append(process)
         return process
 
@@ -56,7 +53,7 @@ class Cluster:
     def close(self):
         for process in self.processes:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 @pytest.fixture(scope="module")

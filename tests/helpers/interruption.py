@@ -1,10 +1,10 @@
 """Sweeps that are killed at random moments, and what is left of them."""
 
 import hashlib
+import importlib
 import os
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -29,17 +29,21 @@ BLOCKS = 120
 
 
 class Forked:
-    """The command line in a process of its own, with as much of `subprocess.Popen` as is used here.
+    """A command line in a process of its own, with as much of `subprocess.Popen` as is used here.
 
     It is a fork of a server that has imported everything, as a sweep's workers are, and so is there at once.
+
+    Args:
+        program: where its function `main` is.
+        arguments: of the command line.
+        said: the file that both streams go to.
     """
 
-    def __init__(self, arguments: list[str]) -> None:
+    def __init__(self, program: str, arguments: list[str], said: Path) -> None:
         context = worker_context()
-        descriptor, name = tempfile.mkstemp(text=True)
-        os.close(descriptor)
-        self._said = Path(name)
-        self._process = context.Process(target=_command_line, args=(arguments, name))
+        said.touch()
+        self._said = said
+        self._process = context.Process(target=_command_line, args=(program, arguments, said))
         self._process.start()
         self.pid = self._process.pid
 
@@ -61,27 +65,23 @@ class Forked:
         """Wait for its end: nothing, and what it said on both streams."""
         self._process.join(timeout)
         assert self._process.exitcode is not None, "it runs on"
-        said = self._said.read_text()
-        self._said.unlink()
-        return "", said
+        return "", self._said.read_text()
 
 
-def _command_line(arguments: list[str], said: str) -> None:
+def _command_line(program: str, arguments: list[str], said: Path) -> None:
     stream = os.open(said, os.O_WRONLY)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    sys.argv = ["gradbounds", *arguments]
-    from gradbounds.__main__ import main  # in the child alone
-
-    sys.exit(main())
+    sys.argv = [program, *arguments]
+    sys.exit(importlib.import_module(program).main())
 
 
 def start(out: Path, workers: int = 1, line: list[str] = SWEEP, dask: str = "") -> Forked:
     """A sweep in a process of its own, by so many workers or those of a scheduler."""
     where = ["--dask", dask] if dask else ["--workers", str(workers)]
-    return Forked([*line, "--out", str(out), *where])
+    return Forked("gradbounds.__main__", [*line, "--out", str(out), *where], out.with_name(f"{out.name}.said"))
 
 
 def wait_for_a_file(out: Path, process: Forked) -> None:

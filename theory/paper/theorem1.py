@@ -8,8 +8,10 @@ The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, repla
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import sympy as sp
@@ -160,11 +162,21 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
         raise ValueError(f"stack must be in the paper's setting for Theorem 1, got one with {stack.relaxed}.")
     if head_norm is None:
         t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
-        gradient = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())(
-            stack.width, stack.vocab, stack.output_scale, t
-        )
+        gradient = _numeric_loss_gradient_bound()(stack.width, stack.vocab, stack.output_scale, t)
         failure = HEAD_FAILURE
     else:
         gradient, failure, t = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0, 0.0
-    value = sp.lambdify((d, L, B), bound(stack.placement))(stack.width, stack.depth, np.asarray(gradient))
+    value = _numeric_bound(stack.placement)(stack.width, stack.depth, np.asarray(gradient))
     return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure, head_margin=t)
+
+
+@cache
+def _numeric_loss_gradient_bound() -> Callable[..., Any]:
+    numeric: Callable[..., Any] = sp.lambdify((d, V, sigma_e, margin), loss_gradient_bound())
+    return numeric
+
+
+@cache
+def _numeric_bound(placement: Placement) -> Callable[..., Any]:
+    numeric: Callable[..., Any] = sp.lambdify((d, L, B), bound(placement))
+    return numeric
