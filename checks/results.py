@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from checks.statistics import estimate
 from checks.verdict import Verdict
-from simulate import Samples
+
+if TYPE_CHECKING:
+    from simulate import Samples
 
 DATA = Path(__file__).parent / "data"
 COMMITTED = DATA / "paper_checks.json"
@@ -34,7 +35,7 @@ class Results:
     cells: list[dict[str, Any]]
 
 
-def results(verdicts: Iterable[Verdict], cells: Sequence[Samples], command: str) -> str:
+def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: str) -> str:
     """What is committed, as JSON: every verdict, and the last layer of every cell, numbers to 6 digits."""
     content = {
         "command": command,
@@ -44,7 +45,9 @@ def results(verdicts: Iterable[Verdict], cells: Sequence[Samples], command: str)
     return json.dumps(content, indent=1) + "\n"
 
 
-def _cell(samples: Samples) -> dict[str, Any]:
+def _cell(samples: "Samples") -> dict[str, Any]:
+    from checks.statistics import estimate  # late: scipy is not needed to read results
+
     kept = {name: estimate(samples[name][:, -1]) for name in KEPT}
     numbers = {name: {"mean": float(e.mean), "sem": float(e.sem)} for name, e in kept.items()}
     text = "" if samples.cell.text is None else samples.cell.text.source

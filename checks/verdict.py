@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from checks.statistics import Agreement, Estimate
-from simulate import Samples
+if TYPE_CHECKING:
+    from checks.statistics import Agreement, Estimate
+    from simulate import Samples
 
 Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "undecided"]
 
@@ -42,7 +43,7 @@ class Verdict:
     predicted: float
     measured: float
     interval: tuple[float, float]
-    agreement: Agreement
+    agreement: "Agreement"
     setting: str
     loose: float | None = None
     note: str = ""
@@ -61,24 +62,24 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{float(f'{value:.{digits}g}'):g}"
 
 
-def interval_of(value: Estimate) -> tuple[float, float]:
+def interval_of(value: "Estimate") -> tuple[float, float]:
     """The 95% interval of a scalar estimate, as floats."""
     low, high = value.interval()
     return float(low), float(high)
 
 
-def grouped(cells: Sequence[Samples], key: Callable[[Samples], Any]) -> list[tuple[Any, list[Samples]]]:
+def grouped(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
     """Cells by the value of a key, in a stable order."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]
 
 
-def names(cells: Sequence[Samples]) -> tuple[str, ...]:
+def names(cells: "Sequence[Samples]") -> tuple[str, ...]:
     """The cells' names, for `Verdict.cells`."""
     return tuple(s.cell.name for s in cells)
 
 
-def setting(cells: Sequence[Samples]) -> str:
+def setting(cells: "Sequence[Samples]") -> str:
     """The ranges of the cells' fields, in the paper's letters."""
     parts = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():

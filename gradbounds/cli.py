@@ -4,8 +4,11 @@ import codecs
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
+from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from typing import Any
 
 import tyro
@@ -57,12 +60,42 @@ def parsed(arguments: list[str]) -> Any:
                 prog="gradbounds",
                 description="Is a mean-field statement about Transformers at initialization true, tight, and why?",
                 args=arguments,
+                registry=_whole_numbers(),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),
             )
     except SystemExit as stop:
         if stop.code in (0, None):
             return None
-        raise ValueError(_one_line(said.getvalue())) from None
+        raise ValueError(_one_line(said.getvalue(), arguments)) from None
+
+
+def _whole_numbers() -> tyro.constructors.ConstructorRegistry:
+    """Integers as people write them: 1e6 and 1_000_000 too."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def whole(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1, metavar="INT", instance_from_str=lambda words: _whole(words[0]),
+            is_instance=lambda value: isinstance(value, int), str_from_instance=lambda value: [str(value)],
+        )  # fmt: skip
+
+    return registry
+
+
+def _whole(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        try:
+            number = Decimal(word)
+        except InvalidOperation:
+            number = Decimal("nan")
+        if not number.is_finite() or number.adjusted() > 30 or number != number.to_integral_value():
+            raise ValueError(f"it must be an integer, such as 512 or 1e6, got {word!r}") from None
+        return int(number)
 
 
 @contextlib.contextmanager
@@ -94,12 +127,31 @@ def _print_what_can_be_encoded() -> None:
             stream.reconfigure(errors="plain")
 
 
-def _one_line(box: str) -> str:
-    """The message of a box, with lines or plain, between its title and its first rule, as one sentence."""
+def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
+    """The message of a box, with lines or plain, between its title and its first rule, as one sentence.
+
+    Args:
+        box: what tyro prints.
+        arguments: that were given, of which one may be a known word misspelled.
+    """
     lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
     lines = [line for line in lines if line]
     rules = [k for k, line in enumerate(lines) if set(line) <= set("─-")]
     # Drawn with lines, the title stands in the first rule; plain, a rule of its own follows it.
     first = 2 if rules[:1] == [1] and "─" not in lines[0] else 1
     last = min((k for k in rules if k > first), default=len(lines))
-    return " ".join(lines[first:last]).rstrip(".") + ". See gradbounds --help."
+    said = " ".join(lines[first:last]).rstrip(".")
+    return f"{said}.{_suggestion(lines, arguments)} See gradbounds --help."
+
+
+def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
+    """The nearest word there is for one that there is not."""
+    text = " ".join(lines)
+    if "Perhaps you meant:" in lines:
+        flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")
+        return f" Did you mean {flag}?" if flag else ""
+    commands = re.search(r"(?:Available subcommands: |Expected one of \{)([a-z, -]+)", text)
+    if commands is None or not arguments:
+        return ""
+    close = get_close_matches(arguments[0], commands[1].replace("- ", "-").split(", "), n=1)
+    return f" Did you mean {close[0]}?" if close else ""

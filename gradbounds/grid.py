@@ -130,6 +130,9 @@ def _number(name: str, given: Any) -> Any:
             raise ValueError
         if kind is int and isinstance(given, float):
             raise ValueError
+        if kind is int and isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d\d?", given):
+            number = float(given)
+            return int(number) if number.is_integer() else int(given)
         return kind(given)
     except ValueError:
         words = "".join(f", {word!r}" for word in TIED.get(name, ()))

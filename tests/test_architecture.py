@@ -13,7 +13,7 @@ STANDARD = set(sys.stdlib_module_names)
 
 # What a package may import besides the standard library and itself; a dotted name allows that package alone.
 MAY_IMPORT = {
-    "theory": {"sympy", "numpy", "scipy"},
+    "theory": {"sympy", "numpy", "scipy", "pandas"},
     "simulate": {
         "torch", "numpy", "scipy", "pandas", "psutil", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
         "sentencepiece", "curvlinops",
@@ -47,12 +47,12 @@ ARROWS = {
         "verdict": "statistics",
         "fits": "statistics",
         "large_width": "statistics",
-        "comparison": "statistics large_width",
+        "theory_and_samples": "statistics large_width",
         "series": "fits",
         "results": "statistics verdict",
         "paper_page": "results verdict",
         "report": "verdict",
-        "stacks": "statistics verdict fits comparison large_width series",
+        "stacks": "statistics verdict fits theory_and_samples large_width series",
         "models": "statistics verdict fits",
     },
     "figures": {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import escape
 from math import exp
 
 import pandas as pd
@@ -37,6 +38,12 @@ class ModuleReport:
     classes: list[Class]
     alarms: list[Alarm]
     theory: pd.DataFrame | None
+
+    def __repr__(self) -> str:
+        return f"<ModuleReport of {self.name}: {len(self.alarms)} alarms>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per configuration, seed, layer and quantity."""

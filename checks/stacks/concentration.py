@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from checks.comparison import cell_fields
 from checks.statistics import share
+from checks.theory_and_samples import cell_fields
 from simulate import Samples
 from theory import predict
 from theory.mean_field.concentration import excess_probability, gaussian_tail_bound

@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from checks.comparison import prediction_of
 from checks.fits import LEAST_POINTS, PowerLaw, model_choice
 from checks.large_width import output_correction
 from checks.stacks.proof_chain import RECORDED, factor_exponents
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, Agreement, scalar_agreement
+from checks.theory_and_samples import prediction_of
 from checks.verdict import EXPONENT_MARGIN, Verdict, grouped, names, setting, significant
 from simulate import Samples
 from theory import Stack, predict

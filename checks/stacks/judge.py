@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from checks.comparison import prediction_of
 from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
@@ -12,6 +11,7 @@ from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
 from checks.stacks.proof_chain import chain_kept
 from checks.stacks.relaxations import relaxation_rows
 from checks.stacks.theorem1 import bound_kept
+from checks.theory_and_samples import prediction_of
 from checks.verdict import Verdict
 from simulate import Samples
 from theory import Stack

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from checks.comparison import prediction_of
 from checks.fits import log_contrast, slope_weights
 from checks.stacks.relaxations import relaxation_name
 from checks.statistics import scalar_agreement
+from checks.theory_and_samples import prediction_of
 from checks.verdict import Verdict, Word, interval_of, names, setting
 from simulate import Samples
 from theory import Stack, predict

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from checks.comparison import prediction_of
 from checks.fits import power_law
 from checks.large_width import in_large_width
 from checks.statistics import (
@@ -19,6 +18,7 @@ from checks.statistics import (
     estimate,
     pooled,
 )
+from checks.theory_and_samples import prediction_of
 from checks.verdict import Verdict, Word, interval_of, names, setting
 from simulate import Samples, jacobian_norms
 from theory.paper.layer_norm import uncentred_ratio_mean

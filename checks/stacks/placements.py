@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from checks.comparison import cell_fields, prediction_of
 from checks.fits import LEAST_POINTS, power_law
 from checks.statistics import estimate
+from checks.theory_and_samples import cell_fields, prediction_of
 from simulate import Samples
 from theory.stack import TITLES
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.comparison import cell_fields, prediction_of
 from checks.fits import log_contrast, slope_weights
 from checks.statistics import CHANCE, Estimate, scalar_agreement
+from checks.theory_and_samples import cell_fields, prediction_of
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, names, setting
 from simulate import Samples
 

@@ -7,9 +7,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from checks.comparison import cell_fields
 from checks.series import longest_series
 from checks.statistics import exceeds, share
+from checks.theory_and_samples import cell_fields
 from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import predict

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.comparison import prediction_of
 from checks.fits import PowerLaw
 from checks.series import Against, exponent_series
 from checks.stacks.exponents import exponent_agreement
 from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, estimate
+from checks.theory_and_samples import prediction_of
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import Stack, predict

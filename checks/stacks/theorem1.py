@@ -8,7 +8,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from checks.comparison import cell_fields, prediction_of
 from checks.fits import PowerLaw, bootstrap_interval, local_exponents, power_law
 from checks.large_width import in_large_width
 from checks.statistics import (
@@ -18,6 +17,7 @@ from checks.statistics import (
     estimate,
     scalar_agreement,
 )
+from checks.theory_and_samples import cell_fields, prediction_of
 from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory.paper.theorem1 import bound_value

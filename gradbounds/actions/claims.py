@@ -1,9 +1,9 @@
 """`gradbounds claims` and `gradbounds explain`: the statements, their derivations, and what was measured."""
 
+import shutil
 import textwrap
-from collections.abc import Iterable
-
-import sympy as sp
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from checks.results import committed_results
 from checks.verdict import Verdict
@@ -12,21 +12,35 @@ from theory.stack.registry import load_entry_points
 
 _WIDTH = 100
 
+# What fits on a screen.
+_STEPS, _ROWS = 4, 4
+
 
 def list_claims() -> int:
     """Print every claim with the verdicts that are committed."""
     verdicts = _committed()
     load_entry_points()
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
     for claim in CLAIMS.values():
-        words = list(dict.fromkeys(v.verdict for v in verdicts if v.claim == claim.id))
-        print(f"{claim.id:4} {claim.kind:12} {claim.source}: {', '.join(words) or 'not tested here'}")
-        print(textwrap.indent(textwrap.fill(claim.statement, _WIDTH - 5), " " * 5))
+        words = _counted([v for v in verdicts if v.claim == claim.id])
+        print(textwrap.fill(f"{claim.id:4} {claim.kind:12} {claim.source}: {words}", width, subsequent_indent=" " * 5))
+        print(textwrap.indent(textwrap.fill(claim.statement, width - 5), " " * 5))
     print("\nMore about one: gradbounds explain T1")
     return 0
 
 
-def explain(name: str) -> int:
+def _counted(verdicts: Sequence[Verdict]) -> str:
+    """How many rows have each verdict: "holds (3); undecided (1)"."""
+    counts = Counter(v.verdict for v in verdicts)
+    return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
+
+
+def explain(name: str, *, everything: bool = False) -> int:
     """Print one claim: statement, assumptions, derivation, where it is tight, and what was measured.
+
+    Args:
+        name: of the claim.
+        everything: every step of the derivation and every row that was measured, not a screen of them.
 
     Raises:
         ValueError: there is no such claim.
@@ -37,21 +51,31 @@ def explain(name: str) -> int:
 
     print(f"{claim.id}  {claim.source} ({claim.kind})\n")
     _say("Statement", [claim.statement])
-    _say("Formula", [claim.latex])
+    if everything:
+        _say("Formula, in LaTeX", [claim.latex])
     _say("Setting", [claim.setting])
     _say("Assumes", claim.assumptions or ["nothing more"])
     underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
-    derived = [(step.words, _shown(step.run())) for step in DERIVATIONS.get(claim.id, ())]
-    _say("Derived", [f"{words}:\n    {result}" for words, result in derived] or [underived])
+    steps = DERIVATIONS.get(claim.id, ())
+    some = steps if everything else steps[:_STEPS]
+    derived = [f"{step.words}:\n    {_shown(step.run())}" for step in some]
+    _say("Derived", [*derived, *_more(len(steps) - len(some), "steps", claim.id)] or [underived])
     _say("Tight?", [claim.tight])
+    rows = [v for v in _committed() if v.claim == claim.id]
+    # The paper's own setting comes first: relaxations are many.
+    shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
     measured = [
         f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "
-        f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]\n    {v.setting}"
-        for v in _committed()
-        if v.claim == claim.id
+        f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]" + (f"\n    {v.setting}" if everything else "")
+        for v in shown
     ]
-    _say("Measured", measured or ["not tested here"])
+    _say(f"Measured: {_counted(rows)}", [*measured, *_more(len(rows) - len(shown), "rows", claim.id)])
     return 0
+
+
+def _more(left: int, what: str, claim: str) -> list[str]:
+    """What says that something is not shown, if anything is."""
+    return [f"... and {left} {what} more: gradbounds explain {claim} --all"] if left else []
 
 
 def _committed() -> list[Verdict]:
@@ -62,12 +86,17 @@ def _shown(result: object) -> str:
     """A result of a derivation on a line: tuples and lists by comma."""
     if isinstance(result, list | tuple):
         return ",  ".join(map(_shown, result))
-    return f"{result:.4g}" if isinstance(result, float) else sp.sstr(result)
+    if isinstance(result, float):
+        return f"{result:.4g}"
+    from sympy import sstr  # late: a list of the claims needs none of it
+
+    return sstr(result)
 
 
 def _say(title: str, paragraphs: Iterable[str]) -> None:
     print(title)
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
     for paragraph in paragraphs:
         for line in paragraph.splitlines():
-            print(textwrap.fill(line, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False))
+            print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False))
     print()

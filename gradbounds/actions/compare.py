@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from checks.comparison import comparison
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
 from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms
+from checks.theory_and_samples import comparison
 from figures import placements
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from checks.comparison import comparison, prediction_of
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
 from checks.stacks.profiles import layer_draws, profile_cells
 from checks.stacks.proof_chain import chain_table
 from checks.stacks.theorem1 import last_layer_table
+from checks.theory_and_samples import comparison, prediction_of
 from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
 from gradbounds.actions.runs import judged_samples
 from simulate import Run, Samples

@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from checks.comparison import comparison
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
+from checks.theory_and_samples import comparison
 from figures import path, relaxations
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into

@@ -7,7 +7,6 @@ from pathlib import Path
 import pandas as pd
 
 from checks import Verdict, comparison, verdicts
-from checks.comparison import prediction_of
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.paper_page import markdown
 from checks.report import agreement_counts, html, shown_only
@@ -15,6 +14,7 @@ from checks.results import COMMITTED, changed, committed_results, common, load_r
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.stacks.own_claims import without_own
+from checks.theory_and_samples import prediction_of
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.network_text import network_lines
 from gradbounds.actions.runs import judged_samples

@@ -25,6 +25,8 @@ from simulate.runs.precision import Goal, final_counts, last_layer_moments
 # Reading a large run takes a while: it is read at most so much of the time.
 _SHARE = 0.1
 _SHOWN = 30
+# Seconds without news.
+_QUIET = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,7 @@ class State:
         goals: errors that are asked for.
         seconds_left: at the rate since the sweep was started last, or None before anything has landed.
         last: seconds since something landed, or None.
+        stopped: whether nobody writes into the folder any more.
     """
 
     cells: Sequence[Cell]
@@ -50,6 +53,7 @@ class State:
     goals: Sequence[Goal]
     seconds_left: float | None
     last: float | None
+    stopped: bool
 
     @property
     def done(self) -> bool:
@@ -115,6 +119,8 @@ def state(run: Run, cells: Sequence[Cell]) -> State:
         cells=cells, draws=draws, wanted=wanted, means=means, variances=variances, goals=goals,
         seconds_left=left * (newest - started) / spent if spent and newest else None,
         last=now - newest if newest else None,
+        # To look takes the lock for a moment, so it is done only where nothing has landed for a while.
+        stopped=now - (newest or started) > _QUIET and not run.held,
     )  # fmt: skip
 
 
@@ -142,6 +148,8 @@ def view(now: State) -> Group:
         words.append(f"{len(now.goals) - len(now.missed)} of {len(now.goals)} targets met")
     if now.done:
         words.append("finished")
+    elif now.stopped:
+        words.append("stopped: the command that began it continues it")
     elif now.seconds_left is not None:
         words.append(f"{duration(now.seconds_left)} left")
     if now.last is not None and not now.done:

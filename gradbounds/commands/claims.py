@@ -22,9 +22,11 @@ class Explain:
     """Explain one statement: what it assumes, its derivation, where it is tight, and what was measured."""
 
     claim: Annotated[str, Positional, Flag(name="claim", help="its id, such as T1; `gradbounds claims` lists them")]
+    all: bool = False
+    """Every step and every row, not a screen of them."""
 
     def run(self) -> int:
         """Exit code."""
         from gradbounds.actions.claims import explain
 
-        return explain(self.claim)
+        return explain(self.claim, everything=self.all)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from simulate.runs.memory import BatchLimits, fitting, next_batch
 from simulate.runs.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
 from theory.stack import Stack
+from theory.stack.quantities import array_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,13 +42,20 @@ class Samples(Mapping[str, NDArray[np.floating]]):
     arrays: dict[str, NDArray[np.floating]]
 
     def __getitem__(self, name: str) -> NDArray[np.floating]:
-        return self.arrays[name]
+        return array_of(self.arrays, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+    def __repr__(self) -> str:
+        return f"<Samples of {self.stack!r}: {self.draws} draws of {len(self)} quantities>"
+
+    def _repr_html_(self) -> str:
+        means = self.to_frame().groupby("layer")[list(self)].mean().to_html(float_format="%.4g", na_rep="")
+        return f"<p>Means of {self.draws} draws of <code>{escape(repr(self.stack))}</code></p>{means}"
 
     @property
     def stack(self) -> Stack:

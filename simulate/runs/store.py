@@ -47,6 +47,10 @@ class Run:
         self.folder = folder
         self.manifest = manifest
 
+    def __repr__(self) -> str:
+        request = self.manifest.get("request", {})
+        return f"<Run {self.folder}: {request.get('command', 'no command')}, {len(self.landed())} blocks>"
+
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
         """The run in a folder.
@@ -107,6 +111,17 @@ class Run:
                 shutil.rmtree(path / sub, ignore_errors=True)
             write_whole(path / MANIFEST, tomli_w.dumps(complete).encode())
         return run
+
+    @property
+    def held(self) -> bool:
+        """Whether a process writes into the folder now; True where that cannot be found out."""
+        lock = filelock.FileLock(self.folder / _LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except (filelock.Timeout, OSError):
+            return True
+        lock.release()
+        return False
 
     @contextmanager
     def hold(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from checks.comparison import comparison
+from checks.theory_and_samples import comparison
 from simulate import sample
 from simulate.network import transformer as network
 from tests.helpers.agreement import off

@@ -25,7 +25,8 @@ def made(stack: Stack, **changes) -> Samples:
     Without the chain of the proof, whose steps are inequalities between numbers of one draw:
     tests/theory/test_proof_chain.py.
     """
-    rng = np.random.default_rng(zlib.crc32(repr(stack).encode()))
+    described = ", ".join(f"{name}={value!r}" for name, value in dataclasses.asdict(stack).items())
+    rng = np.random.default_rng(zlib.crc32(f"Stack({described})".encode()))
     arrays = {}
     for name, mean in predict(stack).items():
         if name.startswith("chain"):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checks.comparison import comparison
 from checks.large_width import in_large_width, why_not_judged
 from checks.statistics import CHANCE, MARGIN
+from checks.theory_and_samples import comparison
 from simulate import sample
 from tests.helpers.evidence_file import kept_case, record
 from tests.helpers.random_stacks import CALIBRATED, random_stacks

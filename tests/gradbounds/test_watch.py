@@ -53,6 +53,20 @@ def test_the_state_of_a_run(tmp_path, cells):
     assert state(run, cells).done
 
 
+def test_a_dead_sweep_is_called_stopped(tmp_path, cells):
+    """Where nothing has landed for long: while somebody holds the folder it is at work, and else not."""
+    run = begun(tmp_path, cells, 64)
+    with run.hold():
+        assert not state(run, cells).stopped
+    now = state(run, cells)
+    assert now.stopped
+    console = Console(width=200)
+    with console.capture() as said:
+        console.print(view(now))
+    assert "stopped: the command that began it continues it" in said.get()
+    assert " left" not in said.get()
+
+
 def cell_cost(one):
     return block_work(one).cost / one.draws_per_block
 

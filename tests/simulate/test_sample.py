@@ -10,7 +10,7 @@ from simulate import Cell, Samples, TextWindows, read_windows, sample
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import Streams
 from simulate.runs.sample import network_inputs, sample_block
-from theory import QUANTITIES, Stack
+from theory import QUANTITIES, Stack, predict
 
 SMALL = Stack(width=8, depth=2, tokens=3, vocab=5)
 
@@ -178,3 +178,21 @@ def test_a_text_is_named_by_what_it_holds():
     )
     assert first == moved
     assert first != other
+
+
+def test_what_a_notebook_shows():
+    """One line each, tables of layers, and a near name where there is none."""
+    stack = Stack(width=8, depth=2, tokens=2, vocab=4)
+    predicted, drawn = predict(stack), sample(stack, draws=3, seed=0)
+    assert repr(predicted).startswith("<Prediction of Stack(width=8, depth=2, tokens=2, vocab=4): ")
+    assert repr(drawn).startswith("<Samples of Stack(width=8, depth=2, tokens=2, vocab=4): 3 draws of ")
+    for table in (predicted._repr_html_(), drawn._repr_html_()):
+        assert table.count("<tr") == 2 + 3
+    frame = predicted.to_frame()
+    np.testing.assert_array_equal(frame.loc[1:, "grad_sq_W2"], predicted["grad_sq_W2"])
+    assert frame.loc[0, "loss"] == predicted["loss"]
+    assert np.isnan(frame.loc[0, "grad_sq_W2"])
+    assert np.isnan(frame.loc[1, "loss"])
+    for mapping in (predicted, drawn):
+        with pytest.raises(KeyError, match="no quantity 'grad_sq_W3' here: did you mean 'grad_sq_W"):
+            mapping["grad_sq_W3"]

@@ -25,7 +25,7 @@ SUM_TO_ZERO = "^norm_epsilon must be above 0 with placement .* and inputs that s
         ("depth", -1, "^depth must be an integer of at least 1, got -1"),
         ("tokens", 0, "^tokens must be"),
         ("vocab", 1, "^vocab must be an integer of at least 2, got 1"),
-        ("output_scale", 0, "^output_scale must be a positive finite number, got 0"),
+        ("output_scale", 0, "^output_scale must be a positive finite number, from 1e-100 to 1e100, got 0"),
         ("output_scale", float("nan"), "^output_scale must be"),
         ("output_scale", float("inf"), "^output_scale must be"),
         ("output_scale", None, "^output_scale must be"),
@@ -103,3 +103,10 @@ def test_what_differs_from_the_defaults_is_all_there_is(stack):
 def test_the_loss_on_the_last_token_is_that_of_every_sequence():
     stack = Stack(tokens=3, sequences=2, loss_on="last")
     assert loss_positions(stack).tolist() == [0, 0, 1, 0, 0, 1]
+
+
+def test_the_repr_is_short_and_makes_the_same_stack():
+    stack = Stack(placement="pre", width=64, input_gram=[[1.0, 0.5], [0.5, 1.0]], tokens=2)
+    assert repr(stack) == "Stack(placement='pre', width=64, tokens=2, input_gram='[[1.0, 0.5], [0.5, 1.0]]')"
+    assert eval(repr(stack)) == stack
+    assert repr(Stack()) == "Stack()"

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,10 @@ from theory.mean_field.inputs import (
 from theory.mean_field.kernels import Labelled
 from theory.mean_field.recursion import recursion
 from theory.stack import Stack
+from theory.stack.quantities import array_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Arrays = dict[str, NDArray[np.float64]]
 
@@ -53,13 +59,32 @@ class Prediction(Mapping[str, NDArray[np.float64]]):
     errors: Arrays = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
-        return self.arrays[name]
+        return array_of(self.arrays, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+    def __repr__(self) -> str:
+        return f"<Prediction of {self.stack!r}: {len(self)} quantities>"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """One row per layer, one column per quantity; row 0 holds the quantities of the whole network."""
+        import pandas as pd  # late: predictions need none of it
+
+        columns = {}
+        for name, values in self.arrays.items():
+            column = np.full(self.stack.depth + 1, np.nan)
+            column[1:] = values if values.ndim else np.nan
+            column[0] = np.nan if values.ndim else float(values)
+            columns[name] = column
+        return pd.DataFrame(columns, index=pd.RangeIndex(self.stack.depth + 1, name="layer"))
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().to_html(float_format="%.4g", na_rep="")
+        return f"<p>Prediction of <code>{escape(repr(self.stack))}</code></p>{table}"
 
 
 def predict(

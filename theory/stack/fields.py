@@ -35,8 +35,12 @@ def named(default: str, table: Table[Any], about: str) -> Any:
     return field(default=default, metadata={"help": about, "check": check, "choices": (*table, "NAME")})
 
 
-def integer(default: int, least: int, about: str) -> Any:
-    """An integer of at least `least`."""
+# The largest integer up to which floats are exact: formulas are evaluated in them.
+_MOST = 2**53
+
+
+def integer(default: int, least: int, about: str, *, most: int = _MOST) -> Any:
+    """An integer from `least` to `most`."""
 
     def check(name: str, value: object) -> int:
         try:
@@ -45,6 +49,8 @@ def integer(default: int, least: int, about: str) -> Any:
             number = least - 1
         if number < least:
             raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if number > most:
+            raise ValueError(f"{name} must be at most {most}, got {value!r}.")
         return number
 
     return field(default=default, metadata={"help": about, "check": check})

@@ -1,6 +1,11 @@
 """The measured quantities: one name each, used by predictor, sampler, table, check and figure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +156,17 @@ _OF_STACK: dict[str, Quantity] = {
 
 QUANTITIES: dict[str, Quantity] = _with_encoder(_OF_STACK)
 """Every quantity by name."""
+
+
+def array_of(arrays: Mapping[str, Entry], name: str) -> Entry:
+    """The array of a quantity.
+
+    Raises:
+        KeyError: there is none of this name; it says which name is near.
+    """
+    try:
+        return arrays[name]
+    except KeyError:
+        close = get_close_matches(str(name), arrays, n=1)
+        near = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(arrays)}."
+        raise KeyError(f"no quantity {name!r} here: {near}") from None

@@ -91,12 +91,13 @@ class Stack:
     )
     # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
     width: int = integer(512, 2, "hidden width d")
-    depth: int = integer(6, 1, "number of layers L")
-    tokens: int = integer(8, 1, "sequence length n")
+    depth: int = integer(6, 1, "number of layers L", most=100_000)
+    tokens: int = integer(8, 1, "sequence length n", most=1_000_000)
     vocab: int = integer(512, 2, "number of output classes V")
     output_scale: float = real(
-        1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)", allowed="a positive finite number", low=5e-324
-    )
+        1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)",
+        allowed="a positive finite number, from 1e-100 to 1e100", low=1e-100, high=1e100,
+    )  # fmt: skip
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
     activation: Activation | str = named("relu", ACTIVATIONS, "of the feed-forward units")
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
@@ -145,10 +146,13 @@ class Stack:
     label_smoothing: float = real(0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]",
                                   low=0, high=1)  # fmt: skip
     loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
-    sequences: int = integer(1, 1, "independent sequences whose losses are averaged, at the same weights")
-    source_tokens: int = integer(
-        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none"
+    sequences: int = integer(
+        1, 1, "independent sequences whose losses are averaged, at the same weights", most=1_000_000
     )
+    source_tokens: int = integer(
+        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none",
+        most=1_000_000,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -263,6 +267,10 @@ class Stack:
         """The versions of what was registered, by field; none of what is built in."""
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
+
+    def __repr__(self) -> str:
+        """What makes this stack, without the fields that are at their defaults."""
+        return f"Stack({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
     def non_default(self) -> dict[str, str | int | float]:
         """The fields that differ from the defaults, in field order: what makes two stacks different."""

@@ -1,17 +1,15 @@
 """Theory beside samples: whose errors count, and which networks are wide enough."""
 
 import dataclasses
-import importlib
 
 import numpy as np
 
-from checks.comparison import comparison
+from checks import theory_and_samples
 from checks.large_width import in_large_width
 from checks.statistics import estimate
+from checks.theory_and_samples import comparison
 from simulate import sample
 from theory import Prediction, Stack
-
-MODULE = importlib.import_module("checks.comparison")  # checks.comparison itself is the function
 
 
 def test_the_error_of_a_prediction_counts(monkeypatch):
@@ -21,7 +19,7 @@ def test_the_error_of_a_prediction_counts(monkeypatch):
     predicted = {"loss": np.array(loss.mean - max(10 * loss.sem, 0.1 * loss.mean))}
     for errors, word in (({}, "differs"), ({"loss": np.array(0.1 * loss.mean + 10 * loss.sem)}, "undecided")):
         prediction = Prediction(samples.stack, predicted, errors)
-        monkeypatch.setattr(MODULE, "prediction_of", lambda _, patterns, prediction=prediction: prediction)
+        monkeypatch.setattr(theory_and_samples, "prediction_of", lambda _, patterns, prediction=prediction: prediction)
         table = comparison([samples])
         assert table.loc[table["quantity"] == "loss", "agreement"].tolist() == [word]
 
