@@ -147,10 +147,7 @@ def probe(
         factory, stack = (built.factory, stack or built.stack) if built else (loaded(factory), stack)
     stack = stack or getattr(factory, "stack", None)
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
-    reference = against if isinstance(against, Reference) else None
-    other: Factory | None = None
-    if against is not None and reference is None:
-        reference, other = _held_against(against)
+    reference, other = _held_against(against)
     twice = 1 if other is None else 2
     share = None if on_module is None else lambda done, of: on_module(done, twice * of)
     found = run(factory, seed=seed, on_module=share)
@@ -158,7 +155,7 @@ def probe(
         rest = None if on_module is None else lambda done, of: on_module(of + done, twice * of)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
     exponents = probe_exponents(found.frame)
-    theory, roles = None, ROLES | getattr(factory, "roles", {})
+    theory, roles = None, {**ROLES, **getattr(factory, "roles", {})}
     wrong = alarms(found.frame)
     if stack is not None:
         theory = against_theory(found.frame, stack, roles)
@@ -182,12 +179,14 @@ def _name(factory: object) -> str:
     return factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
 
 
-def _held_against(against: Factory | str | Path) -> tuple[Reference | None, Factory | None]:
+def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Reference | None, Factory | None]:
     """What was kept, or the factory to probe.
 
     Raises:
-        ValueError: there is neither.
+        ValueError: it cannot be found.
     """
+    if against is None or isinstance(against, Reference):
+        return against, None
     if isinstance(against, str) and against in BUILTINS:
         return None, BUILTINS[against].factory
     if isinstance(against, str | Path):
