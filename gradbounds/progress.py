@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from simulate.runs.sweep import Progress
@@ -53,6 +53,19 @@ def _shown() -> Iterator[Callable[[Progress], None]]:
     with Bar(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
         task = bar.add_task("sampling", total=1.0)
         yield lambda now: bar.update(task, completed=now.share, description=words(now))
+
+
+@contextmanager
+def counted(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, and nothing elsewhere, for what is called with how much is done, and of how much."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done, of: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def words(now: Progress) -> str:

@@ -53,7 +53,7 @@ ARROWS = {
         "paper_page": "results verdict",
         "report": "verdict",
         "stacks": "statistics verdict fits theory_and_samples large_width series",
-        "models": "statistics verdict fits",
+        "models": "statistics verdict fits large_width",
     },
     "figures": {
         "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "fig3": "style",

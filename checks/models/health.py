@@ -3,13 +3,14 @@
 The rules are factors, not tests: at initialization the layers of one list differ by a few percent, and smoothly.
 """
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from checks.models.alarm import Alarm, Finding, merged
+from checks.models.streams import NORMED_RESPONSE, detached, unreached, without_residual, wrong_depth
 
 # A layer is compared with so many that are nearest: fewer than half of them may be wrong themselves.
 _NEAR = 4
@@ -19,33 +20,8 @@ _WEIGHT = 3.0
 _NORMED, _EVEN = 1.1, 1.05
 # A layer that multiplies the energy this many times more than its neighbours do, or less.
 _ENERGY = 3.0
-# The cosine of a token with itself a layer before: without a residual connection it is about 0.
-_COSINE = 0.35
 # The gradient of a layer over the largest of its list, and the energy of one over the smallest.
 _VANISHED, _EXPLODED = 1e-3, 1e6
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Alarm:
-    """Something that is wrong with a layer.
-
-    Attributes:
-        part: the list that it stands in.
-        layer: its number, from 1.
-        kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding" or "vanishing".
-        what: in words, with the numbers of the first configuration.
-        where: the widths and depths at which it was seen.
-    """
-
-    part: str
-    layer: int
-    kind: str
-    what: str
-    where: tuple[tuple[int, int], ...] = ()
-
-    def __str__(self) -> str:
-        at = ", ".join(f"({width}, {depth})" for width, depth in self.where)
-        return f"{self.kind}: layer {self.layer} of {self.part}: {self.what} [at (width, depth) = {at}]"
 
 
 def alarms(frame: pd.DataFrame) -> list[Alarm]:
@@ -54,88 +30,91 @@ def alarms(frame: pd.DataFrame) -> list[Alarm]:
     Args:
         frame: as `simulate.Probed` has it.
     """
-    found: dict[tuple[str, int, str, str], list[tuple[int, int]]] = {}
-    said: dict[tuple[str, int, str, str], str] = {}
+    return merged([*_findings(frame), *wrong_depth(frame)])
+
+
+def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"], sort=True):
         for part, rows in here.groupby("part", sort=False):
-            for layer, kind, what in _of_list(rows):
-                # The same with other numbers is the same.
-                key = str(part), layer, kind, re.sub(r"[\d.]+", "#", what)
-                said.setdefault(key, what)
-                found.setdefault(key, []).append((int(width), int(depth)))
-    return sorted(Alarm(*key[:3], what=said[key], where=tuple(where)) for key, where in found.items())
+            for one in _of_list(rows):
+                yield (int(width), int(depth)), str(part), one
 
 
-def _of_list(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
+def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
     layers = sorted(rows["layer"].unique())
     broken = list(_non_finite(rows))
     if broken:
         # What is not a number makes everything after it, and every gradient, none.
         yield from broken
         return
-    yield from _without_gradient(rows, layers)
+    # One alarm says where the gradient stops; what does not get it then is no other.
+    silent = unreached(rows, layers)
+    yield from _without_gradient(rows[~rows["layer"].isin(silent)], [one for one in layers if one not in silent])
     yield from _structure(rows, layers)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
     for name in sorted(rows.loc[rows["quantity"] == "weight", "parameter"].unique()):
         weights = middle["weight", name].reindex(layers).to_numpy()
         if (weights > 0).all():
             for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
-                yield layer, "weight", f"norm of {name} is {_times(factor)} its neighbours'"
+                what, number = _times(factor)
+                yield Finding(layer, "weight", f"norm of {_escaped(name)} is {what} its neighbours'", (number,))
     # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
     energies = _profile(middle, "hidden_energy", layers)
     energies = np.log(energies, where=energies > 0, out=np.full(len(layers), np.nan))
     above = energies - min(energies[np.isfinite(energies)], default=0.0)
     for layer, height in zip(layers, above, strict=True):
         if height > np.log(_EXPLODED):
-            yield int(layer), "exploding", f"its energy is {np.exp(height):.1g} times the least layer's"
-    yield from _without_norm(energies, layers)
+            what = "its energy is {} times the least layer's"
+            yield Finding(int(layer), "exploding", what, (float(np.exp(height)),), digits=1)
+    if _behind_norms(rows):
+        yield from _without_norm(energies, layers)
     steps = np.concatenate([[np.nan], np.diff(energies)])
     for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
-        yield layer, "energy", f"multiplies the energy by {_times(factor)} what its neighbours do"
-    cosines = _profile(middle, "stream_cosine", layers)
-    for layer, less in _outliers(cosines, layers, _COSINE):
-        if less < 0:
-            what = f"a token has cosine {cosines[layers.index(layer)]:.2f} with itself before"
-            yield layer, "residual", f"{what}: is its residual connection there?"
+        what, number = _times(factor)
+        yield Finding(layer, "energy", f"multiplies the energy by {what} what its neighbours do", (number,))
+    yield from without_residual(rows, layers)
+    yield from detached(rows, layers)
     gradients = rows[rows["quantity"] == "gradient"]
     squares = np.square(gradients["value"]).groupby([gradients["seed"], gradients["layer"]]).sum()
     norms = np.sqrt(squares).groupby("layer").median().reindex(layers).to_numpy()
     shares = norms / max(norms[np.isfinite(norms)], default=1.0)
     for layer, share in zip(layers, shares, strict=True):
-        if share < _VANISHED:
-            yield int(layer), "vanishing", f"its gradient is {share:.1g} of the largest layer's"
+        if share < _VANISHED and layer not in silent:
+            what = "its gradient is {} of the largest layer's"
+            yield Finding(int(layer), "vanishing", what, (float(share),), digits=1)
 
 
-def _non_finite(rows: pd.DataFrame) -> Iterator[tuple[int, str, str]]:
+def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
     """The first layer whose output is not finite; or else the last whose gradient is not."""
     bad = rows[~np.isfinite(rows["value"])]
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
     weights = bad[bad["quantity"] == "weight"]
     for row in weights.drop_duplicates(["layer", "parameter"]).itertuples():
-        yield int(row.layer), "non-finite", f"{row.parameter} holds numbers that are not finite"
+        what = f"{_escaped(row.parameter)} holds numbers that are not finite"
+        yield Finding(int(row.layer), "non-finite", what)
     if not weights.empty:
         return
     if not forward.empty:
-        yield int(forward.min()), "non-finite", "its output is not finite, and no layer's before it"
+        yield Finding(int(forward.min()), "non-finite", "its output is not finite, and no layer's before it")
     elif not bad.empty:
-        yield int(bad["layer"].max()), "non-finite", "its gradient is not finite, and no layer's after it"
+        yield Finding(int(bad["layer"].max()), "non-finite", "its gradient is not finite, and no layer's after it")
 
 
-def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[tuple[int, str, str]]:
+def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     """Parameters that have no gradient in a layer, or a zero one, and have it in most others."""
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
     weights = rows[rows["quantity"] == "weight"]
     yield from _lacking(gradients, layers, "no gradient", "gets no gradient in", weights)
 
 
-def _structure(rows: pd.DataFrame, layers: list[int]) -> Iterator[tuple[int, str, str]]:
+def _structure(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     """Parameters that a layer lacks and most others have."""
     yield from _lacking(rows[rows["quantity"] == "weight"], layers, "structure", "lacks", None)
 
 
 def _lacking(
     rows: pd.DataFrame, layers: list[int], kind: str, words: str, among: pd.DataFrame | None
-) -> Iterator[tuple[int, str, str]]:
+) -> Iterator[Finding]:
     has = {layer: set(rows.loc[rows["layer"] == layer, "parameter"]) for layer in layers}
     usual = {name for name in set().union(*has.values()) if sum(name in h for h in has.values()) > len(layers) / 2}
     for layer in layers:
@@ -143,7 +122,7 @@ def _lacking(
         if among is not None:
             missing &= set(among.loc[among["layer"] == layer, "parameter"])
         if missing:
-            yield int(layer), kind, f"{words} {', '.join(sorted(missing))}"
+            yield Finding(int(layer), kind, f"{words} {_escaped(', '.join(sorted(missing)))}")
 
 
 def _nearest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
@@ -157,18 +136,28 @@ def _outliers(values: NDArray[np.float64], layers: list[int], limit: float) -> I
     """Layers that differ from the median of their neighbours by more than a limit, and by how much."""
     for k, own in enumerate(values):
         near = _nearest(values, k)
-        if len(near) >= 2 and np.isfinite(own) and abs(own - np.median(near)) > limit:
-            yield int(layers[k]), float(own - np.median(near))
+        if len(near) < 2 or not np.isfinite(own):
+            continue
+        # Of two that differ one may be wrong itself: the one that is more like it counts.
+        usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - own))]
+        if abs(own - usual) > limit:
+            yield int(layers[k]), float(own - usual)
 
 
-def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[tuple[int, str, str]]:
+def _behind_norms(rows: pd.DataFrame) -> bool:
+    """Whether most outputs do not answer to the scale of their inputs; True where nothing was asked."""
+    responses = rows[rows["quantity"] == "scale_response"]["value"]
+    return responses.empty or abs(float(responses.median())) < NORMED_RESPONSE
+
+
+def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:
     """Layers whose output has another energy than their neighbours', which have the same."""
     for k, own in enumerate(energies):
         near = _nearest(energies, k)
         even = len(near) >= 2 and near.max() - near.min() < np.log(_EVEN)
         if even and abs(own - np.median(near)) > np.log(_NORMED):
-            what = f"its output has the energy {np.exp(own):.3g}, and its neighbours' {np.exp(np.median(near)):.3g}"
-            yield int(layers[k]), "energy", f"{what}: is its norm there?"
+            what = "its output has the energy {}, and its neighbours' {}: is its norm there?"
+            yield Finding(int(layers[k]), "energy", what, (float(np.exp(own)), float(np.exp(np.median(near)))))
 
 
 def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.float64]:
@@ -177,6 +166,11 @@ def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.
     return middle[quantity, ""].reindex(layers).to_numpy(dtype=float)
 
 
-def _times(log_factor: float) -> str:
-    factor = float(np.exp(log_factor))
-    return f"{factor:.3g} times" if factor >= 1 else f"1/{1 / factor:.3g} of"
+def _times(log_factor: float) -> tuple[str, float]:
+    """Words with a place for a number, and the number."""
+    return ("{} times", float(np.exp(log_factor))) if log_factor >= 0 else ("1/{} of", float(np.exp(-log_factor)))
+
+
+def _escaped(name: str) -> str:
+    """A name among words that have places for numbers."""
+    return name.replace("{", "{{").replace("}", "}}")

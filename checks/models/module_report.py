@@ -3,12 +3,27 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from functools import partial
 from math import exp
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from checks.models.health import Alarm, alarms
-from checks.models.probe import TOTAL, Class, against_theory, classes, probe_exponents, profile_table, relative_to_last
+from checks.models.alarm import Alarm
+from checks.models.classes import Class, classes
+from checks.models.health import alarms
+from checks.models.probe import (
+    ROLES,
+    TOTAL,
+    against_theory,
+    not_compared,
+    probe_exponents,
+    profile_table,
+    relative_to_last,
+)
+from checks.models.reference import Reference, against_initialization, against_reference, reference_of
+from checks.models.streams import no_residual_anywhere, other_depths
 from simulate import Probed
 from simulate import probe as measured
 from simulate.modules.catalogue import BUILTINS, loaded
@@ -16,6 +31,10 @@ from simulate.modules.factories import Factory
 from theory import Stack
 
 _SHOWN = 12
+FILE = "probe.json"
+"""What the command keeps of a module, for others to be held against."""
+WORDS = ("agrees", "undecided", "differs", "outside the regime")
+"""Of theory's table."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +46,7 @@ class ModuleReport:
         probed: what was measured.
         exponents: of the last layers' gradients, in the depth and the width (`checks.models.probe.probe_exponents`).
         classes: which of the paper's placements each list of layers behaves like.
-        alarms: what is wrong, layer by layer; none in a healthy module.
+        alarms: what is wrong, layer by layer or with the whole; none in a healthy module.
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
     """
@@ -44,6 +63,10 @@ class ModuleReport:
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+
+    def reference(self) -> Reference:
+        """What other modules can be held against; its `save` writes the file that `against` reads."""
+        return reference_of(self.name, self.probed.frame)
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per configuration, seed, layer and quantity."""
@@ -66,7 +89,8 @@ class ModuleReport:
         """The report as text."""
         said = []
         for one in self.classes:
-            said.append(f"{one.part or self.name} is {one.kind}: {one.evidence}.")
+            is_what = "has branches too weak to tell" if one.kind == "too weak to tell" else f"is {one.kind}"
+            said.append(f"{one.part or self.name} {is_what}: {one.evidence}.")
         whole = self.exponents[self.exponents["parameter"] == TOTAL]
         for row in whole.itertuples():
             if row.against == "layer":
@@ -80,11 +104,14 @@ class ModuleReport:
                 said.append(f"{row.part}, last layer: gradient ~ {letter}^{row.exponent:.3f} {interval}")
         if self.theory is not None:
             said += _theory_lines(self.theory)
-        said += [f"note: {note}" for note in self.probed.notes[:_SHOWN]]
-        if len(self.probed.notes) > _SHOWN:
-            said.append(f"... and {len(self.probed.notes) - _SHOWN} notes more")
-        said += [f"ALARM {alarm}" for alarm in self.alarms] or ["No alarm: all layers are like their neighbours."]
-        return said
+            if names := not_compared(self.probed.frame, self.theory):
+                shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+                said.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
+        notes = [*other_depths(self.probed.frame), *no_residual_anywhere(self.probed.frame), *self.probed.notes]
+        said += [f"note: {note}" for note in notes[:_SHOWN]]
+        if len(notes) > _SHOWN:
+            said.append(f"... and {len(notes) - _SHOWN} notes more")
+        return said + _alarm_lines(self.alarms)
 
 
 def probe(
@@ -97,6 +124,8 @@ def probe(
     layers: Sequence[str] = (),
     device: str = "cpu",
     stack: Callable[[int, int], Stack] | None = None,
+    against: Factory | str | Path | Reference | None = None,
+    on_module: Callable[[int, int], None] | None = None,
 ) -> ModuleReport:
     """Measure a module over widths, depths and seeds, and judge it.
 
@@ -109,41 +138,93 @@ def probe(
         layers: globs that name the layers.
         device: where.
         stack: the network of a width and a depth that theory is to predict beside it; built-ins of `torch.nn` and
-            factories with an attribute `stack` have one, and of layers of `torch.nn.TransformerEncoder` it is read.
+            factories with an attribute `stack` have one (and may say by an attribute `roles` what their parameters are
+            called in it, as `checks.models.probe.ROLES` does), and of layers of `torch.nn.TransformerEncoder` it is
+            read.
+        against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
+            own, or a `Reference`, or the file or folder that the command's `--out` wrote.
+        on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
-        ValueError: the factory cannot be found, or as `simulate.probe`.
+        ValueError: a factory or a reference cannot be found, or as `simulate.probe` and `against_reference`.
     """
-    name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+    name = _name(factory)
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
         factory, stack = (built.factory, stack or built.stack) if built else (loaded(factory), stack)
     stack = stack or getattr(factory, "stack", None)
-    found = measured(factory, widths=widths, depths=depths, seeds=seeds, seed=seed, layers=layers, device=device)
+    run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
+    reference, other = _held_against(against)
+    twice = 1 if other is None else 2
+    share = None if on_module is None else lambda done, of: on_module(done, twice * of)
+    found = run(factory, seed=seed, on_module=share)
+    if other is not None:
+        rest = None if on_module is None else lambda done, of: on_module(of + done, twice * of)
+        reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
     exponents = probe_exponents(found.frame)
-    theory = None
+    theory, roles = None, {**ROLES, **getattr(factory, "roles", {})}
+    wrong = alarms(found.frame)
     if stack is not None:
-        theory = against_theory(found.frame, stack)
+        theory = against_theory(found.frame, stack, roles)
+        wrong += against_initialization(theory)
     elif found.stacks:
         # Inputs and loss of the factory are its own: what does not depend on them is compared.
         theory = relative_to_last(against_theory(found.frame, lambda width, depth: found.stacks[width, depth]))
+    if reference is not None:
+        wrong += against_reference(reference_of(name, found.frame), reference)
     return ModuleReport(
         name=name,
         probed=found,
         exponents=exponents,
         classes=classes(found.frame, exponents),
-        alarms=alarms(found.frame),
+        alarms=wrong,
         theory=theory,
     )
 
 
+def _name(factory: object) -> str:
+    return factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+
+
+def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Reference | None, Factory | None]:
+    """What was kept, or the factory to probe.
+
+    Raises:
+        ValueError: it cannot be found.
+    """
+    if against is None or isinstance(against, Reference):
+        return against, None
+    if isinstance(against, str) and against in BUILTINS:
+        return None, BUILTINS[against].factory
+    if isinstance(against, str | Path):
+        path = Path(against)
+        if isinstance(against, Path) or path.exists() or path.suffix == ".json":
+            return Reference.read(path / FILE if path.is_dir() else path), None
+        return None, loaded(against)
+    return None, against
+
+
+def _alarm_lines(found: Sequence[Alarm]) -> list[str]:
+    """All alarms, but of those against a reference the first."""
+    own = [alarm for alarm in found if alarm.kind != "reference"]
+    others = [alarm for alarm in found if alarm.kind == "reference"]
+    lines = [f"ALARM {alarm}" for alarm in own + others[:_SHOWN]]
+    if len(others) > _SHOWN:
+        lines.append(f"... and {len(others) - _SHOWN} differences from the reference more")
+    return lines or ["No alarm: all layers are like their neighbours."]
+
+
 def _theory_lines(table: pd.DataFrame) -> list[str]:
-    """The last layer of the table at the largest width and depth."""
+    """The last layer of the table at the largest width and depth, and how many numbers agree in all of it."""
+    if table.empty:
+        return ["large-width theory: nothing to compare it with"]
     last = table[(table["width"] == table["width"].max()) & (table["depth"] == table["depth"].max())]
     last = last[last["layer"] == last["layer"].max()]
     lines = [f"large-width theory, layer {last['layer'].max():<3} " + "predicted   measured    ratio +- s.e.".rjust(44)]
     for row in last.itertuples():
-        lines.append(
-            f"  {row.quantity:36} {row.predicted:11.4g} {row.measured:10.4g} {row.ratio:8.3f} +- {row.noise:.3f}"
-        )
-    return lines
+        error = f"+- {row.noise:.3f}" if np.isfinite(row.noise) else "(one seed)"
+        numbers = f"{row.predicted:11.4g} {row.measured:10.4g} {row.ratio:8.3f} {error}"
+        lines.append(f"  {row.quantity:36} {numbers}  {row.agreement}")
+    counts = table["agreement"].value_counts()
+    said = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
+    return [*lines, f"  of {len(table)} numbers, all layers and sizes: {said}"]

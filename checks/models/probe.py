@@ -1,28 +1,21 @@
-"""A probed module judged: exponents with intervals, profiles over the layers, its class, and theory beside it."""
+"""A probed module judged: exponents with intervals, profiles over the layers, and theory beside it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from checks.fits import LEAST_POINTS, power_law, slope_weights
+from checks.large_width import in_large_width
+from checks.statistics import Estimate, agreement_word
 from theory import Stack, predict
-
-Kind = Literal["Post-like", "Pre-like", "neither", "undecided"]
 
 TOTAL = "all"
 """Stands for all parameters of a layer together."""
 
 # Attention patterns that a prediction is averaged over; its error is part of the noise.
 _PATTERNS = 512
-
-# Energies of a normalized stream are equal but for the norm's epsilon.
-_SAME_ENERGY = 1.05
-# An exponent in the depth that is 0 for practical purposes.
-_FLAT = 0.25
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "linear1.weight": ("W1",),
@@ -31,21 +24,6 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "self_attn.in_proj_weight": ("WQ", "WK", "WV"),
 }
 """What the parameters of a layer of `torch.nn.TransformerEncoder` are called in a `theory.Stack`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Class:
-    """Which of the paper's placements a module behaves like, and by what.
-
-    Attributes:
-        part: the list of layers.
-        kind: the answer.
-        evidence: in words.
-    """
-
-    part: str
-    kind: Kind
-    evidence: str
 
 
 def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
@@ -75,6 +53,9 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for against, other in (("depth", "width"), ("width", "depth")):
         here = gradients[gradients[other] == gradients[other].max()]
+        if against == "depth":
+            # Layers that do not follow the depth have no exponent in it.
+            here = here[here["part"].isin(_followed(gradients))]
         for (part, parameter), own in here.groupby(["part", "parameter"], sort=False):
             last = own[own["layer"] == own.groupby(against)["layer"].transform("max")]
             found = last.groupby(against)["value"].agg(["count", "mean", "var"])
@@ -89,6 +70,12 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
             rows.append((part, parameter, against, fit.exponent, fit.exponent - half, fit.exponent + half))
     rows += _growth(gradients)
     return pd.DataFrame(rows, columns=["part", "parameter", "against", "exponent", "low", "high"])
+
+
+def _followed(gradients: pd.DataFrame) -> set[str]:
+    """The lists that are longer where the modules are deeper."""
+    lengths = gradients.groupby(["part", "depth"])["layer"].max().groupby("part")
+    return {str(part) for part, own in lengths if own.is_monotonic_increasing and own.is_unique}
 
 
 def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, float]]:
@@ -107,46 +94,6 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
     return rows
 
 
-def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[Class]:
-    """What each list of layers behaves like: by the energies of the stream, and the exponent in the depth."""
-    deepest = frame[(frame["depth"] == frame["depth"].max()) & (frame["width"] == frame["width"].max())]
-    energies = deepest[(deepest["quantity"] == "hidden_energy") & (deepest["layer"] > 0)]
-    found = []
-    for part, rows in energies.groupby("part", sort=False):
-        profile = rows.groupby("layer")["value"].mean().to_numpy()
-        chosen = exponents[
-            (exponents["part"] == part) & (exponents["parameter"] == TOTAL) & (exponents["against"] == "depth")
-        ]
-        if chosen.empty or not np.isfinite(profile).all():
-            found.append(Class(str(part), "undecided", f"it takes {LEAST_POINTS} depths, two seeds and finite numbers"))
-            continue
-        exponent = chosen.iloc[0]
-        spread = profile.max() / profile.min()
-        rising = bool((np.diff(profile) > 0).all() and spread > _SAME_ENERGY)
-        even = bool(spread <= _SAME_ENERGY)
-        how = (
-            "is the same in every layer" if even else "rises with every layer" if rising else "neither stays nor rises"
-        )
-        said = (
-            f"the energy of the stream {how} ({profile[0]:.3g} to {profile[-1]:.3g}), and the last layer's gradient "
-            f"goes like L^{exponent.exponent:.2f} [{exponent.low:.2f}, {exponent.high:.2f}]"
-        )
-        found.append(Class(str(part), _kind(even, rising, float(exponent.low), float(exponent.high)), said))
-    return found
-
-
-def _kind(even: bool, rising: bool, low: float, high: float) -> Kind:
-    if even:
-        if -_FLAT < low and high < _FLAT:
-            return "Post-like"
-        return "neither" if low > _FLAT or high < -_FLAT else "undecided"
-    if rising:
-        if high < 0:
-            return "Pre-like"
-        return "neither" if low > 0 else "undecided"
-    return "neither"
-
-
 def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Over seeds, for every configuration and layer: the energy of the stream and the norm of the layer's gradient.
 
@@ -163,16 +110,21 @@ def profile_table(frame: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index()
 
 
-def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> pd.DataFrame:
+def against_theory(
+    frame: pd.DataFrame, stack: Callable[[int, int], Stack], roles: Mapping[str, tuple[str, ...]] = ROLES
+) -> pd.DataFrame:
     """Large-width theory for the nearest Stack beside what was measured.
 
     Args:
         frame: as `simulate.Probed` has it.
         stack: of a width and a depth.
+        roles: what the parameters of a layer are called in the Stack; several make the parameter together.
 
     Returns:
         Columns width, depth, part, layer, quantity, predicted, measured, sem, ratio, noise (of the ratio: one standard
-        error, of seeds and of sampled attention patterns). Quantities are hidden_energy, of the layer's output, and the
+        error, of seeds and of sampled attention patterns; nan for one seed), seeds, and agreement within 3%: "agrees",
+        "undecided", "differs", or "outside the regime" where the network is too narrow for its depth and classes to be
+        judged, or theory is not exact for it. Quantities are hidden_energy, of the layer's output, and the
         squared gradients of parameters that have a role in the Stack.
     """
     rows = []
@@ -188,8 +140,8 @@ def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> p
                 normed = network.composition.stream_norm
                 predicted, measured = energy / (energy + network.norm_epsilon) if normed else energy, values
                 errors = [] if normed else ["hidden_energy"]
-            elif quantity == "gradient" and parameter in ROLES:
-                names = [f"grad_sq_{role}" for role in ROLES[parameter]]
+            elif quantity == "gradient" and parameter in roles:
+                names = [f"grad_sq_{role}" for role in roles[parameter]]
                 predicted, measured = sum(float(prediction[name][place]) for name in names), values**2
                 errors = names
             else:
@@ -198,9 +150,25 @@ def against_theory(frame: pd.DataFrame, stack: Callable[[int, int], Stack]) -> p
             theirs = [float(prediction.errors[name][place]) for name in errors if name in prediction.errors]
             noise = float(np.hypot(sem, sum(theirs))) / predicted
             name = parameter or quantity
-            rows.append((width, depth, part, layer, name, predicted, mean, sem, mean / predicted, noise))
-    columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise"]
-    return pd.DataFrame(rows, columns=columns)
+            ratio, judged = mean / predicted, all(in_large_width(network, one) for one in errors or ["hidden_energy"])
+            word = _word(ratio, noise, len(measured), judged=judged)
+            rows.append((width, depth, part, layer, name, predicted, mean, sem, ratio, noise, len(measured), word))
+    columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise", "seeds"]
+    return pd.DataFrame(rows, columns=[*columns, "agreement"])
+
+
+def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
+    if not judged:
+        return "outside the regime"
+    if seeds < 2:
+        return "undecided"
+    return agreement_word(Estimate(np.asarray(ratio), np.asarray(noise), seeds), 1.0)
+
+
+def not_compared(frame: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Parameters of layers that theory's table has no row of."""
+    there = frame[(frame["quantity"] == "gradient") & (frame["layer"] > 0)]["parameter"].unique()
+    return sorted(set(there) - set(table["quantity"]))
 
 
 def relative_to_last(table: pd.DataFrame) -> pd.DataFrame:
@@ -218,4 +186,8 @@ def relative_to_last(table: pd.DataFrame) -> pd.DataFrame:
     joined["ratio"] = joined["measured"] / joined["predicted"]
     joined["noise"] = joined["ratio"] * error
     joined["sem"] = joined["predicted"] * joined["noise"]
+    joined["agreement"] = [
+        _word(row.ratio, row.noise, row.seeds, judged="outside the regime" not in (row.agreement, row.agreement_last))
+        for row in joined.itertuples()
+    ]
     return joined[table.columns]

@@ -3,10 +3,13 @@
 import io
 from pathlib import Path
 
-from checks.models.module_report import ModuleReport
+from checks.models.module_report import FILE, ModuleReport
 from figures import probe as drawn
 from gradbounds.actions.figures import save
+from gradbounds.progress import counted
 from simulate.runs.files import write_whole
+
+__all__ = ["counted", "report"]
 
 
 def report(found: ModuleReport, out: Path | None, *, strict: bool) -> int:
@@ -21,7 +24,9 @@ def report(found: ModuleReport, out: Path | None, *, strict: bool) -> int:
         table = io.BytesIO()
         found.to_frame().to_parquet(table, index=False)
         write_whole(out / "probe.parquet", table.getvalue())
+        found.reference().save(out / FILE)
         if found.theory is not None:
             write_whole(out / "theory.csv", found.theory.to_csv(index=False).encode())
-        print(f"Table   {out / 'probe.parquet'}\nFigure  {save(drawn(found.profile()), out, 'probe')[-1]}")
+        print(f"Table   {out / 'probe.parquet'}\nKept    {out / FILE}, for --against")
+        print(f"Figure  {save(drawn(found.profile()), out, 'probe')[-1]}")
     return 1 if strict and found.alarms else 0

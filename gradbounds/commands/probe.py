@@ -23,6 +23,10 @@ class Probe:
     layers: Annotated[
         tuple[str, ...], Flag(help="globs of the layers; found by themselves if left out", metavar="GLOB [...]")
     ] = ()
+    against: Annotated[
+        str | None,
+        Flag(help="MODULE:FACTORY, a built-in name, or a probe.json that --out wrote: what it is to be like"),
+    ] = None
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
@@ -30,16 +34,19 @@ class Probe:
     def run(self) -> int:
         """Exit code."""
         from checks.models.module_report import probe
-        from gradbounds.actions.probe import report
+        from gradbounds.actions.probe import counted, report
         from gradbounds.grid import field_values
 
-        found = probe(
-            self.factory,
-            widths=field_values("width", self.width),
-            depths=field_values("depth", self.depth),
-            seeds=self.seeds,
-            seed=self.seed,
-            layers=self.layers,
-            device=self.device,
-        )
+        with counted("probing") as on_module:
+            found = probe(
+                self.factory,
+                widths=field_values("width", self.width),
+                depths=field_values("depth", self.depth),
+                seeds=self.seeds,
+                seed=self.seed,
+                layers=self.layers,
+                against=self.against,
+                device=self.device,
+                on_module=on_module,
+            )
         return report(found, self.out, strict=self.strict)

@@ -3,16 +3,25 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from simulate.modules.layers import LayerList, tensor_of
 
+# A stream of zeros has nothing in it, and no coefficient that is not a number.
+_TINY = torch.finfo(torch.float32).tiny
+
 
 class Recorder:
-    """Hooks on layers while a module runs; the numbers stay on its device, and `tokens` is how many there are."""
+    """Hooks on layers while a module runs; the numbers stay on its device, and `tokens` is how many there are.
 
-    def __init__(self, lists: Sequence[LayerList], axis: int) -> None:
-        self._lists, self._axis = lists, axis
+    With `respond` every layer is asked, too, how its output's energy answers to the scale of its input; that takes a
+    backward pass through each layer more.
+    """
+
+    def __init__(self, lists: Sequence[LayerList], axis: int, *, respond: bool = False) -> None:
+        self._lists, self._axis, self._respond = lists, axis, respond
+        self._asking = False
         self._values: dict[tuple[str, int, str], Tensor] = {}
         self._calls: dict[tuple[str, int], int] = {}
         self._handles: list[Any] = []
@@ -39,12 +48,31 @@ class Recorder:
             for name, value in _statistics(x, y, self._axis).items():
                 self._values[part, number, name] = value
             if y.requires_grad:
+                if self._respond and x is not None:
+                    self._ask(part, number, x, y)
+                # It stays 0 where no gradient arrives.
+                self._values[part, number, "gradient_sq"] = y.new_zeros(()).float()
                 y.register_hook(lambda gradient: self._put(part, number, gradient))
 
         return record
 
     def _put(self, part: str, number: int, gradient: Tensor) -> None:
-        self._values[part, number, "gradient_sq"] = gradient.detach().float().square().sum()
+        if not self._asking:
+            self._values[part, number, "gradient_sq"] = gradient.detach().float().square().sum()
+
+    def _ask(self, part: str, number: int, x: Tensor, y: Tensor) -> None:
+        """The response of |y|^2 to the scale of x: <x, J^T y>/|y|^2, where J is the layer's derivative."""
+        self._asking = True
+        try:
+            (pulled,) = torch.autograd.grad(y, x, y.detach(), retain_graph=True, allow_unused=True)
+        except RuntimeError:
+            # Such as of checkpointed layers, or of inputs that need no gradient: there is no answer.
+            return
+        finally:
+            self._asking = False
+        if pulled is not None:
+            energy = y.detach().float().square().sum().clamp_min(_TINY)
+            self._values[part, number, "scale_response"] = (x.detach().float() * pulled.float()).sum() / energy
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Of every layer."""
@@ -71,5 +99,23 @@ def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
         pairs = after.sum(axis).square().mean() - after.square().sum(axis).mean()
         found["token_correlation"] = pairs / (n * (n - 1))
     if x is not None and x.shape == y.shape:
-        found["stream_cosine"] = nn.functional.cosine_similarity(x.detach().float(), after, dim=-1).mean()
+        before = x.detach().float()
+        found["stream_cosine"] = nn.functional.cosine_similarity(before, after, dim=-1).mean()
+        found["stream_coefficient"], found["coefficient_error"] = _projection(before, after)
     return found
+
+
+def _projection(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of the input is in the output, c = <x, y>/<x, x> over all tokens, and its error.
+
+    The rest r = y - c x is what the layer adds. Turned by a random rotation O of the width it has <x, O r> of mean 0
+    and of variance |X^T R|_F^2/d, with rows of X and R the tokens': E O_ab O_cd = (a = c)(b = d)/d.
+    """
+    x, y = x.flatten(0, -2), y.flatten(0, -2)
+    energy = x.square().sum().clamp_min(_TINY)
+    coefficient = (x * y).sum() / energy
+    rest = y - coefficient * x
+    tokens, width = x.shape
+    # |X^T R|_F^2 = sum of (X X^T) * (R R^T): the smaller of both shapes.
+    square = (x.T @ rest).square().sum() if width <= tokens else ((x @ x.T) * (rest @ rest.T)).sum()
+    return coefficient, (square.clamp_min(0.0) / width).sqrt() / energy

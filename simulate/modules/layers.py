@@ -47,8 +47,9 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
     if not found:
         names = ", ".join(name for name, _ in module.named_children()) or "no modules"
         raise ValueError(
-            f"layers must be given for {type(module).__name__!r}, which has no list of modules of one class: globs "
-            f"such as 'encoder.layers.*' name them; it holds {names}."
+            f"layers must be given for {type(module).__name__!r}, which has no list of modules of one class that "
+            "have parts of their own (a list of nn.Linear does not count): globs such as 'encoder.layers.*' name "
+            f"them; it holds {names}."
         )
     return deep or list(found.values())
 

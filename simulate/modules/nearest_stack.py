@@ -31,7 +31,8 @@ def _of_encoder(layers: Sequence[nn.TransformerEncoderLayer], tokens: int) -> St
     weight = first.self_attn.in_proj_weight
     dropped = first.training and max(one.p for one in first.modules() if isinstance(one, nn.Dropout)) > 0
     activation = _activation(first)
-    if weight is None or dropped or activation is None:
+    norms = all(isinstance(norm, nn.LayerNorm) for layer in layers for norm in (layer.norm1, layer.norm2))
+    if weight is None or dropped or activation is None or not norms:
         return None
     gains = {
         "WV": _variance(weight[2 * width :]) * width,

@@ -5,7 +5,7 @@ measured by hooks on its layers.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,9 @@ from simulate.runs.cell import check_device
 from simulate.runs.sample import check_count
 from theory.stack import Stack
 
+# So many modules of every width and depth are asked for the response of their layers.
+_ASKED = 1
+
 _COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
 
@@ -33,8 +36,12 @@ class Probed:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
             the layer stands in), layer (1, 2, ...; 0 for what belongs to none), parameter (its name in the layer, or
             ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over
-            i ≠ j), stream_cosine (with its input, of a token), gradient_sq (squared norm of the loss's gradient). Of a
-            parameter: gradient, weight (Frobenius norms) and ratio of the two. Of the whole: loss.
+            i ≠ j), stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and
+            output, over all tokens) with coefficient_error (its standard deviation if what the layer adds had a random
+            direction), gradient_sq (squared norm of the loss's gradient; 0 where none arrives), and of one seed
+            scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list:
+            layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, and frozen (1,
+            where it is). Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
     """
@@ -53,6 +60,7 @@ def probe(
     seed: int = 0,
     layers: Sequence[str] = (),
     device: str = "cpu",
+    on_module: Callable[[int, int], None] | None = None,
 ) -> Probed:
     """Measure a module over widths, depths and seeds; one is in memory at a time.
 
@@ -65,6 +73,7 @@ def probe(
         seed: root seed. torch's global generators are set from it, and are as before in the end.
         layers: globs that name the layers, as "encoder.layers.*"; found by themselves if none is given.
         device: of module and batch.
+        on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
         ValueError: an argument is outside its range; the factory, its module or its loss fails, or gives no gradient;
@@ -81,12 +90,16 @@ def probe(
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
     stacks: dict[tuple[int, int], Stack] = {}
+    done = 0
     for width in widths:
         for depth in depths:
             for number in range(seeds):
                 own = int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
                 with seeded(own), _named(f"at width {width}, depth {depth}"):
-                    found, said, stack = _one(factory, width, depth, own, layers, device)
+                    found, said, stack = _one(factory, width, depth, own, layers, device, respond=number < _ASKED)
+                done += 1
+                if on_module is not None:
+                    on_module(done, len(widths) * len(depths) * seeds)
                 rows += [(width, depth, number, *row) for row in found]
                 notes |= dict.fromkeys(said)
                 if stack is not None:
@@ -103,15 +116,16 @@ def _named(where: str) -> Iterator[None]:
 
 
 def _one(
-    factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str
+    factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str, *, respond: bool
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
     one = made(factory, width, depth, seed, device)
     module = one.module
     lists = layer_lists(module, globs, depth)
-    recorder = Recorder(lists, token_axis(module))
+    recorder = Recorder(lists, token_axis(module), respond=respond)
     with recorder:
         loss = one.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
+    rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
     weights, notes = _parameters(module, lists)
     rows += weights
     # One transfer for all numbers.
@@ -131,6 +145,8 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
     for name, parameter in module.named_parameters(remove_duplicate=False):
         parameters[id(parameter)] = parameter
         places.setdefault(id(parameter), []).append(_place(name, of_layer))
+    # What is said of a parameter, and in which layers of which list.
+    silent: dict[tuple[str, str, str], list[int]] = {}
     notes = []
     known = list(parameters.values())
     weights = dict(zip(parameters, map(_norm, known), strict=True))
@@ -142,11 +158,15 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
             notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
         rows.append((*place, "weight", weights[key]))
         if not parameter.requires_grad:
-            notes.append(f"frozen: {_said(place)}")
+            silent.setdefault(("frozen", place[0], place[2]), []).append(place[1])
+            rows.append((*place, "frozen", torch.ones_like(weights[key])))
         elif key not in of_gradient:
-            notes.append(f"unused: {_said(place)} has no gradient")
+            silent.setdefault(("unused", place[0], place[2]), []).append(place[1])
         else:
             rows.append((*place, "gradient", of_gradient[key]))
+    for (what, part, name), numbers in silent.items():
+        end = " has no gradient" if what == "unused" else ""
+        notes.append(f"{what}: {_said((part, _run(numbers), name))}{end}")
     return rows, notes
 
 
@@ -163,6 +183,14 @@ def _place(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int
     return "", 0, name
 
 
-def _said(place: tuple[str, int, str]) -> str:
+def _run(numbers: Sequence[int]) -> str:
+    """Layers by their numbers, shorter where they follow one another."""
+    if len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"s {numbers[0]} to {numbers[-1]}"
+    return f"{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def _said(place: tuple[str, int | str, str]) -> str:
     part, number, name = place
-    return f"{name} of layer {number} of {part}" if part else name
+    where = number if isinstance(number, str) else f" {number}"
+    return f"{name} of layer{where} of {part}" if part else name

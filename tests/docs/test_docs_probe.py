@@ -37,6 +37,26 @@ def test_the_numbers_are_the_committed_ones():
     assert set(alarms["alarms of 100 healthy modules"].values()) == {0}
 
 
+def test_the_numbers_of_whole_models_are_the_committed_ones():
+    folder = ROOT / "tests" / "evidence"
+    healthy = json.loads((folder / "probe-healthy.json").read_text(encoding="utf-8"))
+    power = json.loads((folder / "probe-faults.json").read_text(encoding="utf-8"))["power"]
+    alone, beside = (healthy[kind]["all"] for kind in ("by itself", "against a reference"))
+    assert f"of {healthy['all runs']} healthy runs so far" in WORDS
+    assert f"{alone} raised an alarm by themselves" in WORDS
+    assert f"and {beside} against a reference of eight seeds" in WORDS
+    runs, alone_named, against_named = (
+        [sum(fault[kind]["named"] for fault in group) if kind else sum(fault["runs"] for fault in group)
+         for group in (list(power.values())[:8], list(power.values())[8:])]
+        for kind in ("", "by itself", "against a reference")
+    )  # fmt: skip
+    assert f"{alone_named[0]} of {runs[0]} runs named it by themselves" in WORDS
+    assert (
+        f"{alone_named[1]} of {runs[1]} were noticed without a reference, and {against_named[1]} of {runs[1]} with one"
+        in WORDS
+    )
+
+
 @pytest.mark.parametrize("name", ["healthy", "broken"])
 def test_the_examples_say_what_the_page_says(tmp_path, monkeypatch, capsys, name):
     """Verdicts and alarms; numbers to rounding on another CPU are not compared."""

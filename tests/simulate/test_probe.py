@@ -52,6 +52,17 @@ def test_every_number_is_that_of_a_slow_twin():
         assert value[number, "", "hidden_energy"] == pytest.approx(float((y**2).mean()), rel=1e-5)
         assert value[number, "", "token_correlation"] == pytest.approx(np.mean(pairs), rel=1e-4, abs=1e-6)
         assert value[number, "", "stream_cosine"] == pytest.approx(np.mean(cosines), rel=1e-5)
+        a, c = before.detach().numpy().reshape(-1, 6), y.reshape(-1, 6)
+        held = (a * c).sum() / (a * a).sum()
+        rest = c - held * a
+        turned = sum((a[i] @ a[j]) * (rest[i] @ rest[j]) for i in range(6) for j in range(6))
+        assert value[number, "", "stream_coefficient"] == pytest.approx(held, rel=1e-5)
+        error = (turned / 6) ** 0.5 / (a * a).sum()
+        assert value[number, "", "coefficient_error"] == pytest.approx(error, rel=1e-4)
+        if number > 1:
+            (pulled,) = torch.autograd.grad(module[number - 1](before), before, after.detach())
+            response = ((before * pulled).sum() / after.square().sum()).item()
+            assert value[number, "", "scale_response"] == pytest.approx(response, rel=1e-4)
         assert value[number, "", "gradient_sq"] == pytest.approx(float(after.grad.square().sum()), rel=1e-5)
         for name, parameter in module[number - 1].named_parameters():
             gradient, weight = float(parameter.grad.norm()), float(parameter.detach().norm())
@@ -191,8 +202,11 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
     said = capsys.readouterr().out
     assert "body.layers is Pre-like: the energy of the stream rises with every layer" in said
-    assert "No alarm" in said
+    assert "No alarm" in said and "outside the regime" in said
+    assert main([*line, "--against", str(tmp_path / "none.json")]) == 2
+    assert "reference must be a probe.json that `probe --out` wrote" in capsys.readouterr().err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "probe.json",
         "probe.parquet",
         "probe.png",
         "probe.svg",

@@ -1,0 +1,194 @@
+"""A probed module beside another one, or beside what was kept of it: faults of the whole model, which has no neighbour.
+
+Compared are logarithms of norms, of weights, gradients and streams, seed by seed in both: their means, with an error
+from the scatter of both together.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from checks.models.alarm import WHOLE, Alarm, Finding, merged
+from checks.statistics import CHANCE
+from simulate.runs.files import write_whole
+
+RATE = 0.01
+"""How often a healthy module raises an alarm against a reference of its own kind, at most, over all comparisons."""
+# What differs by less is the same for practical purposes.
+_FACTOR = 1.25
+# Of theory, which is not exact at finite width.
+_FAR = 2.0
+_WIDE = 8
+_FORMAT = 1
+
+_KEYS = ["width", "depth", "part", "layer", "parameter", "quantity"]
+_COMPARED = {
+    "hidden_energy": "energy of the stream",
+    "weight": "norm of {}",
+    "gradient": "gradient of {}",
+    "loss": "loss",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What is kept of a probed module to compare others with.
+
+    Attributes:
+        name: of its factory.
+        table: for every width, depth, part, layer (`WHOLE`: the mean over the layers of a list), parameter and
+            quantity the mean of the logarithms, their variance over seeds, and the number of seeds.
+    """
+
+    name: str
+    table: pd.DataFrame
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        found = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
+        rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
+        write_whole(path, (json.dumps(found | {"rows": rows}) + "\n").encode())
+
+    @classmethod
+    def read(cls, path: Path) -> "Reference":
+        """One that was written.
+
+        Raises:
+            ValueError: it was not, or by another version.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found["format"] != _FORMAT:
+                raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {found['format']}.")
+            return cls(found["name"], pd.DataFrame(found["rows"], columns=found["columns"]))
+        except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}.") from error
+
+
+def reference_of(name: str, frame: pd.DataFrame) -> Reference:
+    """What is kept of a probed module.
+
+    Args:
+        name: of its factory.
+        frame: as `simulate.Probed` has it.
+    """
+    rows = frame[frame["quantity"].isin(_COMPARED) & (frame["value"] > 0) & np.isfinite(frame["value"])]
+    logs = rows.assign(value=np.log(rows["value"]))
+    # Every seed's mean over the layers that all seeds have.
+    whole = logs[logs["layer"] > 0].groupby([*_KEYS[:3], "parameter", "quantity", "seed"])["value"].mean().reset_index()
+    logs = pd.concat([logs, whole.assign(layer=WHOLE)], ignore_index=True)
+    table = logs.groupby(_KEYS)["value"].agg(mean="mean", variance="var", seeds="count").reset_index()
+    return Reference(name, table.fillna({"variance": 0.0}))
+
+
+def against_reference(found: Reference, reference: Reference, rate: float = RATE) -> list[Alarm]:
+    """What differs from a reference: of the whole model first, and of single layers what does not differ with it.
+
+    Args:
+        found: of the module.
+        reference: of the one it is held against.
+        rate: of false alarms of all comparisons together (Bonferroni's), if logarithms are normal.
+
+    Raises:
+        ValueError: no width and depth is in both, or both have one seed.
+    """
+    joined = found.table.merge(reference.table, on=_KEYS, how="outer", suffixes=("", "_other"), indicator="side")
+    sizes = {tuple(size) for size in reference.table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
+    here = pd.Series([(row.width, row.depth) in sizes for row in joined.itertuples()], index=joined.index)
+    mine = {tuple(size) for size in found.table[["width", "depth"]].drop_duplicates().to_numpy().tolist()}
+    if not (common := mine & sizes):
+        raise ValueError(f"reference must have a width and depth of {sorted(mine)}, got {sorted(sizes)}.")
+    here &= pd.Series([(row.width, row.depth) in common for row in joined.itertuples()], index=joined.index)
+    joined = joined[here]
+    both = joined[joined["side"] == "both"]
+    if (both["seeds"] + both["seeds_other"]).max() < 3:
+        raise ValueError("seeds must be at least 2 of the module or of its reference: one of each has no error.")
+    return sorted(merged([*_missing(joined), *_differing(both, rate)]), key=_causes_first)
+
+
+def _causes_first(alarm: Alarm) -> tuple[int, int]:
+    """What differs before anything runs comes first, and then what differs in the whole."""
+    words = ("norm of", "has ", "lacks ", "energy")
+    return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
+
+
+def against_initialization(table: pd.DataFrame) -> list[Alarm]:
+    """Quantities that are far from large-width theory in every layer, all to the same side: faults of the whole model.
+
+    A factor of two and four standard errors at least in each layer, of networks with eight times as many coordinates as
+    layers: what finite width makes of healthy ones is far smaller.
+
+    Args:
+        table: of `checks.models.probe.against_theory`, whose Stack has the factory's inputs, loss and initialization.
+    """
+    found = []
+    rows = table[(table["width"] >= _WIDE * table["depth"]) & (table["noise"] > 0)]
+    for (width, depth, part, quantity), own in rows.groupby(["width", "depth", "part", "quantity"], sort=False):
+        logs = np.log(own["ratio"].to_numpy())
+        sure = np.abs(logs) > np.maximum(np.log(_FAR), CHANCE * (own["noise"] / own["ratio"]).to_numpy())
+        if sure.all() and abs(np.sign(logs).sum()) == len(logs):
+            name = "energy of the stream" if quantity == "hidden_energy" else f"squared gradient of {quantity}"
+            words = "{} times theory's" if logs[0] > 0 else "1/{} of theory's"
+            number = float(np.exp(abs(np.median(logs))))
+            found.append(
+                ((int(width), int(depth)), str(part), Finding(WHOLE, "theory", f"{name} is {words}", (number,)))
+            )
+    return merged(found)
+
+
+def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
+    """Parameters that one of both lacks, or whose gradient or norm is 0 in one."""
+    for row in joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])].itertuples():
+        if row.layer == WHOLE and row.part:
+            continue
+        has = "has" if row.side == "left_only" else "lacks"
+        other = "lacks" if has == "has" else "has"
+        name = f"a {row.quantity} of {row.parameter} that is not 0".replace("{", "{{").replace("}", "}}")
+        what = f"{has} {name}, and the reference {other} it"
+        yield (int(row.width), int(row.depth)), str(row.part), Finding(int(row.layer), "reference", what)
+
+
+def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int], str, Finding]]:
+    size = both["mean"] - both["mean_other"]
+    seeds, others = both["seeds"], both["seeds_other"]
+    freedom = (seeds + others - 2).clip(lower=1)
+    pooled = ((seeds - 1) * both["variance"] + (others - 1) * both["variance_other"]) / freedom
+    error = np.sqrt(pooled * (1 / seeds + 1 / others))
+    limit = np.maximum(np.log(_FACTOR), stats.t.isf(rate / 2 / len(both), freedom) * error)
+    table = both.assign(size=size, error=error, limit=limit)
+    keys = ["width", "depth", "part", "parameter", "quantity"]
+    # Where no layer is beyond its limit, and the mean is not, there is nothing to say.
+    beyond = table.loc[table["size"].abs() > table["limit"], keys].drop_duplicates()
+    for (width, depth, part, parameter, quantity), rows in table.merge(beyond, on=keys).groupby(keys, sort=False):
+        name = _COMPARED[str(quantity)].format(str(parameter)).replace("{", "{{").replace("}", "}}")
+        (whole,) = rows[rows["layer"] == WHOLE].itertuples() if (rows["layer"] == WHOLE).any() else (None,)
+        layers = rows[rows["layer"] != WHOLE]
+        shift = 0.0
+        if whole is not None and abs(whole.size) > whole.limit and _all_differ(layers, whole.size):
+            shift = whole.size
+            yield (int(width), int(depth)), str(part), _finding(WHOLE, name, whole.size, part)
+        for row in layers.itertuples():
+            if abs(row.size - shift) > row.limit:
+                yield (int(width), int(depth)), str(part), _finding(int(row.layer), name, row.size, part)
+
+
+def _all_differ(layers: pd.DataFrame, size: float) -> bool:
+    """Whether a difference of the mean is one of most layers, and not that of a single one."""
+    alike = bool((np.sign(layers["size"]) == np.sign(size)).all())
+    return layers.empty or (alike and abs(float(layers["size"].median())) > abs(size) / 2)
+
+
+def _finding(layer: int, name: str, size: float, part: object) -> Finding:
+    where = " in its layers" if layer == WHOLE and part else ""
+    factor = float(np.exp(size)) if size > 0 else float(np.exp(-size))
+    words = "{} times the reference's" if size > 0 else "1/{} of the reference's"
+    return Finding(layer, "reference", f"{name}{where} is {words}", (factor,))
+
+
+def _plain(value: object) -> object:
+    return value.item() if isinstance(value, np.generic) else value
