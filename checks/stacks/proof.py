@@ -14,6 +14,7 @@ from theory.paper.theorem1 import entry_failure_value
 
 _SIZE = 64
 _DRAWS = 20_000
+_LAWS = 256
 _EPSILON = (0.1, 0.3, 0.5)
 
 
@@ -46,7 +47,7 @@ def lemma5() -> list[Verdict]:
     proportion, interval = share(low)
     predicted = float(law.actual)
     where = f"Y = EY/20 with probability 7/8 and {float(law.values[1]):.4g} EY otherwise, {_DRAWS} draws"
-    rows = []
+    rows = [_lemma5_as_stated()]
     cases: tuple[tuple[str, float, Word], ...] = (
         ("in Theorem 1, Y <= B with probability 1 - delta", float(law.stated), "holds"),
         ("corrected, with E[(Y - B)+] in the numerator", float(law.corrected), "holds with a correction"),
@@ -68,6 +69,32 @@ def lemma5() -> list[Verdict]:
             )
         )
     return rows
+
+
+def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
+    """Lemma 5 under its own assumption, Y <= B surely: exact laws up to so many B; two points a and B attain it."""
+    rng = np.random.default_rng(0)
+    top, points = 2.0, 5
+    values = np.concatenate([rng.uniform(0, largest * top, (_LAWS, points)), np.full((_LAWS, 1), top)], axis=1)
+    weights = rng.dirichlet(np.full(points + 1, 0.5), _LAWS)
+    limits = rng.uniform(0.1, 0.9, (_LAWS, 1)) * top
+    values[0], limits[0] = [*[1.0] * points, top], 1.0
+    below = (weights * (values <= limits)).sum(1)
+    bound = (weights * (top - values)).sum(1) / (top - limits[:, 0])
+    worst = float((below / bound).max())
+    kept = worst <= 1 + 1e-12
+    return Verdict(
+        claim="L5",
+        part="as stated, Y <= B surely",
+        verdict="holds" if kept else "fails",
+        claimed="at most 1",
+        predicted=1.0,
+        measured=worst,
+        interval=(float((below / bound).min()), worst),
+        agreement="agrees" if abs(worst - 1) < 1e-12 else "differs",
+        setting=f"{_LAWS} random laws on {points} points and B, one of them on a and B alone",
+        note="largest P[Y <= a] over E[B - Y]/(B - a), of exact laws; its range is the interval",
+    )
 
 
 def definition1() -> list[Verdict]:

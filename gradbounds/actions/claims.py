@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import sympy as sp
 
 from checks.results import committed_results
-from checks.verdict import Verdict
+from checks.verdict import Verdict, number_or_dash
 from theory import CLAIMS
 from theory.stack.registry import load_entry_points
 
@@ -45,7 +45,8 @@ def explain(name: str) -> int:
     _say("Derived", [f"{words}:\n    {result}" for words, result in derived] or [underived])
     _say("Tight?", [claim.tight])
     measured = [
-        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "
+        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {number_or_dash(v.predicted)}, samples "
+        f"{v.measured:.4g} "
         f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]\n    {v.setting}"
         for v in _committed()
         if v.claim == claim.id

@@ -25,7 +25,10 @@ def test_lemma4(monkeypatch):
 
 
 def test_lemma5():
-    used, corrected = proof.lemma5()
+    stated, used, corrected = proof.lemma5()
+    assert (stated.verdict, stated.agreement) == ("holds", "agrees")
+    assert stated.measured == pytest.approx(1.0, abs=1e-12), "two points attain it"
+    assert proof._lemma5_as_stated(largest=1.5).verdict == "fails", "laws that go beyond B break it"
     assert (used.verdict, corrected.verdict) == ("fails", "holds with a correction")
     assert {used.agreement, corrected.agreement} == {"agrees"}
     assert used.claimed == "at most 0.1"
