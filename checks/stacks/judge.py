@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from checks.comparison import prediction_of
-from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
+from checks.stacks.exponents import depth_exponent, first_layer_exponent, looseness_exponent, width_exponent
+from checks.stacks.jacobians import branch_jacobians, norm_jacobians
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.stacks.own_claims import own_verdicts
 from checks.stacks.profiles import post_profile, pre_profile
-from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
+from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5, proposition1
 from checks.stacks.proof_chain import chain_kept
 from checks.stacks.relaxations import relaxation_rows
 from checks.stacks.theorem1 import bound_kept
@@ -42,12 +43,14 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *lemma2_pre(judged),
         *lemma2_attention(judged),
         # About functions and laws, not networks, and sampled on the spot; of no use beside a text.
-        *([*lemma3(), *lemma4(), *definition1(), *lemma5()] if judged else []),
+        *([*lemma3(), *lemma4(), *definition1(), *proposition1(), *lemma5()] if judged else []),
         *largest_entries(judged),
         *bound_kept(judged),
         *chain_kept(judged),
         *width_exponent(judged),
         *depth_exponent(unit_output),
+        *first_layer_exponent(unit_output),
+        *([*norm_jacobians(), *branch_jacobians()] if judged else []),
         *post_profile(unit_output),
         *pre_profile(unit_output),
         *looseness_exponent(unit_output),

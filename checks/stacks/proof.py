@@ -130,6 +130,37 @@ def definition1() -> list[Verdict]:
     ]
 
 
+def proposition1() -> list[Verdict]:
+    """The sub-exponential tail of Proposition 1 on chi-squares of d, whose parameters are (2 sqrt(d), 4)."""
+    rng, above, tightest, apart = np.random.default_rng(0), 0, [], False
+    for d in (1, 8, 64):
+        excess = rng.chisquare(d, _DRAWS) - d
+        for share_of_d in (0.3, 1.0, 3.0):  # up to nu^2/b = d and beyond
+            t = share_of_d * d
+            limit = float(np.exp(-(t**2) / (8 * d) if t <= d else -t / 8))
+            exact = float(gaussian_excess_probability(d, share_of_d))
+            events = excess >= t
+            above += exceeds(events, limit)
+            apart |= bool(stats.binomtest(int(events.sum()), events.size, exact).pvalue < FALSE_ALARM)
+            tightest.append((limit / exact, limit, exact, *share(events), d, share_of_d))
+    loose, limit, exact, proportion, interval, d, share_of_d = min(tightest)
+    return [
+        Verdict(
+            claim="D2",
+            part="chi-squares of d, both sides of t = nu^2/b",
+            verdict="fails" if above else "holds, loose" if loose > 2 else "holds",
+            claimed=f"at most {limit:.4g} at d = {d}, t = {share_of_d:g} d",
+            predicted=exact,
+            measured=proportion,
+            interval=interval,
+            agreement="differs" if apart else "agrees",
+            setting=f"d = 1, 8, 64; t = 0.3 d, d, 3 d; {_DRAWS} draws each",
+            loose=loose if loose > 2 and not above else None,
+            note=f"P[X >= d + t] where the bound is tightest; of {len(tightest)} pairs {above} exceed it",
+        )
+    ]
+
+
 def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
     """E1 in the first layer, where tokens have hardly aligned: how often some hidden unit exceeds √(2 ln(100 d)).
 

@@ -146,9 +146,8 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     for v in found:
         low, high = v.interval
         print(f"{v.claim:4} {v.part:55} {v.words}")
-        print(
-            f"     claimed {v.claimed}, theory {number_or_dash(v.predicted)}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]"
-        )
+        known = number_or_dash(v.predicted)
+        print(f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")

@@ -156,6 +156,7 @@ def test_rows_have_names_of_their_own():
     assert len(set(names)) == len(names)
     assert sum("exponent in d (V = d" in part for _, part in names) == 6
     assert sum("exponent in L" in part for _, part in names) == 8
+    assert sum(claim == "S1" for claim, _ in names) == 4
 
 
 def test_a_premise_that_fails_is_called_so():
@@ -175,6 +176,14 @@ def test_an_exponent_in_depth_that_theory_does_not_have_is_not_called_holding():
     cells = [made(s, grad_sq_W2=lambda m, s=s: m * s.depth) for s in stacks("pre", (512,), (2, 4, 8))]
     row = only(cells, "T1", "exponent in L")
     assert (row.verdict, row.agreement) == ("undecided", "differs")
+
+
+def test_a_first_layer_that_falls_with_depth_is_not_called_failing():
+    depths = [Stack(placement="pre", width=1024, vocab=1024, depth=depth) for depth in (2, 4, 8)]
+    row = only([made(s) for s in depths], "S1")
+    assert (row.verdict, row.agreement) == ("fails", "agrees")
+    row = only([made(s, grad_sq_W2=lambda m, s=s: m / s.depth) for s in depths], "S1")
+    assert (row.verdict, row.agreement) == ("undecided", "differs"), "samples have the paper's law, theory has not"
 
 
 def test_profiles_that_follow_the_paper_are_not_called_failing():

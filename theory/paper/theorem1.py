@@ -8,7 +8,7 @@ The proof's chain, with α₀ = 1/10 and B ≥ sup‖∂L_i/∂x_out,i‖, repla
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -130,8 +130,8 @@ def allowed_failure(stack: Stack) -> float:
     """
     if not stack.in_paper:
         raise ValueError(f"stack must be in the paper's setting for Theorem 1, got {stack.non_default()}.")
-    sizes = {"width": stack.width, "depth": stack.depth if stack.placement == "pre" else 1}
-    return _allowed_failure(replace(Stack(placement=stack.placement, tokens=1), **sizes))
+    depth = stack.depth if stack.placement == "pre" else 1  # the law of Post-LN is that of every layer
+    return _allowed_failure(Stack(placement=stack.placement, tokens=1, width=stack.width, depth=depth))
 
 
 @lru_cache(maxsize=256)
