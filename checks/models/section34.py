@@ -161,7 +161,7 @@ def _simplified_exponent(frame: pd.DataFrame, depths: np.ndarray) -> float:
 
 
 def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
-    """C3: growth a layer of the expected gradients of W1 and W2, in decoder and encoder; and without cross-attention."""
+    """C3: growth a layer of the expected gradients of W1 and W2 in both parts; and without cross-attention."""
     least = frame[frame["depth"] == frame["depth"].min()]
     expected = "expected norm" if (least["statistic"] == "expected norm").any() else "mean norm"
     whole = [(part, WHOLE, matrix) for matrix in ("W2", "W1") for part in ("decoder", "encoder")]

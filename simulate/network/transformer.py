@@ -146,7 +146,7 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
-    activation = activation_of(stack.activation)
+    activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
         gate = activation(apply_weight(stack, engine, "WG", x))
         hidden = gate * apply_weight(stack, engine, "W1", x)
