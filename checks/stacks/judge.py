@@ -35,7 +35,8 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
-    relaxed = [s for s in enough if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
+    whole = [s for s in enough if s.stack.branches == "both"]  # of one kind of branch nothing is claimed
+    relaxed = [s for s in whole if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
     unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
     return [
         *lemma1(judged),

@@ -83,7 +83,7 @@ def test_families():
     assert family(with_source) == "post, plain, queries, source"
 
 
-LATER = {"leaky_slope", "residual_scale", "branch_gain", "final_norm", "label_groups"}
+LATER = {"branches", "leaky_slope", "residual_scale", "branch_gain", "final_norm", "label_groups"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

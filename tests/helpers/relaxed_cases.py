@@ -19,6 +19,7 @@ ALONE: list[dict[str, Any]] = [
     {"normalization": "rms"},
     {"normalization": "none"},
     {"final_norm": "added", "normalization": "none"},
+    {"branches": "attention", "mask": "causal"},
     {"residual_scale": 1.5},
     {"branch_gain": 0.6},
     {"norm_epsilon": 0.5},
@@ -60,5 +61,7 @@ TOGETHER: list[dict[str, Any]] = [
         "placement": "deepnorm", "residual_scale": 2.0, "branch_gain": 1.2, "label_groups": 3, "sequences": 2,
         "activation": "leaky_relu", "leaky_slope": -0.3,
     },
+    {"branches": "feed_forward", "query_key_scale": 1.0, "input_correlation": 0.3},
+    {"placement": "residual", "branches": "attention", "sequences": 2, "output_projection": "random"},
     {"placement": "unnormed", "final_norm": "added", "positions": "sinusoidal", "label_groups": 1},
 ]  # fmt: skip

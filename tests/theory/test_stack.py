@@ -73,6 +73,8 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"leaky_slope": 2.0, "activation": "leaky_relu"}, r"^leaky_slope must be a number in \[-1, 1\], got 2.0"),
     ({"label_groups": 9}, "^label_groups must be at most tokens = 8, and 0 with tied embeddings, got 9"),
     ({"label_groups": 2, "embeddings": "tied"}, "^label_groups must be at most tokens = 8, and 0 with tied embeddings"),
+    ({"branches": "attention", "embeddings": "tied"}, "^branches must be 'both' with a source or tied embeddings"),
+    ({"branches": "feed_forward", "source_tokens": 2}, "^branches must be 'both' with a source or tied embeddings"),
     ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, got -1.0"),
     ({"branch_gain": float("inf")}, "^branch_gain must be a finite number of at least 0, got inf"),
 ])  # fmt: skip

@@ -27,6 +27,7 @@ Embeddings = Literal["untied", "tied"]
 Labels = Literal["uniform", "zipf"]
 LossOn = Literal["all", "last"]
 FinalNorm = Literal["own", "added"]
+Branches = Literal["both", "attention", "feed_forward"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -109,6 +110,7 @@ class Stack:
         "xavier_normal", INITIALIZATIONS, "of the layers' matrices; of square ones fan_in is the same"
     )
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
+    branches: Branches = choice("both", get_args(Branches), "of every layer, or one kind alone")
     residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
     branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
     final_norm: FinalNorm = choice("own", get_args(FinalNorm), "before the output: the placement's own, or one added")
@@ -209,6 +211,8 @@ class Stack:
                 f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
                 f"{self.label_groups!r} with embeddings {self.embeddings!r}."
             )
+        if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
+            raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
         if self.normalization == "none" and self.norm_epsilon:
             raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
         _ = self.encoder  # which refuses what it cannot take

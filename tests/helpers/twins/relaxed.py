@@ -84,7 +84,9 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     def layers(x, prefix, memory=None):
         sums = []
         for layer in range(stack.depth):
-            branches = [attention, feed_forward]
+            branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
+                stack.branches, [attention, feed_forward]
+            )
             if memory is not None:
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
             for branch in branches:
@@ -129,7 +131,10 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])
         return {prefix + name: value for name, value in found.items()}
 
-    found = {"loss": loss} | of_layers(sums, "", 2 if source is None else 3)
+    each = 1 if stack.branches != "both" else 2 if source is None else 3
+    found = {"loss": loss} | of_layers(sums, "", each)
+    if stack.branches == "feed_forward":
+        del found["attention_energy"]
     if source is not None:
         found |= of_layers(read, "encoder_", 2)
         found["cross_energy"] = torch.stack([s.square().mean() for s in sums[1::3]])
