@@ -100,7 +100,7 @@ def test_the_logarithm(deep):
 
 
 def test_the_ends_of_the_logarithm():
-    """d Var ln(first/last) at L = 2 and n = 1: 6.11 of one layer and 6.22 of the ends; 2000 draws know it to 3%.
+    """D Var ln(first/last) at L = 2 and n = 1: 6.11 of one layer and 6.22 of the ends; 2000 draws know it to 3%.
 
     False alarm 1e-4 with 1/d left out, some 50/d of 12; without the ends it would be half.
     """
