@@ -178,6 +178,10 @@ def _unmeasured(stack: Stack) -> str:
     """
     if (name := family(stack)) not in coefficients():
         return f"the family '{name}' is not measured"
+    if stack.branches != "both":
+        return "layers of one kind of branch are not measured"
+    if stack.residual_scale or stack.branch_gain or stack.final_norm == "added":
+        return "alpha, beta and final norms of one's own are not measured"
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     if stack.ffn == "plain" or normed or not composition.branch(stack.depth):

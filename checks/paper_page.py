@@ -38,7 +38,7 @@ More: [docs/relaxations.md](docs/relaxations.md), [docs/queries.md](docs/queries
 [docs/layer_growth.md](docs/layer_growth.md)."""
 
 # The row that decides a claim has the first of these words that any of its rows has.
-_DECIDING = ("fails", "holds with a correction", "holds, loose", "holds", "undecided")
+_DECIDING = ("fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails")
 
 
 class _Listed:

@@ -48,7 +48,7 @@ def results(verdicts: Iterable[Verdict], cells: "Sequence[Samples]", command: st
 def _cell(samples: "Samples") -> dict[str, Any]:
     from checks.statistics import estimate  # late: scipy is not needed to read results
 
-    kept = {name: estimate(samples[name][:, -1]) for name in KEPT}
+    kept = {name: estimate(samples[name][:, -1]) for name in KEPT if name in samples}
     numbers = {name: {"mean": float(e.mean), "sem": float(e.sem)} for name, e in kept.items()}
     text = "" if samples.cell.text is None else samples.cell.text.source
     named = {"name": samples.cell.name, "stack": samples.stack.non_default(), "text": text}

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from checks.statistics import Agreement, Estimate
     from simulate import Samples
 
-Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "undecided"]
+Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "premise fails", "undecided"]
 
 EXPONENT_MARGIN = 0.02
 """How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
@@ -24,7 +24,7 @@ class Verdict:
         part: which part of it, and where.
         verdict: a word; "holds, loose" goes with the factor in `loose`.
         claimed: the paper's number, as text.
-        predicted: the number by large-width theory.
+        predicted: the number by large-width theory, NaN where it has none for such networks.
         measured: the number by samples.
         interval: its 95% interval, or its range where `note` says so.
         agreement: whether measured and predicted agree: "differs" fails the run, whatever the verdict on the paper.
@@ -55,6 +55,15 @@ class Verdict:
     def words(self) -> str:
         """The verdict with its factor, as tables show it."""
         return self.verdict if self.loose is None else f"{self.verdict} by x{significant(self.loose)}"
+
+
+def number_or_dash(value: float, digits: int = 4) -> str:
+    """A number, or a dash where there is none.
+
+    >>> number_or_dash(0.12345), number_or_dash(float("nan"))
+    ('0.1235', '-')
+    """
+    return "-" if value != value else f"{value:.{digits}g}"
 
 
 def significant(value: float, digits: int = 3) -> str:

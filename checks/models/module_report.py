@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from functools import partial
+from html import escape
 from math import exp
 from pathlib import Path
 

@@ -118,15 +118,23 @@ def profiles(frame: pd.DataFrame) -> pd.DataFrame:
     return table.drop(columns="predicted sem", errors="ignore").reset_index()
 
 
-def growth(frame: pd.DataFrame, matrix: str = "W2", part: str = "decoder") -> pd.DataFrame:
+def growth(
+    frame: pd.DataFrame, matrix: str = "W2", part: str = "decoder", statistic: str = "mean norm"
+) -> pd.DataFrame:
     """Least-squares slope of ln‖∇‖ over the layers, of each model, and by theory.
+
+    Args:
+        frame: as in `profiles`.
+        matrix: whose gradient.
+        part: "encoder" or "decoder".
+        statistic: of `simulate.translation.measurements.measure`.
 
     Returns:
         One row per placement, initialization, depth and missing ingredient: growth (mean over seeds), sem, seeds,
         predicted, NaN where there is none.
     """
     rows = frame[(frame["matrix"] == matrix) & (frame["part"] == part)]
-    rows = rows[rows["statistic"].isin(["mean norm", "predicted"])]
+    rows = rows[rows["statistic"].isin([statistic, "predicted"])]
     found = []
     for key, one in rows.groupby(["placement", "initialization", "depth", "without", "statistic", "seed"]):
         found.append((*key, stats.linregress(one["layer"], np.log(one["value"])).slope))
@@ -134,7 +142,7 @@ def growth(frame: pd.DataFrame, matrix: str = "W2", part: str = "decoder") -> pd
         found, columns=["placement", "initialization", "depth", "without", "statistic", "seed", "slope"]
     )
     keys = ["placement", "initialization", "depth", "without"]
-    measured = slopes[slopes["statistic"] == "mean norm"].groupby(keys)["slope"].agg(["mean", "sem", "size"])
+    measured = slopes[slopes["statistic"] == statistic].groupby(keys)["slope"].agg(["mean", "sem", "size"])
     theory = slopes[slopes["statistic"] == "predicted"].groupby(keys)["slope"].mean()
     measured.columns = ["growth", "sem", "seeds"]
     return measured.join(theory.rename("predicted"), how="outer").reset_index()
@@ -175,7 +183,8 @@ def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns placement, initialization, depth, width, seed, epsilon, share, predicted.
     """
-    rows = frame[frame["statistic"].str.startswith("excess ") & (frame["without"] == WHOLE)]
+    last = (frame["part"] == "decoder") & (frame["layer"] == frame["depth"])
+    rows = frame[last & frame["statistic"].str.startswith("excess ") & (frame["without"] == WHOLE)]
     epsilon = rows["statistic"].str.removeprefix("excess ").astype(float)
     kept = ["placement", "initialization", "depth", "width", "seed"]
     table = rows[kept].assign(epsilon=epsilon, share=rows["value"]).sort_values([*kept, "epsilon"])

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from checks.stacks.exponents import depth_exponent, looseness_exponent, width_exponent
+from checks.stacks.exponents import depth_exponent, first_layer_exponent, looseness_exponent, width_exponent
+from checks.stacks.jacobians import branch_jacobians, norm_jacobians
 from checks.stacks.layer_growth import layer_growth
 from checks.stacks.lemmas import lemma1, lemma2_attention, lemma2_post, lemma2_pre, lemma3
 from checks.stacks.own_claims import own_verdicts
 from checks.stacks.profiles import post_profile, pre_profile
-from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5
+from checks.stacks.proof import definition1, largest_entries, lemma4, lemma5, proposition1
 from checks.stacks.proof_chain import chain_kept
 from checks.stacks.relaxations import relaxation_rows
 from checks.stacks.theorem1 import bound_kept
@@ -34,7 +35,8 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """
     enough = [s for s in cells if s.cell.text is None and s.draws >= MINIMUM_DRAWS]
     judged = [s for s in enough if s.stack.in_paper]
-    relaxed = [s for s in enough if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
+    whole = [s for s in enough if s.stack.branches == "both"]  # of one kind of branch nothing is claimed
+    relaxed = [s for s in whole if s.stack.relaxed and s.stack.placement in PAPER and prediction_of(s)]
     unit_output = [s for s in judged if s.stack.output_scale == Stack().output_scale]
     return [
         *lemma1(judged),
@@ -42,12 +44,14 @@ def verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         *lemma2_pre(judged),
         *lemma2_attention(judged),
         # About functions and laws, not networks, and sampled on the spot; of no use beside a text.
-        *([*lemma3(), *lemma4(), *definition1(), *lemma5()] if judged else []),
+        *([*lemma3(), *lemma4(), *definition1(), *proposition1(), *lemma5()] if judged else []),
         *largest_entries(judged),
         *bound_kept(judged),
         *chain_kept(judged),
         *width_exponent(judged),
         *depth_exponent(unit_output),
+        *first_layer_exponent(unit_output),
+        *([*norm_jacobians(), *branch_jacobians()] if judged else []),
         *post_profile(unit_output),
         *pre_profile(unit_output),
         *looseness_exponent(unit_output),

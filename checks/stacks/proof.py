@@ -14,6 +14,7 @@ from theory.paper.theorem1 import entry_failure_value
 
 _SIZE = 64
 _DRAWS = 20_000
+_LAWS = 256
 _EPSILON = (0.1, 0.3, 0.5)
 
 
@@ -46,7 +47,7 @@ def lemma5() -> list[Verdict]:
     proportion, interval = share(low)
     predicted = float(law.actual)
     where = f"Y = EY/20 with probability 7/8 and {float(law.values[1]):.4g} EY otherwise, {_DRAWS} draws"
-    rows = []
+    rows = [_lemma5_as_stated()]
     cases: tuple[tuple[str, float, Word], ...] = (
         ("in Theorem 1, Y <= B with probability 1 - delta", float(law.stated), "holds"),
         ("corrected, with E[(Y - B)+] in the numerator", float(law.corrected), "holds with a correction"),
@@ -68,6 +69,32 @@ def lemma5() -> list[Verdict]:
             )
         )
     return rows
+
+
+def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
+    """Lemma 5 under its own assumption, Y <= B surely: exact laws up to so many B; two points a and B attain it."""
+    rng = np.random.default_rng(0)
+    top, points = 2.0, 5
+    values = np.concatenate([rng.uniform(0, largest * top, (_LAWS, points)), np.full((_LAWS, 1), top)], axis=1)
+    weights = rng.dirichlet(np.full(points + 1, 0.5), _LAWS)
+    limits = rng.uniform(0.1, 0.9, (_LAWS, 1)) * top
+    values[0], limits[0] = [*[1.0] * points, top], 1.0
+    below = (weights * (values <= limits)).sum(1)
+    bound = (weights * (top - values)).sum(1) / (top - limits[:, 0])
+    worst = float((below / bound).max())
+    kept = worst <= 1 + 1e-12
+    return Verdict(
+        claim="L5",
+        part="as stated, Y <= B surely",
+        verdict="holds" if kept else "fails",
+        claimed="at most 1",
+        predicted=1.0,
+        measured=worst,
+        interval=(float((below / bound).min()), worst),
+        agreement="agrees" if abs(worst - 1) < 1e-12 else "differs",
+        setting=f"{_LAWS} random laws on {points} points and B, one of them on a and B alone",
+        note="largest P[Y <= a] over E[B - Y]/(B - a), of exact laws; its range is the interval",
+    )
 
 
 def definition1() -> list[Verdict]:
@@ -99,6 +126,37 @@ def definition1() -> list[Verdict]:
             loose=None if above else limits[0] / exact[0],
             note=f"P[||X||^2 > (1 + eps) d]; of {len(rows)} pairs {above} exceed the bound, and at d = 512, eps = 0.1 "
             f"the exact chi-square tail is below it by x{limits[3] / exact[3]:.3g}",
+        )
+    ]
+
+
+def proposition1() -> list[Verdict]:
+    """The sub-exponential tail of Proposition 1 on chi-squares of d, whose parameters are (2 sqrt(d), 4)."""
+    rng, above, tightest, apart = np.random.default_rng(0), 0, [], False
+    for d in (1, 8, 64):
+        excess = rng.chisquare(d, _DRAWS) - d
+        for share_of_d in (0.3, 1.0, 3.0):  # up to nu^2/b = d and beyond
+            t = share_of_d * d
+            limit = float(np.exp(-(t**2) / (8 * d) if t <= d else -t / 8))
+            exact = float(gaussian_excess_probability(d, share_of_d))
+            events = excess >= t
+            above += exceeds(events, limit)
+            apart |= bool(stats.binomtest(int(events.sum()), events.size, exact).pvalue < FALSE_ALARM)
+            tightest.append((limit / exact, limit, exact, *share(events), d, share_of_d))
+    loose, limit, exact, proportion, interval, d, share_of_d = min(tightest)
+    return [
+        Verdict(
+            claim="D2",
+            part="chi-squares of d, both sides of t = nu^2/b",
+            verdict="fails" if above else "holds, loose" if loose > 2 else "holds",
+            claimed=f"at most {limit:.4g} at d = {d}, t = {share_of_d:g} d",
+            predicted=exact,
+            measured=proportion,
+            interval=interval,
+            agreement="differs" if apart else "agrees",
+            setting=f"d = 1, 8, 64; t = 0.3 d, d, 3 d; {_DRAWS} draws each",
+            loose=loose if loose > 2 and not above else None,
+            note=f"P[X >= d + t] where the bound is tightest; of {len(tightest)} pairs {above} exceed it",
         )
     ]
 

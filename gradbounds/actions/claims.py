@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from checks.results import committed_results
-from checks.verdict import Verdict
+from checks.verdict import Verdict, number_or_dash
 from theory import CLAIMS
 from theory.stack.registry import load_entry_points
 
@@ -65,7 +65,8 @@ def explain(name: str, *, everything: bool = False) -> int:
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
     measured = [
-        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} "
+        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {number_or_dash(v.predicted)}, "
+        f"samples {v.measured:.4g} "
         f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]" + (f"\n    {v.setting}" if everything else "")
         for v in shown
     ]

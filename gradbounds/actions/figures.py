@@ -32,9 +32,11 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.
     """
-    cells = [s for s in cells if prediction_of(s)]
+    cells = [s for s in cells if prediction_of(s) and s.stack.branches != "attention"]
     if not cells:
-        raise ValueError("run must have networks that large-width theory has a rule for, to draw both, and has none.")
+        raise ValueError(
+            "run must have networks with feed-forward units that large-width theory has a rule for, and has none."
+        )
     last, shown = last_layer_table(cells), profile_cells(cells)
     profiles = comparison(shown)
     makers: dict[str, Callable[[], Figure]] = {

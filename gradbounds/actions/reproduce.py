@@ -24,7 +24,7 @@ from checks.models.translation import (
     shares,
 )  # fmt: skip
 from checks.results import results
-from checks.verdict import Verdict
+from checks.verdict import Verdict, number_or_dash
 from figures import fig3 as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
@@ -116,8 +116,8 @@ def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool,
     wrong = []
     for v in found:
         low, high = v.interval
-        print(f"{v.claim:4} {v.part:70} {v.words}\n     paper {v.claimed}, theory {v.predicted:.4g}, measured "
-              f"{v.measured:.4g} [{low:.4g}, {high:.4g}]")  # fmt: skip
+        print(f"{v.claim:4} {v.part:70} {v.words}\n     paper {v.claimed}, theory {number_or_dash(v.predicted)}, "
+              f"measured {v.measured:.4g} [{low:.4g}, {high:.4g}]")  # fmt: skip
         wrong += [f"DIFFERS {v.claim}, {v.part}"] if v.agreement == "differs" else []
     first = frame[frame["initialization"] == request.models[0].initialization]
     figure = drawn(profiles(first), last_norms(first), shares(growth(first)), excess_shares(first))
@@ -143,7 +143,7 @@ def _measured(
     wanted = {"batch_tokens": request.batch_tokens, "text": text.digest, "pairs": len(text)}
     size = 0.0
     for number, (model, batches, seed) in enumerate(jobs):
-        key = {"model": asdict(model), "batches": batches, "seed": seed, "device": request.device} | wanted
+        key = {"model": asdict(model), "batches": batches, "seed": seed, "device": request.device, "what": 2} | wanted
         how: dict[str, Any] = {
             "batches": batches,
             "batch_tokens": request.batch_tokens,

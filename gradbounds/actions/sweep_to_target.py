@@ -61,8 +61,12 @@ def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None
             that differ in one of them alone, or in the width with the vocabulary in proportion.
 
     Raises:
-        ValueError: a target is not positive, or there is no series.
+        ValueError: a target is not positive, there is no series, or a network has no such gradient.
     """
+    if any(cell.stack.branches == "attention" for cell in cells):
+        raise ValueError(
+            "branches must have feed-forward units for a sweep to a precision, which is that of W2's norm."
+        )
     for name, target in (("target_sem", sem), ("target_exponent", exponent)):
         if target is not None and not 0 < target < float("inf"):
             raise ValueError(f"{name} must be a positive number, got {target!r}.")

@@ -15,6 +15,7 @@ from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import prediction_of
+from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.network_text import network_lines
 from gradbounds.actions.runs import judged_samples
@@ -145,7 +146,8 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     for v in found:
         low, high = v.interval
         print(f"{v.claim:4} {v.part:55} {v.words}")
-        print(f"     claimed {v.claimed}, theory {v.predicted:.4g}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
+        known = number_or_dash(v.predicted)
+        print(f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
         if v.verdict == "undecided":
             print(f"     {v.note}")
     print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")

@@ -1,7 +1,7 @@
 """Activations as functions of tensors."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 
 import torch
@@ -27,13 +27,15 @@ ACTIVATIONS: dict[str, TorchFunction] = {
 """By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
 
 
-def activation_of(name: str) -> TorchFunction:
-    """A built-in or a registered activation.
+def activation_of(name: str, leak: float = 0.01) -> TorchFunction:
+    """A built-in or a registered activation; `leak` is leaky ReLU's slope left of 0.
 
     Raises:
         ValueError: it is registered without a function of tensors, or with one that is not its function.
     """
     own = NAMES[name]
+    if name == "leaky_relu":
+        return partial(F.leaky_relu, negative_slope=leak)
     return ACTIVATIONS[name] if own is None else _registered(name, own)
 
 

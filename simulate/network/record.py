@@ -56,9 +56,12 @@ def record_last_norm(
     record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
     # The loss averages over its positions, so a position's own gradient is so many times its share.
     loss_sq, pulled_sq = (positions**2 * g.square().sum(-1) for g in (output_gradient, last_gradient))
-    jacobian_sq, hidden_sq = jacobian.square(), record.hidden_sq
+    jacobian_sq = jacobian.square()
     record.network("loss_gradient_sq", loss_sq.sum(1) / positions)
     record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
+    if stack.branches == "attention":
+        return  # the chain of the proof begins with feed-forward units
+    hidden_sq = record.hidden_sq
     record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
     record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)
 

@@ -146,7 +146,7 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
-    activation = activation_of(stack.activation)
+    activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
         gate = activation(apply_weight(stack, engine, "WG", x))
         hidden = gate * apply_weight(stack, engine, "W1", x)
@@ -180,12 +180,16 @@ def layers(
     ]
     if memory is not None:
         branches.insert(1, ("cross_energy", lambda rows: attention(stack, engine, record, rows, memory)))
+    if stack.branches != "both":
+        branches = branches[:1] if stack.branches == "attention" else branches[1:]
     total = second = x
     for layer in range(1, stack.depth + 1):
         for name, branch in branches:
             x, total, added = sublayer(stack, layer, engine, x, branch)
             second = second + added if composition.second_stream else second
             record.layer(name, energy(total))
+        if stack.branches == "attention":  # the last residual sum of a layer
+            record.layer("hidden_energy", record.per_layer["attention_energy"][-1])
         record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total

@@ -184,11 +184,15 @@ def network_inputs(
     shape = (streams.draws, stack.rows)
     if cell.text is None:
         x = _correlated(stack, streams, x)
+        count = stack.sequences * (stack.label_groups or stack.tokens)
         if stack.labels == "zipf":
             ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
-            labels = streams.chosen(1 / ranks, stack.rows)
+            labels = streams.chosen(1 / ranks, count)
         else:
-            labels = streams.integers(stack.vocab, stack.rows)
+            labels = streams.integers(stack.vocab, count)
+        if stack.label_groups:
+            own = torch.arange(stack.tokens, device=streams.device) * stack.label_groups // stack.tokens
+            labels = labels.view(streams.draws, stack.sequences, -1)[:, :, own].reshape(shape)
         distinct = torch.arange(stack.rows, device=streams.device).expand(shape)
         return _positioned(stack, engine, x), labels, _tied(stack, x, distinct, distinct)
     batches = len(cell.text.ids) // stack.sequences

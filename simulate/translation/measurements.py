@@ -38,9 +38,11 @@ def measure(
     Returns:
         Columns part ("encoder", "decoder", "" for the model), layer (0 for the model), matrix, statistic and value.
         Of W1, W2, WQ, WK, WV, WO, and of XQ .. XO of the attention to the encoder: "mean norm", E‖∇‖ over mini-batches,
-        and "norm of mean", ‖E ∇‖. Of the model: "loss", "tokens" and "pairs" of a mini-batch, "effective pairs" (tokens
-        squared over the sum of squared lengths). Of the last layer: "energy", the mean of ‖x‖²/d of the residual sum
-        that its norm is given (Post-LN: x5, Pre-LN: x_{L+1}), and "excess ε", the share of tokens beyond 1 + ε of it.
+        "norm of mean", the norm of their average, and of two or more "expected norm", ‖E ∇‖: the square of a mean of B
+        has Var ∇/B too much, which is taken off. Of the model: "loss", "tokens" and "pairs" of a mini-batch, "effective
+        pairs" (tokens squared over the sum of squared lengths). Of every layer "excess 0.1", the share of tokens whose
+        ‖x‖² is beyond 1.1 of its mean, x the last residual sum (Post-LN: x5, Pre-LN: x_{l+1}); of the last of the
+        decoder "energy", the mean of ‖x‖²/d, and "excess ε" of more ε.
 
     Raises:
         ValueError: an argument is outside its range, or vocab is not the text's.
@@ -58,9 +60,10 @@ def measure(
         sums = {name: torch.zeros_like(_part(p.detach(), name[2])) for name, p in parameters.items()}
         norms: dict[tuple[str, int, str], list[Tensor]] = {name: [] for name in parameters}
         losses: list[float] = []
-        sizes, states = [], list[Tensor]()
+        squares = dict.fromkeys(parameters, 0.0)
+        sizes, states = [], dict[tuple[str, int], list[Tensor]]()
         for batch, _ in zip(text.batches(batch_tokens, generator), range(batches), strict=False):
-            with _last_states(model, states):
+            with _states(model, states):
                 loss, lengths = _backward(model, text, batch, generator, device)
             losses.append(loss)
             sizes.append((lengths.sum(), len(lengths), lengths.sum() ** 2 / (lengths**2).sum()))
@@ -69,6 +72,7 @@ def measure(
                     gradient = _part(parameter.grad, place[2])
                     norms[place].append(torch.linalg.vector_norm(gradient))
                     sums[place] += gradient
+                    squares[place] += float(norms[place][-1]) ** 2
             model.zero_grad(set_to_none=True)
         rows: list[tuple[str, int, str, str, float]] = []
         for (part, layer, matrix), found in norms.items():
@@ -76,13 +80,21 @@ def measure(
                 whole = torch.linalg.vector_norm(sums[part, layer, matrix]) / batches
                 rows.append((part, layer, matrix, "mean norm", float(torch.stack(found).mean())))
                 rows.append((part, layer, matrix, "norm of mean", float(whole)))
+                if batches > 1:
+                    own = squares[part, layer, matrix] / batches
+                    square = (batches * float(whole) ** 2 - own) / (batches - 1)
+                    rows.append((part, layer, matrix, "expected norm", max(0.0, square) ** 0.5))
     rows.append(("", 0, "", "loss", float(np.mean(losses))))
     for name, values in zip(("tokens", "pairs", "effective pairs"), np.mean(sizes, axis=0), strict=True):
         rows.append(("", 0, "", name, float(values)))
-    energies = torch.cat(states)
-    rows.append(("decoder", translation.depth, "", "energy", float(energies.mean())))
-    relative = (energies / energies.mean()).cpu().numpy()
-    rows += [("decoder", translation.depth, "", f"excess {e:g}", float((relative > 1 + e).mean())) for e in EXCESSES]
+    last = "decoder", translation.depth
+    for of_layer, found_states in states.items():
+        energies = torch.cat(found_states)
+        relative = (energies / energies.mean()).cpu().numpy()
+        if of_layer == last:
+            rows.append((*of_layer, "", "energy", float(energies.mean())))
+        for e in EXCESSES if of_layer == last else (0.1,):
+            rows.append((*of_layer, "", f"excess {e:g}", float((relative > 1 + e).mean())))
     return pd.DataFrame(rows, columns=["part", "layer", "matrix", "statistic", "value"])
 
 
@@ -135,18 +147,26 @@ def padded(sentences: Sequence[Ids]) -> Tensor:
 
 
 @contextmanager
-def _last_states(model: Translator, states: list[Tensor]) -> Iterator[None]:
-    """Append ‖x‖²/d of what the norm after the last decoder layer is given, of all target tokens."""
-    last: Any = model.decoder[-1]
-    post = last.norm3 if model.translation.cross else last.norm2
-    norm = post if model.translation.placement == "post" else model.decoder_norm
-    seen: list[Tensor] = []
-    handles = [
-        model.register_forward_pre_hook(lambda _, args: seen.append(args[1] != PADDING)),
-        norm.register_forward_pre_hook(
-            lambda _, args: states.append(args[0].detach().square().mean(-1)[seen[-1]])
-        ),
-    ]  # fmt: skip
+def _states(model: Translator, states: dict[tuple[str, int], list[Tensor]]) -> Iterator[None]:
+    """Append ‖x‖²/d of every layer's last residual sum, of all tokens that are words."""
+    words: dict[str, Tensor] = {}
+
+    def ids(_: nn.Module, args: tuple[Tensor, Tensor]) -> None:
+        words["encoder"], words["decoder"] = (one != PADDING for one in args)
+
+    def keep(place: tuple[str, int], x: Tensor) -> None:
+        states.setdefault(place, []).append(x.detach().square().mean(-1)[words[place[0]]])
+
+    handles = [model.register_forward_pre_hook(ids)]
+    for part, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        layer: Any  # torch.nn declares its layers' attributes as modules or tensors
+        for number, layer in enumerate(layers, start=1):
+            place = part, number
+            if model.translation.placement == "pre":
+                handles.append(layer.register_forward_hook(lambda _, __, x, place=place: keep(place, x)))
+            else:
+                norm = getattr(layer, "norm3", layer.norm2)
+                handles.append(norm.register_forward_pre_hook(lambda _, args, place=place: keep(place, args[0])))
     try:
         yield
     finally:

@@ -83,11 +83,15 @@ def test_families():
     assert family(with_source) == "post, plain, queries, source"
 
 
+LATER = {"branches", "leaky_slope", "residual_scale", "branch_gain", "final_norm", "label_groups"}
+"""Fields that came after the calibration, whose stacks a field more would change."""
+
+
 def test_random_stacks_have_all_fields():
     """Each field of a Stack takes several values, in every set, and no stack is in two."""
     sets = [[one.non_default() for one in random_stacks(seed, 0, 60)] for seed in (*EXPLORED, CALIBRATED)]
     for stacks in sets:
-        assert {name for one in stacks for name in one} == {field.name for field in dataclasses.fields(Stack)}
+        assert {name for one in stacks for name in one} == {field.name for field in dataclasses.fields(Stack)} - LATER
         assert np.mean([len(one) for one in stacks]) > 8
     assert not any(one in sets[2] for stacks in sets[:2] for one in stacks)
     assert random_stacks(CALIBRATED, 7, 8) == random_stacks(CALIBRATED, 0, 8)[7:]

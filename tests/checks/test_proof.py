@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from checks.paper_page import markdown
 from checks.results import Results
-from checks.stacks import proof
+from checks.stacks import jacobians, proof
 from checks.statistics import exceeds, share
 from simulate import Samples, sample
 from theory import CLAIMS, Stack
@@ -25,11 +26,31 @@ def test_lemma4(monkeypatch):
 
 
 def test_lemma5():
-    used, corrected = proof.lemma5()
+    stated, used, corrected = proof.lemma5()
+    assert (stated.verdict, stated.agreement) == ("holds", "agrees")
+    assert stated.measured == pytest.approx(1.0, abs=1e-12), "two points attain it"
+    assert proof._lemma5_as_stated(largest=1.5).verdict == "fails", "laws that go beyond B break it"
     assert (used.verdict, corrected.verdict) == ("fails", "holds with a correction")
     assert {used.agreement, corrected.agreement} == {"agrees"}
     assert used.claimed == "at most 0.1"
     assert used.measured == pytest.approx(0.875, abs=0.01)
+
+
+def test_proposition1(monkeypatch):
+    (row,) = proof.proposition1()
+    assert (row.verdict, row.agreement) == ("holds, loose", "agrees")
+    monkeypatch.setattr(proof, "gaussian_excess_probability", lambda d, e: 1.3 * float(stats.chi2.sf((1 + e) * d, d)))
+    assert proof.proposition1()[0].agreement == "differs"
+
+
+def test_jacobians(monkeypatch):
+    """Of appendix F's single factors; one without its norm's mean, and a branch twice as strong, are seen."""
+    (norm,), (branch,) = jacobians.norm_jacobians(), jacobians.branch_jacobians()
+    assert (norm.verdict, norm.agreement, branch.verdict, branch.agreement) == ("holds", "agrees", "holds", "agrees")
+    monkeypatch.setattr(jacobians, "post_jacobian_size", lambda _: 1.0)
+    monkeypatch.setattr(jacobians, "pre_eigenvalue_radius", lambda layer: 2 * (1 + 1.5 * layer) ** -0.5)
+    (norm,), (branch,) = jacobians.norm_jacobians.__wrapped__(), jacobians.branch_jacobians.__wrapped__()
+    assert (norm.agreement, branch.agreement) == ("differs", "differs")
 
 
 def test_definition1(monkeypatch):

@@ -35,7 +35,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
 FAMILIES = {
     "L1": "ffn_hidden_energy", "L2a": "hidden_energy", "L2b": "hidden_energy", "L2c": "attention_energy",
     "E1": "ffn_hidden_energy", "T1": "grad_sq_W2", "F1": "grad_sq_W2", "F2": "grad_sq_W2", "H2": "grad_sq_W2",
-    "G1": "grad_sq_W2",
+    "S1": "grad_sq_W2", "G1": "grad_sq_W2",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_every_family_of_rows_is_sampled_again():
     Nor have models of a text that is not ours; they are in `make evidence`.
     """
     rows = {v.claim for one in committed_results() for v in one.verdicts}
-    assert rows - set(FAMILIES) == {"L3", "L4", "L5", "D1", "C1", "C2", "C3", "H1", "H3"}
+    assert rows - set(FAMILIES) == {"L3", "L4", "L5", "D1", "D2", "F3", "F4", "C1", "C2", "C3", "H1", "H3"}
 
 
 def cell_id(part):

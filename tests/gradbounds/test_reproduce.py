@@ -57,6 +57,19 @@ def test_what_the_paper_saw_holds():
     assert set(found.values()) == {"holds"}
 
 
+def test_expected_gradients_and_all_states_are_judged_where_they_were_measured():
+    """C3 is of E ∇, whatever a mini-batch's norm does, and C1 of every layer, of which one may fail."""
+    frame = models("post", growths={"nothing": 0.35}, last=1.6)
+    mean = frame[frame["statistic"] == "mean norm"]
+    flat = mean.assign(statistic="expected norm", value=mean["value"] * np.exp(-0.35 * mean["layer"]))
+    first = frame[frame["statistic"] == "excess 0.1"].assign(part="encoder", layer=1, value=lambda t: t["value"] + 0.1)
+    found = words(pd.concat([frame, flat, flat.assign(matrix="W1"), first]))
+    for matrix in ("W1", "W2"):
+        assert found[f"Post-LN, growth of ‖E dL/d{matrix}‖ a layer, decoder"] == "fails"
+    assert found["Post-LN, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state"] == "holds"
+    assert found["Post-LN, P[‖x‖² > 1.1 E‖x‖²] of all hidden states"] == "fails"
+
+
 def test_what_it_did_not_see_fails():
     found = words(models("post", growths={"nothing": 0.01}, last=2.5, excess=0.3, exponent=1.0))
     assert set(found.values()) == {"fails"}

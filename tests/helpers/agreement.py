@@ -6,10 +6,15 @@ import numpy as np
 from scipy import stats
 
 
-def deviations(samples: Any, prediction: Any) -> list[dict[str, Any]]:
-    """Per quantity and layer the relative deviation of the mean, in units of 3% or 4 standard errors as well."""
+def deviations(samples: Any, prediction: Any, *, common: bool = False) -> list[dict[str, Any]]:
+    """Per quantity and layer the relative deviation of the mean, in units of 3% or 4 standard errors as well.
+
+    Of every predicted quantity, or, for a prediction of another network, of those that both have.
+    """
     rows = []
     for name in prediction:
+        if common and name not in samples.arrays:
+            continue
         values, predicted = samples[name].astype(float), np.atleast_1d(prediction[name])
         values = values.reshape(len(values), -1)
         error = np.atleast_1d(prediction.errors.get(name, 0.0))
@@ -30,8 +35,8 @@ def deviations(samples: Any, prediction: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def off(samples: Any, prediction: Any) -> tuple[float, list[dict[str, Any]]]:
+def off(samples: Any, prediction: Any, *, common: bool = False) -> tuple[float, list[dict[str, Any]]]:
     """The widest deviation of what is allowed, and all that are beyond it."""
-    rows = deviations(samples, prediction)
+    rows = deviations(samples, prediction, common=common)
     widest = max(row["of what is allowed"] for row in rows)
     return widest, [row for row in rows if row["of what is allowed"] > 1]

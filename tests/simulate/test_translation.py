@@ -49,7 +49,7 @@ def test_gradients_are_those_of_the_loss(text, fields):
     torch.manual_seed(3)
     model = Translator(model_of)
     batches = [batch for batch, _ in zip(text.batches(120, np.random.default_rng(3)), range(2), strict=False)]
-    norms, sums, losses = {}, {}, []
+    norms, sums, products, losses = {}, {}, {}, []
     for batch in batches:
         source, target = (padded([ids[k] for k in batch]) for ids in (text.sources, text.targets))
         loss = translation_loss(
@@ -65,28 +65,36 @@ def test_gradients_are_those_of_the_loss(text, fields):
             if place[2][1] in "QKV":
                 gradient = gradient.reshape(3, 32, 32)["QKV".index(place[2][1])]
             norms.setdefault(place, []).append(gradient.norm().item())
+            products.setdefault(place, []).append(gradient)
             sums[place] = sums.get(place, 0) + gradient / 2
     expected = {(*place, "mean norm"): np.mean(one) for place, one in norms.items()}
     expected |= {(*place, "norm of mean"): one.norm().item() for place, one in sums.items()}
+    # Of two mini-batches the product of both has the expectation of the squared norm of the expected gradient.
+    squares = {place: (first * second).sum().item() for place, (first, second) in products.items()}
+    expected |= {(*place, "expected norm"): max(0.0, square) ** 0.5 for place, square in squares.items()}
     expected["", 0, "", "loss"] = np.mean(losses)
     values = found.set_index(["part", "layer", "matrix", "statistic"])["value"]
     for place, value in expected.items():
         assert values[place] == pytest.approx(value, rel=2e-3), place
     assert ("encoder", 1, "W2", "mean norm") in values.index or not model_of.cross
-    assert len(values) == len(expected) + 3 + 1 + len(measuring.EXCESSES)
+    layers = 2 + 2 * model_of.cross
+    assert len(values) == len(expected) + 3 + 1 + len(measuring.EXCESSES) + layers - 1
 
 
 def test_hidden_states(text):
-    """Post-LN's x5 of the last layer, of words alone: padding and the order of pieces do not matter."""
-    found = measure(SMALL, text, batches=1, batch_tokens=10**6, seed=3).set_index("statistic")["value"]
+    """Post-LN's x5 of every layer, of words alone: padding and the order of pieces do not matter."""
+    found = measure(SMALL, text, batches=1, batch_tokens=10**6, seed=3).set_index(["part", "layer", "statistic"])
     torch.manual_seed(3)
-    model, sums = Translator(SMALL), []
-    model.decoder[-1].norm3.register_forward_pre_hook(lambda _, args: sums.append(args[0]))
+    model, sums = Translator(SMALL), {("encoder", 1): [], ("decoder", 2): []}
+    model.encoder[0].norm2.register_forward_pre_hook(lambda _, args: sums["encoder", 1].append(args[0]))
+    model.decoder[-1].norm3.register_forward_pre_hook(lambda _, args: sums["decoder", 2].append(args[0]))
     for source, target in zip(text.sources, text.targets, strict=True):
         model(torch.as_tensor(source)[None], torch.as_tensor(target[:-1])[None])
-    energies = np.concatenate([one[0].detach().square().mean(-1) for one in sums])
-    assert found["energy"] == pytest.approx(energies.mean(), rel=1e-4)
-    assert found["excess 0.1"] == pytest.approx((energies > 1.1 * energies.mean()).mean(), abs=2e-3)
+    for place, states in sums.items():
+        energies = np.concatenate([one[0].detach().square().mean(-1) for one in states])
+        share = found.loc[(*place, "excess 0.1"), "value"]
+        assert share == pytest.approx((energies > 1.1 * energies.mean()).mean(), abs=2e-3)
+    assert found.loc[("decoder", 2, "energy"), "value"] == pytest.approx(energies.mean(), rel=1e-4)
 
 
 def test_the_same_seed_gives_the_same_numbers(text):

@@ -13,7 +13,8 @@ from theory.paper.derivations import DERIVATIONS
 from theory.paper.lemmas import d
 
 NAMES = [
-    "L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "L5", "E1", "T1", "F1", "F2", "C1", "C2", "C3", "H1", "H2", "H3", "G1",
+    "L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "D2", "L5", "E1", "T1", "S1", "F1", "F2", "F3", "F4", "C1", "C2", "C3",
+    "C4", "C5", "H1", "H2", "H3", "G1",
 ]  # fmt: skip
 
 
@@ -88,6 +89,10 @@ DERIVED = {
         "0.0582",
         "0.0457",
     ],
+    "D2": [
+        "-t**2/(2*nu**2)",
+        "-u/(2*b)",
+    ],
     "L5": [
         "0",
         "(B - EY + e)/(B - a)",
@@ -110,6 +115,15 @@ DERIVED = {
         "sqrt(2)*sqrt(V)*(sqrt(V) + sqrt(d)*(t + 1))/(sqrt(d)*sqrt(V*(P + 1) - 2))]",
         "(sigma_e**2*(V - 1)/(3*V*n), sigma_e**2*(V - 1)*(n + 1)/(3*V*n))",
         "(sigma_e**2*(V - 1)/(V*n*(3*L + 2)), sigma_e**2*(V - 1)*(n + 1)/(V*n*(L + 2)))",
+    ],
+    "S1": [
+        "1/(3*l + 2)",
+    ],
+    "F3": [
+        "2/3 + 4/(3*d)",
+    ],
+    "F4": [
+        "0.0208",
     ],
     "F1": [
         "1/2",
@@ -166,7 +180,7 @@ def test_claims_are_listed_and_explained(capsys):
     assert main(["claims"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{name} " in "\n" + said for name in NAMES)
-    assert "not tested here" not in said, "every claim has a verdict"
+    assert said.count("not tested here") == 2, "C4 and C5 are about training"
     assert main(["explain", "t1"]) == 0
     said = capsys.readouterr().out
     for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):

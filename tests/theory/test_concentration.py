@@ -8,6 +8,7 @@ from simulate import sample
 from theory import Stack
 from theory.mean_field import concentration
 from theory.mean_field.concentration import PostEnergy, PreEnergy, excess_probability, gaussian_excess_probability
+from theory.paper.theorem1 import allowed_failure
 
 
 def post_energies(width, draws, seed=0):
@@ -122,3 +123,14 @@ def test_the_variance_is_that_of_the_law():
     mean, square = (np.trapezoid(weight * tail, y) for weight in (1, 2 * y))
     assert law.mean == pytest.approx(mean, rel=1e-4)
     assert law.variance == pytest.approx(square - mean**2, rel=1e-3)
+
+
+def test_what_theorem_1_allows():
+    """The least 0.01 + δ(ε) + ε/(0.9 + ε) with δ counted in 4000 draws of the definition, whose error is 0.008."""
+    energy = np.sort(post_energies(64, 4000, seed=3)) / 96.0
+    epsilon = np.linspace(0.05, 1.0, 400)
+    delta = 1 - np.searchsorted(energy, 1 + epsilon) / energy.size
+    counted = (0.01 + delta + epsilon / (0.9 + epsilon)).min()
+    assert allowed_failure(Stack(width=64, depth=3, tokens=5)) == pytest.approx(counted, abs=0.02)
+    with pytest.raises(ValueError, match="^stack must be in the paper's setting for Theorem 1, got "):
+        allowed_failure(Stack(placement="peri"))

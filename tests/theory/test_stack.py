@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theory import Stack
+from theory import Stack, predict
 from theory.mean_field.inputs import loss_positions
 
 SUM_TO_ZERO = "^norm_epsilon must be above 0 with placement .* and inputs that sum to zero"
@@ -66,6 +66,28 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
         Stack(placement="peri", **fields, **more)
     Stack(placement="pre", **fields)
     Stack(placement="output", tokens=2, input_gram=[[1, -2], [-2, 4]])  # one of twice the size, not normalized before
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"leaky_slope": 0.2}, "^leaky_slope must stand with activation 'leaky_relu', got 'relu'"),
+    ({"leaky_slope": 2.0, "activation": "leaky_relu"}, r"^leaky_slope must be a number in \[-1, 1\], got 2.0"),
+    ({"label_groups": 9}, "^label_groups must be at most tokens = 8, and 0 with tied embeddings, got 9"),
+    ({"label_groups": 2, "embeddings": "tied"}, "^label_groups must be at most tokens = 8, and 0 with tied embeddings"),
+    ({"branches": "attention", "embeddings": "tied"}, "^branches must be 'both' with a source or tied embeddings"),
+    ({"branches": "feed_forward", "source_tokens": 2}, "^branches must be 'both' with a source or tied embeddings"),
+    ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, got -1.0"),
+    ({"branch_gain": float("inf")}, "^branch_gain must be a finite number of at least 0, got inf"),
+])  # fmt: skip
+def test_fields_that_would_be_ignored_or_have_no_meaning_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**fields)
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_deepnorm_is_post_ln_with_scales_of_its_own(depth):
+    own = predict(Stack(placement="deepnorm", depth=depth, width=64))
+    free = predict(Stack(residual_scale=(2 * depth) ** 0.25, branch_gain=(8 * depth) ** -0.25, depth=depth, width=64))
+    assert all(np.allclose(own[name], free[name], rtol=1e-12) for name in own)
 
 
 def test_numpy_integers_become_plain_ones():

@@ -201,18 +201,27 @@ def _name(function: Function) -> str:
     return getattr(function, "__name__", repr(function))
 
 
-def activation_of(name: str) -> Activation:
-    """The rules of a built-in or a registered activation."""
+def activation_of(name: str, leak: float = LEAK) -> Activation:
+    """The rules of a built-in or a registered activation; `leak` is leaky ReLU's slope left of 0."""
     own = NAMES[name]
+    if name == "leaky_relu":
+        return _leaky_relu(leak)
     if own is None:
         return ACTIVATIONS[name]
     moment, slope_moment = own.moment or PolarMoment(own.function), own.slope_moment or PolarMoment(own.derivative)
     return Given(own.function, own.derivative, moment, slope_moment)
 
 
-def _leaky(kernel: Any, sign: float) -> Callable[[Any], Any]:
-    """Of φ(u) = ReLU(u) − LEAK ReLU(−u), or of its slope: bilinear in the kernel of ReLU at ±ρ."""
-    return lambda rho: (1 + LEAK**2) * kernel(rho) + sign * 2 * LEAK * kernel(-rho)
+def _leaky_relu(leak: float) -> Homogeneous:
+    """φ(u) = ReLU(u) − a ReLU(−u) and its slope, of slope a left of 0: bilinear in the kernels of ReLU at ±ρ."""
+
+    def kernel(rho: Any) -> Any:
+        return (1 + leak**2) * relu_kernel(rho) - 2 * leak * relu_kernel(-rho)
+
+    def slope_kernel(rho: Any) -> Any:
+        return (1 + leak**2) * relu_slope_kernel(rho) + 2 * leak * relu_slope_kernel(-rho)
+
+    return Homogeneous(kernel, slope_kernel, leak)
 
 
 def _identity(rho: Any) -> Any:
@@ -245,7 +254,7 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Homogeneous(relu_kernel, relu_slope_kernel, 0.0),
-    "leaky_relu": Homogeneous(_leaky(relu_kernel, -1.0), _leaky(relu_slope_kernel, 1.0), LEAK),
+    "leaky_relu": _leaky_relu(LEAK),
     "identity": Homogeneous(_identity, _one, 1.0),
     "gelu": Smooth(GaussianMoment(_gelu), GaussianMoment(_gelu_slope)),
     "silu": Smooth(GaussianMoment(_silu), GaussianMoment(_silu_slope)),

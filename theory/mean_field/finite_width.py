@@ -110,6 +110,21 @@ def log_variance_coefficient(branch: Branch) -> sp.Expr:
     return sp.simplify((2 * energy_variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
 
 
+def ends_log_variance(branch: Branch) -> sp.Expr:
+    """What the two ends add, times d, to the variance of ln(grad_sq_W2 of layer l / that of layer L), at one token.
+
+    ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has ‖h‖² of both ends, of relative variance ω/b², where the product of R has neither. Of
+    ‖y‖² the ratio has layer l's and not layer L's, so that ‖h_l‖² is shared with ‖y_l‖² (ω/(b (1 + b))), ‖h_L‖² with
+    what layer L returns (c/(b (1 + b))), and what it returns with no ‖y_L‖² (c/(1 + b)²).
+
+    >>> ends_log_variance(feed_forward_branch())
+    56/9
+    """
+    b, omega, c = branch.energy, branch.spread, branch.shared
+    inside, across = 2 * omega / b**2, (omega + c) / (b * (1 + b))
+    return sp.simplify(inside - 2 * across + 2 * c / (1 + b) ** 2)
+
+
 def energy_variance(branch: Branch, stream: sp.Expr = sp.S.One) -> sp.Expr:
     """The variance, times d, that a branch adds to ‖x‖²/d of a stream of energy q: 4 q b + 2 b² + ω.
 
@@ -179,10 +194,12 @@ def corrections(stack: Stack) -> dict[str, Array]:
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in (L − l)/d.
+    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d at fixed L/d.
 
     Both relative to their large-width means, which differ while tokens align. The last layer's own logarithm has the
-    scatter of softmax and labels besides.
+    scatter of softmax and labels besides. At one token the variance has `ends_log_variance` beside ν (L − l)/d; the
+    mean has no such term, since both ends' logarithms have the same variance. More tokens fluctuate apart in the first
+    layers, where they have not aligned, which takes as much off again (8 tokens, L ≥ 8); what is left is not known.
 
     Raises:
         ValueError: the stack is not Post-LN, or has no such layer.
@@ -194,4 +211,9 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
         )
     found = coefficients()
     share = (stack.depth - layer) / stack.width
-    return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share
+    ends = (
+        float(ends_log_variance(feed_forward_branch())) / stack.width
+        if layer < stack.depth and stack.tokens == 1
+        else 0.0
+    )
+    return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share + ends

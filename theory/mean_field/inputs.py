@@ -74,7 +74,7 @@ class Inputs:
 
 def is_exchangeable(stack: Stack) -> bool:
     """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
-    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings"}
+    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
     telling_apart |= {"attention_dropout", "query_key_scale"}
     return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
@@ -89,7 +89,8 @@ def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
 def gaussian_inputs(stack: Stack) -> Inputs:
     """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
-    np.fill_diagonal(same, 1.0)
+    groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
+    same[groups[:, None] == groups] = 1.0
     words = np.arange(stack.rows)[None]
     return Inputs(
         _gaussian_kernel(stack)[None], same[None], words, means=position_means(stack), source=_source(stack, 1)
@@ -152,7 +153,8 @@ def position_means(stack: Stack) -> Array | None:
 
     Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
     """
-    if stack.positions != "sinusoidal" or stack.normalization != "layer":
+    centres = stack.normalization == "layer" or (stack.normalization == "none" and stack.final_norm == "added")
+    if stack.positions != "sinusoidal" or not centres:
         return None
     angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)
     return np.tile((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width, stack.sequences)
@@ -167,6 +169,12 @@ def label_coincidence(stack: Stack) -> float:
     if stack.labels == "uniform":
         return 1.0 / stack.vocab
     return float((_zipf(stack) ** 2).sum())
+
+
+def label_groups(stack: Stack) -> NDArray[np.integer]:
+    """Which label every row has, (N,): of the k groups of a sequence position i is in group i k // n."""
+    own = np.arange(stack.tokens) * stack.label_groups // stack.tokens
+    return np.concatenate([own + one * stack.label_groups for one in range(stack.sequences)])
 
 
 def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:

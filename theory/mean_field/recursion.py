@@ -88,6 +88,8 @@ def recursion(
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
         "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
     }
+    if stack.branches == "attention":  # the chain of the proof begins with feed-forward units
+        del values["chain_positions_sq"], values["chain_jacobian_sq"]
     values |= forward.layers | _weight_gradients(stack, backward.energies)
     if stack.encoder is not None and forward.encoded is not None:
         values |= _of_encoder(stack.encoder, *forward.encoded)
@@ -174,9 +176,10 @@ def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.
     if composition.second_stream:
         stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
     total, hidden = stream, kernel
-    branches = [*_attentions(stack, tokens, encoded, generator), (feed_forward(stack), "hidden_energy")]
+    branches = [] if stack.branches == "feed_forward" else _attentions(stack, tokens, encoded, generator)
+    units = [] if stack.branches == "attention" else [(feed_forward(stack), "hidden_energy")]
     for layer in range(1, stack.depth + 1):
-        for branch, name in branches:
+        for branch, name in [*branches, *units]:
             if composition.second_stream:
                 passed = two_streams(stack, tokens, stream, branch)
             else:
@@ -193,9 +196,12 @@ def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.
             for statistic, value in passed.recorded.items():
                 if statistic in layers:
                     layers[statistic].append(value)
-        hidden = passed.recorded["hidden"]
         layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
-        layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+        if units:
+            hidden = passed.recorded["hidden"]
+            layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
+        else:  # the last residual sum of a layer is that of attention
+            layers["hidden_energy"].append(energy)
     output, output_scales, pullback = _read_out(stack, tokens, stream)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
     pullbacks.append(pullback)

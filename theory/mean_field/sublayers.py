@@ -49,7 +49,11 @@ def uniform_attention(stack: Stack) -> Branch:
 
 def feed_forward(stack: Stack) -> Branch:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
-    activation, ratio, gated = activation_of(stack.activation), stack.ffn_width / stack.width, stack.ffn == "gated"
+    activation, ratio, gated = (
+        activation_of(stack.activation, stack.leaky_slope),
+        stack.ffn_width / stack.width,
+        stack.ffn == "gated",
+    )
     first, second = gain(stack, "W1"), gain(stack, "W2")
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:

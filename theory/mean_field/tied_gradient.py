@@ -213,7 +213,7 @@ def _below_units(
     """
     from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
 
-    activation, ratio = activation_of(stack.activation), stack.ffn_width / stack.width
+    activation, ratio = activation_of(stack.activation, stack.leaky_slope), stack.ffn_width / stack.width
     first, second = gain(stack, "W1"), gain(stack, "W2")
     whole = noise + part @ inside.made @ part.mT
     energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}

@@ -105,6 +105,27 @@ def pre_gradient_exponent() -> sp.Expr:
     return _exponent(-returned / pre_energy_slope())
 
 
+def pre_gradient_at_depth() -> sp.Expr:
+    """E‖∂L/∂W^{2,l}‖² over that of the loss gradient, Pre-LN with one token, as a function of l and L: L cancels.
+
+    The final norm divides by q_L, and every layer returns what it adds, G_{k−1} = G_k q_k/q_{k−1}, so that G_l is
+    the loss gradient's over q_l: of a fixed layer the exponent in L is 0, and of the last one −1/2 (the norm).
+
+    >>> pre_gradient_at_depth()
+    1/(3*l + 2)
+    """
+    slope = pre_energy_slope()
+    last, step = sp.Symbol("L", integer=True, positive=True), sp.Symbol("k", integer=True, positive=True)
+    layer = sp.Symbol("l", integer=True, positive=True)
+
+    def energy(at: sp.Expr) -> sp.Expr:
+        return 1 + slope * at
+
+    returned = sp.product(energy(step) / energy(step - 1), (step, layer + 1, last))
+    square = relu_kernel(sp.Integer(1)) * returned / energy(last)
+    return sp.simplify(sp.expand_func(sp.gammasimp(square).subs(layer, depth)))
+
+
 def _exponent(rate: sp.Expr) -> sp.Expr:
     """The a of u ~ l^a where u' = rate · u / l, by solving the equation."""
     u = sp.Function("u")

@@ -95,6 +95,12 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("delta(0.1) of ||x5||^2 in Post-LN at d = 512, by its exact law",
                    lambda: float(PostEnergy(512).excess_probability(0.1))),
     ),
+    "D2": (
+        Derivation("the best exponent of Chernoff's bound, -lambda t + lambda^2 nu^2/2 at its least",
+                   lambda: reverse_markov.chernoff_exponents()[0]),
+        Derivation("at the end lambda = 1/b of what is allowed, less -t/(2b), at t = nu^2/b + u",
+                   lambda: reverse_markov.chernoff_exponents()[1]),
+    ),
     "L5": (
         Derivation("(B - y)+ - (B - y) - (y - B)+ for a symbolic y", reverse_markov.positive_part_identity),
         Derivation("so P[Y <= a] is at most, with e = E[(Y - B)+] and EY the mean",
@@ -118,6 +124,10 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("two-sided: bounds on lim E||dL/dW2||^2/d, Post-LN", lambda: sharp.bracket("post")),
         Derivation("the same, Pre-LN", lambda: sharp.bracket("pre")),
     ),
+    "S1": (
+        Derivation("E||dL/dW2||^2 of layer l over the loss gradient's, one token: L has cancelled",
+                   asymptotics.pre_gradient_at_depth),
+    ),
     "F1": (
         Derivation("1 - c of a token pair after a layer over 1 - c before it, as tokens align",
                    asymptotics.post_alignment_rate),
@@ -132,6 +142,13 @@ DERIVATIONS: dict[str, tuple[Derivation, ...]] = {
         Derivation("energy per coordinate that a layer adds once tokens have aligned", asymptotics.pre_energy_slope),
         Derivation("exponent of 1 - c in l", asymptotics.pre_alignment_exponent),
         Derivation("exponent of E||dL/dW2||^2 in l", asymptotics.pre_gradient_exponent),
+    ),
+    "F3": (
+        Derivation("E||J_LN(x5)||^2 of one token to the first order in 1/d", layer_norm.post_jacobian_square),
+    ),
+    "F4": (
+        Derivation("radius around 1 of a branch's eigenvalues at l = 1536, by the circular law",
+                   lambda: layer_norm.pre_eigenvalue_radius(1536)),
     ),
     "H2": (
         Derivation("exponent in d of each step's factor at fixed V/d; logarithms count as 0",

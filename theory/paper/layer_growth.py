@@ -17,7 +17,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.activations import ACTIVATIONS
+from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Exchangeable, Pair
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
@@ -64,7 +64,7 @@ class _Rates:
 
 def _rates(stack: Stack, activation: str) -> _Rates:
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
-    first, second, phi, two = gains["W1"], gains["W2"], ACTIVATIONS[activation], Exchangeable(2)
+    first, second, phi, two = gains["W1"], gains["W2"], activation_of(activation, stack.leaky_slope), Exchangeable(2)
 
     def value(at: float) -> float:
         return float(phi.kernel(two, Pair(first, first * at)).off)
@@ -183,6 +183,8 @@ def depth_exponent(stack: Stack) -> float:
     if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
         raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
     _check_common(stack)
+    if stack.residual_scale not in (0.0, 1.0):
+        raise ValueError(f"residual_scale must be 1 for a power of L, got {stack.residual_scale!r}.")
     activation: str = stack.activation
     if not composition.input_norm:
         if activation == "tanh":

@@ -52,6 +52,41 @@ def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
     return sp.sqrt(squared_norm(x)) / sp.sqrt(squared_norm(y))
 
 
+def post_jacobian_square() -> sp.Expr:
+    """E||J_LN(x5)||₂² = E[d/‖y‖²] of one token in Post-LN to the first order in 1/d, y the centred x5.
+
+    By the first two moments of ‖y‖²: d + (d − 1)/2, since the mean of the branch is removed, and 15 d/4.
+
+    >>> post_jacobian_square()
+    2/3 + 4/(3*d)
+    """
+    d = sp.Symbol("d", positive=True)
+    mean, variance = d + (d - 1) / sp.Integer(2), sp.Rational(15, 4) * d
+    inverse, small = d / mean * (1 + variance / mean**2), sp.Symbol("u", positive=True)
+    return sp.expand(sp.series(inverse.subs(d, 1 / small), small, 0, 2).removeO().subs(small, 1 / d))
+
+
+def post_jacobian_size(width: int) -> float:
+    """The root of `post_jacobian_square` at a width; √(2/3) as it grows.
+
+    >>> round(post_jacobian_size(64), 3)
+    0.829
+    """
+    return float(sp.sqrt(post_jacobian_square()).subs(sp.Symbol("d", positive=True), width))
+
+
+def pre_eigenvalue_radius(layer: int) -> float:
+    """Radius of the disc around 1 with the eigenvalues of I + J_LN(x) W^V, at ‖x‖² = (1 + 3l/2) d: (1 + 3l/2)^(−1/2).
+
+    J_LN(x) is 1/√q times a projector of rank d − 2, and the eigenvalues of W^V fill the unit disc at large width.
+    Source: the circular law, Ginibre (1965).
+
+    >>> pre_eigenvalue_radius(2)
+    0.5
+    """
+    return float((1 + 1.5 * layer) ** -0.5)
+
+
 def uncentred_ratio_mean(width: int, offset: float) -> float:
     """E‖x‖/‖y‖ for x = offset · 1 + N(0, I_width) with a large offset: offset √d E[1/‖y‖], ‖y‖² chi-square, d − 1.
 

@@ -98,3 +98,19 @@ def largest_useful_length(epsilon_value: float, delta_value: float) -> int:
     """
     failure = 1 - probability().subs({epsilon: sp.nsimplify(epsilon_value), delta: sp.nsimplify(delta_value)})
     return max(0, int(sp.ceiling(1 / failure)) - 1)
+
+
+def chernoff_exponents() -> tuple[sp.Expr, sp.Expr]:
+    """Proposition 1's two exponents from E exp(λ(X − EX)) ≤ exp(λ² ν²/2), |λ| < 1/b: the first, and its slack beyond.
+
+    P[X ≥ EX + t] ≤ exp(−λ t + λ² ν²/2) has its least exponent at λ = t/ν², if that is allowed. Beyond t = ν²/b it is
+    taken at the end, λ = 1/b; what it is there, less −t/(2b), is negative at t = ν²/b + u.
+
+    >>> chernoff_exponents()
+    (-t**2/(2*nu**2), -u/(2*b))
+    """
+    t, rate, nu, b, u = sp.symbols("t lambda nu b u", positive=True)
+    exponent = -rate * t + rate**2 * nu**2 / 2
+    (best,) = sp.solve(exponent.diff(rate), rate)
+    beyond = exponent.subs(rate, 1 / b) + t / (2 * b)
+    return sp.simplify(exponent.subs(rate, best)), sp.simplify(beyond.subs(t, nu**2 / b + u))

@@ -10,7 +10,7 @@ Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import sympy as sp
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from theory.mean_field.concentration import excess_probability
 from theory.paper.lemmas import L, a, d, layer, low_tail_bound, post_ln_energies, pre_ln_band, top
 from theory.stack import PAPER, Placement, Stack
 
@@ -115,6 +116,33 @@ def probability_value(epsilon_value: float, delta_value: float) -> float:
     if not 0 <= delta_value <= 1:
         raise ValueError(f"delta must be a probability, got {delta_value!r}.")
     return float(probability().subs({epsilon: epsilon_value, delta: delta_value}))
+
+
+def allowed_failure(stack: Stack) -> float:
+    """The share of draws that Theorem 1 itself lets exceed its bound: 0.01 + δ(ε) + ε/(0.9 + ε) at the best ε.
+
+    δ(ε) is that of one token before the last LayerNorm: by its exact law for Post-LN, by a gamma law of the right mean
+    and variance for Pre-LN. Of n positions the theorem speaks as of one.
+
+    Raises:
+        ValueError: the stack is not in the paper's setting.
+
+    >>> [round(allowed_failure(Stack(width=width)), 2) for width in (64, 512, 4096)]
+    [0.3, 0.15, 0.07]
+    """
+    if not stack.in_paper:
+        raise ValueError(f"stack must be in the paper's setting for Theorem 1, got {stack.non_default()}.")
+    depth = stack.depth if stack.placement == "pre" else 1  # the law of Post-LN is that of every layer
+    return _allowed_failure(Stack(placement=stack.placement, tokens=1, width=stack.width, depth=depth))
+
+
+@lru_cache(maxsize=256)
+def _allowed_failure(token: Stack) -> float:
+    # δ falls and the last term grows: one minimum, at a few standard deviations of ‖x‖² over its mean, and flat there.
+    epsilons = np.geomspace(1.5, 8.0, 12) * token.width**-0.5
+    deltas = excess_probability(token, epsilons)
+    stated = sp.lambdify((epsilon, delta), probability())(epsilons, deltas)
+    return float(np.clip(1 - stated, 0.0, 1.0).min())
 
 
 def loss_gradient_bound() -> sp.Expr:

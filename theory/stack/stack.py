@@ -26,6 +26,8 @@ Positions = Literal["none", "sinusoidal", "learned"]
 Embeddings = Literal["untied", "tied"]
 Labels = Literal["uniform", "zipf"]
 LossOn = Literal["all", "last"]
+FinalNorm = Literal["own", "added"]
+Branches = Literal["both", "attention", "feed_forward"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -59,6 +61,9 @@ def title(name: object) -> str:
 
 PAPER = ("post", "pre")
 """The placements of Xiong et al. (2020): what the paper claims is about these."""
+
+_LEAK = 0.01
+_SOME = "a finite number of at least 0"
 
 SIZES = ("placement", "width", "depth", "tokens", "vocab", "output_scale")
 """The fields that the paper's statements leave free; each of the others relaxes an assumption."""
@@ -100,11 +105,16 @@ class Stack:
     )  # fmt: skip
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
     activation: Activation | str = named("relu", ACTIVATIONS, "of the feed-forward units")
+    leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
     initialization: Initialized | str = named(
         "xavier_normal", INITIALIZATIONS, "of the layers' matrices; of square ones fan_in is the same"
     )
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
+    branches: Branches = choice("both", get_args(Branches), "of every layer, or one kind alone")
+    residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
+    branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
+    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "before the output: the placement's own, or one added")
     normalization: Normalization = choice(
         "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
     )
@@ -143,6 +153,7 @@ class Stack:
         "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e",
     )
     labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
+    label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
     label_smoothing: float = real(0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]",
                                   low=0, high=1)  # fmt: skip
     loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
@@ -197,6 +208,15 @@ class Stack:
                 f"norm_epsilon must be above 0 with placement {self.placement!r} and inputs that sum to zero: the "
                 "first attention takes their mean, and its branch is 0, which has no norm."
             )
+        if self.leaky_slope != _LEAK and self.activation != "leaky_relu":
+            raise ValueError(f"leaky_slope must stand with activation 'leaky_relu', got {self.activation!r}.")
+        if self.label_groups > self.tokens or (self.label_groups and self.embeddings == "tied"):
+            raise ValueError(
+                f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
+                f"{self.label_groups!r} with embeddings {self.embeddings!r}."
+            )
+        if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
+            raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
         if self.normalization == "none" and self.norm_epsilon:
             raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
         _ = self.encoder  # which refuses what it cannot take
@@ -219,7 +239,13 @@ class Stack:
         """How the placement makes a sub-layer of residual, branch and norm."""
         composition = COMPOSITIONS[self.placement]
         if self.normalization == "none":
-            return replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
+            composition = replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
+        if self.final_norm == "added":
+            composition = replace(composition, final_norm=True)
+        if self.residual_scale:
+            composition = replace(composition, residual=lambda _: self.residual_scale)
+        if self.branch_gain:
+            composition = replace(composition, gain=lambda _: self.branch_gain)
         return composition
 
     @property
@@ -232,7 +258,7 @@ class Stack:
         """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
-        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "loss_on": "all"}
+        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "loss_on": "all", "label_groups": 0}
         return replace(self, tokens=self.source_tokens, source_tokens=0, **own)  # type: ignore[arg-type]
 
     @property

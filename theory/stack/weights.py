@@ -29,6 +29,10 @@ def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
         missing |= {"WQ", "XQ"}
     if not stack.query_key_scale or stack.query_key == "tied":
         missing |= {"WK", "XK"}
+    if stack.branches == "attention":
+        missing |= {"WG", "W1", "W2"}
+    if stack.branches == "feed_forward":
+        missing |= {"WQ", "WK", "WV", "WO"}
     if stack.output_projection == "identity":
         missing |= {"WO", "XO"}
     if not stack.source_tokens:

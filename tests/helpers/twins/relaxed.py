@@ -14,7 +14,6 @@ PHI = {
     "gelu": nn.functional.gelu,
     "silu": nn.functional.silu,
     "tanh": torch.tanh,
-    "leaky_relu": nn.functional.leaky_relu,
     "identity": lambda u: u,
 }
 
@@ -41,10 +40,13 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     if ids is not None:
         x = weights["Wemb"][0][:, ids].T * (stack.width**0.5 / stack.output_scale)
 
-    def norm(rows):
-        if stack.normalization == "none":
+    alpha = stack.residual_scale or 1.0
+    phi = PHI.get(stack.activation, lambda u: torch.where(u > 0, u, stack.leaky_slope * u))
+
+    def norm(rows, last=False):
+        if stack.normalization == "none" and not (last and stack.final_norm == "added"):
             return rows
-        centred = rows - rows.mean(-1, keepdim=True) if stack.normalization == "layer" else rows
+        centred = rows - rows.mean(-1, keepdim=True) if stack.normalization != "rms" else rows
         return centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
 
     patterns = {prefix: [[] for _ in range(stack.depth)] for prefix in ("", "encoder_")}
@@ -73,26 +75,29 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
 
     def feed_forward(rows, layer, prefix):
         if "WG" in weights:
-            gate = PHI[stack.activation](rows @ weights[prefix + "WG"][layer])
+            gate = phi(rows @ weights[prefix + "WG"][layer])
             hidden = gate * (rows @ weights[prefix + "W1"][layer])
         else:
-            hidden = PHI[stack.activation](rows @ weights[prefix + "W1"][layer])
+            hidden = phi(rows @ weights[prefix + "W1"][layer])
         return hidden @ weights[prefix + "W2"][layer]
 
     def layers(x, prefix, memory=None):
         sums = []
         for layer in range(stack.depth):
-            branches = [attention, feed_forward]
+            branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
+                stack.branches, [attention, feed_forward]
+            )
             if memory is not None:
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
             for branch in branches:
                 if stack.placement == "post":
-                    sums.append(x + branch(x, layer, prefix))
+                    sums.append(alpha * x + branch(x, layer, prefix))
                     x = norm(sums[-1])
                 else:
-                    x = x + branch(norm(x), layer, prefix)
+                    x = alpha * x + branch(norm(x), layer, prefix)
                     sums.append(x)
-        return x if stack.placement == "post" else norm(x), sums
+        own = stack.placement == "post" and stack.final_norm == "own"
+        return x if own else norm(x, last=True), sums
 
     memory, read = None, []
     if source is not None:
@@ -126,7 +131,10 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])
         return {prefix + name: value for name, value in found.items()}
 
-    found = {"loss": loss} | of_layers(sums, "", 2 if source is None else 3)
+    each = 1 if stack.branches != "both" else 2 if source is None else 3
+    found = {"loss": loss} | of_layers(sums, "", each)
+    if stack.branches == "feed_forward":
+        del found["attention_energy"]
     if source is not None:
         found |= of_layers(read, "encoder_", 2)
         found["cross_energy"] = torch.stack([s.square().mean() for s in sums[1::3]])
