@@ -22,29 +22,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax
 
-from theory.first_step.rules import LINEAR, OPTIMIZERS, RULES, Met, Optimizer
-from theory.first_step.tangent import Walk
-from theory.mean_field.attention.sampled import is_fluctuating
-from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions, sampled_labels
-from theory.mean_field.kernels import Labelled, cholesky
-from theory.mean_field.prediction import NoRuleError
+from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
+from theory.first_step.rules import LINEAR, RULES, Met, Optimizer
+from theory.first_step.setting import check
+from theory.first_step.tangent import Walk, mean_kernel
+from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
+from theory.mean_field.kernels import Labelled
 from theory.mean_field.recursion import output_gradient
 from theory.stack import Stack
-from theory.stack.weights import weight_shapes
 
 Array = NDArray[np.float64]
 
-MOST_ROWS = 64
-"""Tokens of all sequences that a prediction is for: means of four slopes are n⁴ numbers a sample."""
-
-_LARGEST_SHARE = 4.0  # of V/d, up to which the law of the logits' change has been compared with networks
 _SEED = 0
-# Samples of logits and labels: so many numbers, no fewer and no more than these; of rules that ask for each its own C
-# as many as fit.
-_NUMBERS, _FEWEST, _MOST = 2**20, 256, 2**13
-_KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,15 +76,6 @@ class FirstStep:
     spread: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """Samples of what is random: p (M, P, V) and r (M, N, V) of positions that count, r of all."""
-
-    p: Array
-    r: Array
-    counted: NDArray[np.bool_]
-
-
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED
 ) -> FirstStep:
@@ -102,7 +83,7 @@ def first_step(
 
     Args:
         stack: the network, of one stream, with fixed attention and embeddings of its own.
-        optimizer: "sgd" has u = g, "normalized" u = g/|g|, "muon" the polar factor of each matrix's gradient and
+        optimizer: "sgd" has u = g, "normalized" u = g/|g|, "adam" u = sign g, "muon" the polar factor of each matrix's gradient and
             "newton-schulz" what torch.optim.Muon has in its place, both times √max(1, d_out/d_in).
         matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
         seed: of the sampled logits and labels.
@@ -118,86 +99,73 @@ def first_step(
     >>> round(512 * step.critical_rate)  # d times the rate at two layers
     33
     """
-    _check(stack, optimizer)
-    chosen = _chosen(stack, matrices)
+    chosen = check(stack, optimizer, matrices)
     walk, linear = Walk.of(stack), optimizer in LINEAR
-    drawn = _draw(stack, walk.output, np.random.default_rng(seed), linear=linear)
+    drawn = sampled_outputs(stack, walk.output, np.random.default_rng(seed), linear=linear)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    kernel = _mean_gram(stack, walk) if linear else _gram(stack, drawn.r, drawn.r)
-    gradients = walk.down(kernel)
+    taken = _taken(walk, optimizer, chosen, drawn, _mean_gram(stack, walk) if linear else None)
+    if not taken.w.any():
+        named = ", ".join(chosen)
+        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
+    shares = _shares(walk, drawn, taken)
+    exact = None
+    if optimizer == "sgd":
+        output = stack.width / stack.output_scale**2 * walk.output * ("Wemb" in chosen)
+        exact = float(((taken.coefficients + output) * _mean_gram(stack, walk)).sum())
+    return _summary(stack, optimizer, chosen, each, shares, exact)
+
+
+def first_step_given(
+    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None
+) -> dict[str, Array]:
+    """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
+
+    Args:
+        stack: the network.
+        p: softmax of the positions that count, (networks, P, V).
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count.
+        optimizer: as in `first_step`.
+        matrices: as in `first_step`.
+
+    Returns:
+        "gain", "curvature" and "change" (of a logit, squared), each (networks,).
+
+    Raises:
+        ValueError: as `first_step`.
+        NoRuleError: as `first_step`.
+    """
+    chosen = check(stack, optimizer, matrices)
+    walk, found = Walk.of(stack), list[dict[str, Array]]()
+    for own, gradient in zip(p, r, strict=True):
+        outputs = Outputs(own[None], gradient[None], loss_positions(stack) > 0)
+        taken = _taken(walk, optimizer, chosen, outputs, None)
+        found.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
+    return {name: np.concatenate([one[name] for one in found]) for name in ("gain", "curvature", "change")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Taken:
+    """A step: w, what of it is the output matrix's own, the variances of what logits move by at random, and kernels."""
+
+    w: Array
+    speeds: Array
+    gradients: list[dict[str, Array]]
+    steps: list[dict[str, Array]]
+    own: Array
+    coefficients: Array
+
+
+def _taken(walk: Walk, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None) -> _Taken:
+    """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
+    stack = walk.stack
+    gradients = walk.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     steps = walk.steps(RULES[optimizer], gradients, chosen)
     moved = walk.up(gradients, steps)
-    own = _output_step(stack, walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros((1, 1, 1))
-    w = (moved.coefficients * stack.output_scale**2 + own) @ drawn.r
-    # What the logits move by at random: variances of every position that counts.
-    speeds = np.diagonal(_mean(moved.energy)) * stack.output_scale**2 / stack.width
-    if not w.any():
-        raise ValueError(
-            f"matrices must have gradients that are not 0, got {', '.join(chosen)} of {stack.placement!r}."
-        )
-    each = _each(drawn, w, speeds[drawn.counted], normalized=optimizer == "normalized")
-    shares = _shares(stack, walk, drawn, w, gradients, steps, own)
-    exact = float((moved.coefficients + own / stack.output_scale**2).ravel() @ kernel.ravel()) if linear else None
-    return _summary(stack, optimizer, chosen, each, shares, exact if optimizer == "sgd" else None)
-
-
-def _check(stack: Stack, optimizer: Optimizer) -> None:
-    """Refuse what there is no theory of.
-
-    Raises:
-        ValueError: the optimizer is unknown.
-        NoRuleError: the stack has no rule.
-    """
-    if optimizer not in OPTIMIZERS:
-        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}.")
-    if is_fluctuating(stack) or stack.embeddings == "tied" or stack.dropout or stack.attention_dropout:
-        raise NoRuleError(
-            "stack must have fixed attention, untied embeddings and no dropout for a prediction of its first step, "
-            f"got {stack.non_default()}."
-        )
-    if stack.source_tokens or stack.composition.second_stream:
-        raise NoRuleError(
-            "stack must be one stream without a source for a prediction of its first step, got placement "
-            f"{stack.placement!r} with {stack.source_tokens} source tokens."
-        )
-    if stack.rows > MOST_ROWS or stack.vocab > _LARGEST_SHARE * stack.width:
-        raise NoRuleError(
-            f"tokens of all sequences must be at most {MOST_ROWS} and vocab at most {_LARGEST_SHARE:g} * width for a "
-            f"prediction of the first step, got {stack.rows} and {stack.vocab / stack.width:g}."
-        )
-
-
-def _chosen(stack: Stack, matrices: Collection[str] | None) -> tuple[str, ...]:
-    """Roles that are stepped.
-
-    Raises:
-        ValueError: there is none, or one that the stack does not have.
-    """
-    known = (*weight_shapes(stack), "Wemb")
-    if matrices is None:
-        return known
-    if isinstance(matrices, str) or not matrices or not set(matrices) <= set(known):
-        raise ValueError(f"matrices must be some of {', '.join(known)}, got {matrices!r}.")
-    return tuple(role for role in known if role in matrices)
-
-
-def _draw(stack: Stack, output: Array, generator: np.random.Generator, *, linear: bool) -> _Drawn:
-    """Logits and labels of as many networks as are worth it."""
-    n, vocab = stack.rows, stack.vocab
-    count = int(np.clip(_NUMBERS // (n * vocab), _FEWEST, _MOST))
-    if not linear:
-        count = min(count, int(np.clip(_KERNELS // n**2, _FEWEST_KERNELS, _MOST_KERNELS)))
-    logits = stack.output_scale * cholesky(output) @ generator.standard_normal((count, n, vocab))
-    p, labels, counted = softmax(logits, axis=-1), sampled_labels(stack, count, generator), loss_positions(stack) > 0
-    certain = np.eye(vocab)[labels] * (1.0 - stack.label_smoothing)
-    r = (p - certain - stack.label_smoothing / vocab) * counted[:, None] / counted.sum()
-    return _Drawn(p[:, counted], r, counted)
-
-
-def _gram(stack: Stack, first: Array, second: Array) -> Array:
-    """The symmetric part of the products of two fields of gradients at the output tokens, (M, N, N)."""
-    product = first @ second.mT * stack.output_scale**2
-    return np.asarray((product + product.mT) / 2)
+    own = _output_moves(walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
+    speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
+    w = moved.coefficients * stack.output_scale**2 @ drawn.r + own
+    return _Taken(w, speeds[drawn.counted], gradients, steps, own, moved.coefficients)
 
 
 def _mean_gram(stack: Stack, walk: Walk) -> Array:
@@ -206,51 +174,39 @@ def _mean_gram(stack: Stack, walk: Walk) -> Array:
     return np.asarray(output_gradient(stack, tokens, walk.output[None], gaussian_inputs(stack).same_label))
 
 
-def _output_step(stack: Stack, walk: Walk, optimizer: Optimizer, r: Array) -> Array:
-    """C of the output matrix."""
-    met = Met("Wemb", (stack.width, stack.vocab), stack.width * walk.output[None])
-    return RULES[optimizer](met, r @ r.mT)
+def _output_moves(walk: Walk, optimizer: Optimizer, r: Array) -> Array:
+    """What logits move by through the output matrix's own step, (M, N, V)."""
+    width = walk.stack.width
+    if optimizer == "adam":
+        # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of each class.
+        moved = walk.output @ r
+        size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
+        return np.asarray(width * (2 / np.pi) ** 0.5 * moved / size)
+    met = Met("Wemb", (width, walk.stack.vocab), width * walk.output[None], np.zeros((1, walk.stack.rows)))
+    return np.asarray(RULES[optimizer](met, r @ r.mT) @ r)
 
 
-def _each(drawn: _Drawn, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:
-    """Of every sample: g·u, u'Gu, what of it is due to the random part, and a logit's squared change, (M,) each."""
-    gain, counted = (drawn.r * w).sum((-2, -1)), w[:, drawn.counted]
-    average = (drawn.p * counted).sum(-1)
-    seen = ((drawn.p * counted**2).sum(-1) - average**2).mean(-1)
-    spread = ((1.0 - (drawn.p**2).sum(-1)) * speeds).mean(-1)
-    change = (counted**2).mean((-2, -1)) + speeds.mean()
-    # u = g/|g|, with |g|² = g·g of what is stepped.
-    size = gain if normalized else np.ones(1)
-    return {
-        "gain": gain / size**0.5, "curvature": (seen + spread) / size, "spread": spread / size, "change": change / size,
-    }  # fmt: skip
-
-
-def _shares(
-    stack: Stack, walk: Walk, drawn: _Drawn, w: Array, gradients: list[dict[str, Array]],
-    steps: list[dict[str, Array]], own: Array,
-) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
+def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
     """Each matrix's part of g·u and of u'Gu, as shares of the sums over matrices.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
     """
-    curved = np.zeros_like(w)
-    counted = w[:, drawn.counted]
+    curved, counted = np.zeros_like(taken.w), taken.w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1, keepdims=True)
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
-    crossed = _gram(stack, curved, drawn.r)
-    crossed = crossed.mean(0, keepdims=True) if len(gradients[0]["total"]) == 1 else crossed
+    crossed = gram(walk.stack, curved, drawn.r)
+    crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
     found = []
-    for above, output in ((gradients, drawn.r), (walk.down(crossed), curved)):
+    for above, output in ((taken.gradients, drawn.r), (walk.down(crossed), curved)):
         parts = dict[str, list[float]]()
-        for k, taken in enumerate(steps):
+        for k, steps in enumerate(taken.steps):
             for met in walk.places[k][1].mets:
-                if met.role in taken:
-                    total = float((taken[met.role] * above[k][met.role]).sum((-2, -1)).mean())
+                if met.role in steps:
+                    total = float((steps[met.role] * above[k][met.role]).sum((-2, -1)).mean())
                     parts.setdefault(met.role, []).append(total)
         arrays = {role: np.array(value) for role, value in parts.items()}
-        if own.any():
-            arrays["Wemb"] = np.array(((own @ drawn.r) * output).sum((-2, -1)).mean())
+        if taken.own.any():
+            arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())
         whole = sum(float(value.sum()) for value in arrays.values())
         found.append({role: value / whole for role, value in arrays.items()})
     return found[0], found[1]
@@ -289,7 +245,3 @@ def _summary(
 
 def _sem(values: Array) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
-def _mean(kernel: Array) -> Array:
-    return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))

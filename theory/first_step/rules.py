@@ -1,8 +1,8 @@
 """What an optimizer makes of one matrix's gradient, as seen by the tokens that meet the matrix.
 
 The gradient of a matrix is g = Hᵀ Δ, with H (N, d_in) the rows that it multiplies and Δ (N, d_out) the gradients at
-what comes out. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N). A rule
-gives C from the two Gram matrices H Hᵀ and Δ Δᵀ.
+what comes out. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N) and,
+for the sign alone, a remainder across Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,11 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.first_step.samples import gaussian_samples
+
 Array = NDArray[np.float64]
 
-Optimizer = Literal["sgd", "normalized", "muon", "newton-schulz"]
+Optimizer = Literal["sgd", "normalized", "adam", "muon", "newton-schulz"]
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 """What there is theory of."""
 
@@ -38,19 +40,26 @@ class Met:
         role: of the matrix.
         shape: (d_in, d_out).
         rows: H Hᵀ, (N, N) with or without leading axes.
+        inputs: samples of a coordinate of the rows, (samples, N).
         factor: E f_i f_j of the factors by which gradients are multiplied on their way down to what comes out of the
             matrix, φ'(u) for W1; None where nothing stands between.
+        factors: samples of them, (samples, N).
     """
 
     role: str
     shape: tuple[int, int]
     rows: Array
+    inputs: Array
     factor: Array | None = None
+    factors: Array | None = None
 
     def below(self, gradient: Array) -> Array:
         """ΔΔᵀ from the Gram matrix of the gradients above the factors."""
         return gradient if self.factor is None else gradient * self.factor
 
+
+_SAMPLES = 1024
+"""Of gradients, for the remainder of a sign."""
 
 Rule = Callable[[Met, Array], Array]
 """From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
@@ -60,6 +69,40 @@ def gradient_rule(met: Met, gradient: Array) -> Array:
     """SGD: u = g, so that C = H Hᵀ."""
     del gradient
     return met.rows
+
+
+def sign_rule(met: Met, gradient: Array) -> Array:
+    """Adam's first step as ε → 0: u = sign g, entry by entry.
+
+    Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
+
+        C_ij = d_in √(2/π) E [h_i h_j f_i f_j / √((fh)' Σ (fh))] / E f_i f_j,      Σ = ΔΔᵀ/d_out above the factors.
+    """
+    seen = met.inputs if met.factors is None else met.inputs * met.factors
+    above = gradient if met.factor is None else _over(gradient, met.factor)
+    sizes = np.sqrt(np.maximum(((seen @ above) * seen).sum(-1), 0.0) / met.shape[1])
+    weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * met.shape[0] / len(seen)
+    c = (seen.T * weights[..., None, :]) @ seen
+    return c if met.factor is None else _over(c, met.factor)
+
+
+def sign_remainder(met: Met, gradient: Array, coefficients: Array) -> Array:
+    """The Gram matrix of what sign g makes of the rows across Δ, behind the factors, (N, N); of mean kernels."""
+    gradient, c = (one.reshape(-1, *one.shape[-2:]).mean(0) for one in (gradient, coefficients))
+    above = gradient if met.factor is None else _over(gradient, met.factor[0])
+    c = c if met.factor is None else c * met.factor[0]
+    deltas = gaussian_samples(above / met.shape[1], np.random.default_rng(1), _SAMPLES)
+    factors = np.ones((1, 1))
+    if met.factors is not None:
+        factors = met.factors[np.random.default_rng(2).integers(len(met.factors), size=len(deltas))]
+    mean = np.sign(deltas * factors @ met.inputs.T) @ met.inputs / len(met.inputs) * factors
+    whole = met.shape[1] * met.shape[0] ** 2 * mean.T @ mean / len(mean)
+    return np.asarray(whole - c @ above @ c.T)
+
+
+def _over(first: Array, second: Array) -> Array:
+    """A quotient that is 0 where the divisor is."""
+    return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
 def muon_rule(met: Met, gradient: Array) -> Array:
@@ -109,6 +152,7 @@ def _spectral(met: Met, gradient: Array, function: Callable[[Array], Array]) -> 
 RULES: dict[Optimizer, Rule] = {
     "sgd": gradient_rule,
     "normalized": gradient_rule,
+    "adam": sign_rule,
     "muon": muon_rule,
     "newton-schulz": newton_schulz_rule,
 }

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.first_step.rules import Met, Rule
+from theory.first_step.rules import Met, Rule, sign_remainder, sign_rule
+from theory.first_step.samples import gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Labelled
@@ -34,9 +35,6 @@ from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
 Array = NDArray[np.float64]
-
-# Of the means of four slopes: so many Gaussian pre-activations, or as many as fit.
-_SAMPLES, _FEWEST, _ENTRIES = 4096, 256, 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +60,11 @@ class Attention:
 
     def __post_init__(self) -> None:
         shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
-        self.mets = [Met("WV", shapes["WV"], self.stack.width * mean)]
+        seen = gaussian_samples(mean[0], np.random.default_rng(0))
+        self.mets = [Met("WV", shapes["WV"], self.stack.width * mean, seen)]
         if "WO" in shapes:
-            self.mets.append(Met("WO", shapes["WO"], self.stack.width * mean * gain(self.stack, "WV")))
+            own = gain(self.stack, "WV")
+            self.mets.append(Met("WO", shapes["WO"], self.stack.width * mean * own, seen * own**0.5))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
@@ -80,6 +80,7 @@ class Attention:
         for met in self.mets:
             c = c * gain(self.stack, met.role) + steps.get(met.role, 0.0)
             energy = energy * gain(self.stack, met.role) + c @ gradients[met.role] @ c.mT
+            energy = energy + steps.get(f"{met.role} remainder", 0.0)
         return Moved(c, energy)
 
 
@@ -104,15 +105,18 @@ class FeedForward:
         activation, before = activation_of(stack.activation), self.given * gain(stack, "W1")
         slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
         rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
-        u = _gaussian(before[0], generator)
+        u = gaussian_samples(before[0], generator)
         if stack.ffn == "gated":
+            other = gaussian_samples(before[0], generator)
             hidden, kernels = active * before, {"WG": slope * before, "W1": active}
-            self.factors = {"WG": activation.slope(u) * _gaussian(before[0], generator), "W1": activation.value(u)}
+            self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
+            units = activation.value(u) * other
         else:
             hidden, kernels = active, {"W1": slope}
-            self.factors = {"W1": activation.slope(u)}
-        self.mets = [Met(role, shapes[role], rows, kernel) for role, kernel in kernels.items()]
-        self.mets.append(Met("W2", shapes["W2"], stack.ffn_width * hidden))
+            self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
+        seen = gaussian_samples(self.given[0], generator)
+        self.mets = [Met(role, shapes[role], rows, seen, one, self.factors[role]) for role, one in kernels.items()]
+        self.mets.append(Met("W2", shapes["W2"], stack.ffn_width * hidden, units))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """As `Attention.down`."""
@@ -132,34 +136,24 @@ class FeedForward:
             own = gain(self.stack, met.role)
             before[met.role] = moved.coefficients * own + steps.get(met.role, 0.0)
             c = c + before[met.role] * met.factor
-            energy = energy + moved.energy * own * widths * met.factor
+            energy = energy + moved.energy * own * widths * met.factor + steps.get(f"{met.role} remainder", 0.0)
         energy = energy + self._turned(before, above)
         own = gain(self.stack, "W2")
         c = c * own + steps.get("W2", 0.0)
-        return Moved(c, energy * own / widths + c @ gradients["W2"] @ c.mT)
+        energy = energy * own / widths + c @ gradients["W2"] @ c.mT
+        return Moved(c, energy + steps.get("W2 remainder", 0.0))
 
     def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
-        c = {role: _mean(one) for role, one in coefficients.items()}
+        c = {role: mean_kernel(one) for role, one in coefficients.items()}
         turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
-        found: Array = (turned @ _mean(gradient) @ turned.mT).mean(0)
+        found: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
         return found
 
 
-def _mean(kernel: Array) -> Array:
-    """Over a leading axis, if there is one."""
+def mean_kernel(kernel: Array) -> Array:
+    """The mean over a leading axis, if there is one."""
     return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
-
-
-def _gaussian(kernel: Array, generator: np.random.Generator) -> Array:
-    """Samples of N(0, K), (samples, N), in pairs of opposite sign and with exactly this covariance."""
-    n = len(kernel)
-    half = max(_FEWEST, n, min(_SAMPLES, _ENTRIES // n**2)) // 2 + n
-    z = generator.standard_normal((half, n))
-    z = z @ np.linalg.inv(np.linalg.cholesky(z.T @ z / half)).T
-    values, vectors = np.linalg.eigh(kernel)
-    draws = z @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    return np.concatenate([draws, -draws])
 
 
 @dataclass(slots=True, eq=False)
@@ -229,8 +223,14 @@ class Walk:
         return Moved(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
-        """C of the matrices that move."""
-        return [
-            {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
-            for k, (_, branch) in enumerate(self.places)
-        ]
+        """C of the matrices that move, by role, and "ROLE remainder" of signs."""
+        found = []
+        for k, (_, branch) in enumerate(self.places):
+            own = {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
+            if rule is sign_rule:
+                own |= {
+                    f"{met.role} remainder": sign_remainder(met, gradients[k][met.role], own[met.role])
+                    for met in branch.mets if met.role in own
+                }  # fmt: skip
+            found.append(own)
+        return found

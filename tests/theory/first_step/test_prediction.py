@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from theory import NoRuleError, Stack, predict
 from theory.first_step.prediction import first_step
-from theory.first_step.rules import Met, gradient_rule, muon_rule, newton_schulz_rule
+from theory.first_step.rules import Met, gradient_rule, muon_rule, newton_schulz_rule, sign_remainder, sign_rule
 from theory.first_step.tangent import Walk
 from theory.mean_field.gauss_newton import _tangent_kernel
 
@@ -96,7 +96,7 @@ def test_muon_against_matrices():
     gradient = rows.T @ deltas
     left, values, right = np.linalg.svd(gradient, full_matrices=False)
     shape = (30 / 20) ** 0.5
-    met, gram = Met("W1", (20, 30), rows @ rows.T), deltas @ deltas.T
+    met, gram = Met("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
     assert_allclose(muon_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
     x = gradient / np.sqrt((values**2).sum())
     for _ in range(5):
@@ -104,6 +104,26 @@ def test_muon_against_matrices():
         x = 3.4445 * x - 4.7750 * product @ x + 2.0315 * product @ product @ x
     assert_allclose(newton_schulz_rule(met, gram) @ deltas, shape * rows @ x, rtol=1e-6, atol=1e-6)
     assert_allclose(muon_rule(met, 0 * gram), 0.0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sign_against_matrices(masked):
+    """H sign(HᵀΔ) along Δ and in all, of hidden units and Gaussian gradients, behind a mask of ReLU or not."""
+    generator, (d_in, d_out) = np.random.default_rng(1), (1500, 1500)
+    root = np.array([[1.0, 0.0], [0.4, 0.9]])
+    rows = np.maximum(root @ generator.standard_normal((2, d_in)), 0.0)
+    deltas = np.array([[0.5, 0.0], [-1.0, 2.0]]) @ generator.standard_normal((2, d_out))
+    slopes = (root @ generator.standard_normal((2, d_out)) > 0) * 1.0 if masked else np.ones((2, d_out))
+    factor = slopes @ slopes.T / d_out if masked else None
+    met = Met("W1", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None)
+    moved, above = slopes * (rows @ np.sign(rows.T @ (slopes * deltas))), deltas @ deltas.T
+    c = sign_rule(met, above if factor is None else above * factor)
+    behind = c if factor is None else c * factor
+    assert_allclose(behind @ above, moved @ deltas.T, rtol=0.06, atol=0.03 * np.abs(moved @ deltas.T).max())
+    if not masked:
+        whole = behind @ above @ behind.T + sign_remainder(met, above[None], c[None])
+        assert_allclose(whole, moved @ moved.T, rtol=0.1)
+        assert_allclose((c * above).sum(), np.abs(rows.T @ deltas).sum(), rtol=0.03)
 
 
 def test_normalized_is_a_scale():
