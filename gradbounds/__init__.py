@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         register_initialization,
         register_placement,
     )
+    from theory.first_step.prediction import FirstStep, first_step
     from theory.paper.theorem1 import bound_value
 else:
     # Where each name is: its module, and its name there where that is another. The imports above say the same to
@@ -51,6 +52,8 @@ else:
         "register_initialization": "theory",
         "Initialization": "theory",
         "register_claim": "checks",
+        "first_step": "theory.first_step.prediction",
+        "FirstStep": "theory.first_step.prediction",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -107,6 +110,7 @@ __all__ = [
     "Composition",
     "Estimate",
     "Execution",
+    "FirstStep",
     "Initialization",
     "ModuleReport",
     "NoRuleError",
@@ -122,6 +126,7 @@ __all__ = [
     "claims",
     "comparison",
     "estimate",
+    "first_step",
     "power_law",
     "predict",
     "probe",

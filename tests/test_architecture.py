@@ -32,7 +32,10 @@ MAY_IMPORT = {
 # What a part of a package, a subpackage or a module beside them, may import from the other parts. There is no arrow
 # but these, so that none goes back. The package's own __init__ imports all; only what needs the version imports it.
 ARROWS = {
-    "theory": {"stack": "", "mean_field": "stack", "paper": "stack mean_field", "registration": "stack mean_field"},
+    "theory": {
+        "stack": "", "mean_field": "stack", "paper": "stack mean_field", "registration": "stack mean_field",
+        "first_step": "stack mean_field",
+    },
     "simulate": {
         "text": "",
         "network": "",

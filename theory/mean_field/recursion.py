@@ -64,7 +64,7 @@ def recursion(
     stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
-    forward = _forward(stack, tokens, inputs, generator)
+    forward = forward_pass(stack, tokens, inputs, generator)
     if stack.embeddings == "tied":
         backward = tied_backward(stack, inputs, forward, generator)
     else:
@@ -113,7 +113,7 @@ def gradients_from(
         output: from the kernel of what the output matrix is given to that of the loss's gradient there. Everything is
             linear in the latter.
     """
-    forward = _forward(stack, tokens, inputs, generator)
+    forward = forward_pass(stack, tokens, inputs, generator)
     gradient = output(forward.output)
     _, energies = _pulled_back(stack, tokens, forward, gradient)
     found = _weight_gradients(stack, energies)
@@ -159,13 +159,18 @@ def _attentions(
 
 
 @np.errstate(over="ignore")  # refused where it happens
-def _forward(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
+def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
+    """The way up of `recursion`, with what the way down needs.
+
+    Raises:
+        ValueError: the energy of tokens overflows.
+    """
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
     }
     kernel, means, encoded = inputs.kernel, inputs.means, None
     if stack.encoder is not None and (source := inputs.source) is not None:
-        read = _forward(
+        read = forward_pass(
             stack.encoder, source.tokens, replace(inputs, kernel=source.kernel, means=source.means), generator
         )
         encoded = read, Memory(source.tokens, read.output, source.attention)

@@ -1,0 +1,223 @@
+"""One step of an optimizer from initialization: what it gains, how the loss curves along it, and where it ends.
+
+All for the parameters θ − η u of a model, with u what torch's own optimizer takes off them for η = 1.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from simulate.curvature.operators import plain_operations
+from simulate.curvature.problems import Problem, stack_problem
+from theory.stack import Stack
+
+Direction = dict[str, Tensor]
+"""u, by the names of parameters."""
+
+# Of inputs: torch keeps 32 bits of a seed, and the matrices have the small ones.
+_INPUTS = 2**30
+
+# Of the search for the break-even rate: how far it goes at once, how near it gets, and where it gives up.
+_STRIDE, _NEAR, _PASSES = 3.0, 0.02, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One network's step, at η = 1; fields as in `theory`.
+
+    Attributes:
+        gain: g·u.
+        curvature: u'Gu with the Gauss-Newton matrix.
+        logit_change_sq: the mean square of what logits move by, to first order.
+        hessian: u'Hu; NaN if it was not asked for.
+        break_even_rate: the rate at which the loss is back at its start; NaN if it was not found, or not asked for.
+        passes: forward passes that it took.
+    """
+
+    gain: float
+    curvature: float
+    logit_change_sq: float
+    hessian: float = float("nan")
+    break_even_rate: float = float("nan")
+    passes: int = 0
+
+    @property
+    def critical_rate(self) -> float:
+        """2 g·u/u'Gu."""
+        return 2 * self.gain / self.curvature
+
+    @property
+    def hessian_rate(self) -> float:
+        """2 g·u/u'Hu; NaN where the loss does not curve upward."""
+        return 2 * self.gain / self.hessian if self.hessian > 0 else float("nan")
+
+
+def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64) -> Problem:
+    """One draw of a Stack, with inputs that are independent of its matrices."""
+    shallow = replace(stack, depth=1)  # inputs and labels are the same
+    return replace(
+        stack_problem(stack, seed=seed, dtype=dtype),
+        data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype).data,
+    )
+
+
+def gradients(problem: Problem) -> tuple[float, Direction]:
+    """The loss of all data, and its gradient by every parameter."""
+    named, total = dict(problem.model.named_parameters()), 0.0
+    found = {name: torch.zeros_like(p) for name, p in named.items()}
+    for inputs, labels in problem.data:
+        loss = problem.loss(problem.model(inputs), labels)
+        total += float(loss.detach())
+        for name, one in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
+            found[name] += one
+    return total, found
+
+
+def direction(gradient: Direction, optimizer: str) -> Direction:
+    """The step u of torch's own class: what it takes off with rate 1 at its first step, from parameters 0.
+
+    Parameters of 0 lose no digits; none of these steps depends on their values.
+
+    Args:
+        gradient: of all parameters.
+        optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay).
+
+    Raises:
+        ValueError: an unknown optimizer.
+    """
+    made: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+        "sgd": lambda some: torch.optim.SGD(some, lr=1.0),
+        "normalized": lambda some: torch.optim.SGD(some, lr=1.0),
+        # Where a gradient is 0 so is its square, and 0/0 is not a step; no number is as small as this eps.
+        "adam": lambda some: torch.optim.Adam(some, lr=1.0, eps=1e-300),
+        "muon": lambda some: torch.optim.Muon(some, lr=1.0, weight_decay=0.0),
+    }
+    if optimizer not in made:
+        raise ValueError(f"optimizer must be one of {', '.join(made)}, got {optimizer!r}.")
+    size = 1.0
+    if optimizer == "normalized":
+        size = float(sum(one.square().sum() for one in gradient.values())) ** 0.5
+    # Muon's factor for shapes is that of matrices (d_out, d_in), as torch's layers hold them.
+    turned = optimizer == "muon"
+    held = dict[str, nn.Parameter]()
+    for name, one in gradient.items():
+        given = (one.T if turned else one).contiguous() / size
+        held[name] = nn.Parameter(torch.zeros_like(given))
+        held[name].grad = given
+    made[optimizer](list(held.values())).step()
+    return {name: -(p.detach().T if turned else p.detach()) for name, p in held.items()}
+
+
+def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any) -> list[tuple[Tensor, Tensor]]:
+    """Logits and labels of every piece at θ − rate u."""
+    moved = {name: value - rate * u[name] if name in u else value for name, value in held.items()}
+    return [(torch.func.functional_call(problem.model, moved, (inputs,)), labels) for inputs, labels in problem.data]
+
+
+def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
+    """A step's first and second order, and where it ends.
+
+    Args:
+        problem: whose model returns logits and whose loss is a cross-entropy.
+        gradient: of all parameters.
+        u: the step.
+        loss: at its start.
+        ends: whether the Hessian and the break-even rate are asked for, which take most of the time.
+    """
+    held = {name: p.detach() for name, p in problem.model.named_parameters()}
+    gain = float(sum((gradient[name] * one).sum() for name, one in u.items()))
+    zero = torch.zeros((), dtype=next(iter(held.values())).dtype)
+    curvature = change = 0.0
+    count = sum(labels.numel() for _, labels in problem.data)
+
+    def total(rate: Tensor) -> Tensor:
+        return torch.stack([problem.loss(*one) for one in along(problem, held, u, rate)]).sum()
+
+    def logits(rate: Tensor) -> list[Tensor]:
+        return [one for one, _ in along(problem, held, u, rate)]
+
+    def slope(rate: Tensor) -> Tensor:
+        found: Any = torch.func.jvp(total, (rate,), (torch.ones_like(rate),))
+        return found[1]
+
+    with plain_operations():
+        pair: Any = torch.func.jvp(logits, (zero,), (torch.ones_like(zero),))
+    for z, w in zip(*pair, strict=True):
+        p = z.softmax(-1)
+        curvature += float(((p * w.square()).sum(-1) - (p * w).sum(-1).square()).sum()) / count
+        change += float(w.square().mean(-1).sum()) / count
+
+    if not ends:
+        return Measured(gain, curvature, change)
+    with plain_operations():
+        twice: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
+
+    def at(rate: float) -> float:
+        with torch.no_grad():
+            return float(total(torch.as_tensor(rate, dtype=zero.dtype)))
+
+    rate, passes = break_even_rate(at, loss, gain, 2 * gain / curvature)
+    return Measured(gain, curvature, change, float(twice[1]), rate, passes)
+
+
+def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:
+    """The rate at which the loss is back at its start, to 2%, and the forward passes that it took.
+
+    From the guess it goes up or down by factors of 3 until the loss has crossed its start, and then between by false
+    position on the mean slope (ℓ(η) − ℓ(0))/η, which is smooth down to η = 0 and is −g·u there. A loss that dips, rises
+    above its start and dips again within one such factor may hide an earlier crossing.
+
+    Args:
+        at: the loss at a rate.
+        loss: that at rate 0.
+        gain: g·u, above 0.
+        guess: of the rate.
+
+    Returns:
+        NaN if there is none within 40 passes.
+    """
+    passes = 0
+
+    def mean_slope(rate: float) -> float:
+        nonlocal passes
+        passes += 1
+        value = at(rate)
+        # A loss that overflows is above its start.
+        return (value - loss) / rate if value == value and value != float("inf") else gain
+
+    low, below, high, above = 0.0, -gain, guess, mean_slope(guess)
+    while above < 0 and passes < _PASSES:
+        low, below = high, above
+        high *= _STRIDE
+        above = mean_slope(high)
+    while low == 0.0 and passes < _PASSES:
+        tried = high * max(1 / _STRIDE, min(0.9, below / (below - above)))
+        found = mean_slope(tried)
+        if found < 0:
+            low, below = tried, found
+        else:
+            high, above = tried, found
+    side = 0
+    while high > low * (1 + _NEAR) and passes < _PASSES:
+        share = below / (below - above)
+        tried = low + (high - low) * share
+        if min(tried / low, high / tried) < 1 + _NEAR / 2:
+            # Just beyond the nearer end, so that the crossing is likely between.
+            tried = low * (1 + _NEAR * 0.9) if share < 0.5 else high / (1 + _NEAR * 0.9)
+        found = mean_slope(tried)
+        # The end that stays twice has its weight halved (Illinois).
+        if found < 0:
+            low, below, above, side = tried, found, above / 2 if side < 0 else above, -1
+        else:
+            high, above, below, side = tried, found, below / 2 if side > 0 else below, 1
+    return (float("nan") if low == 0.0 or above < 0 else (low * high) ** 0.5), passes
+
+
+def sampled_steps(stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True) -> dict[str, Measured]:
+    """One network's first step with each of some optimizers."""
+    problem = first_step_problem(stack, seed=seed)
+    loss, gradient = gradients(problem)
+    return {one: measured(problem, gradient, direction(gradient, one), loss, ends=ends) for one in optimizers}

@@ -1,0 +1,101 @@
+"""The first step of sampled networks, taken by torch's own optimizers: beside theory, and beside a grid of steps."""
+
+import numpy as np
+import pytest
+import torch
+
+from checks.statistics import estimate
+from simulate.curvature.first_step import (
+    break_even_rate,
+    direction,
+    first_step_problem,
+    gradients,
+    measured,
+)
+from theory import Stack
+from theory.first_step.prediction import first_step
+
+# Forward-mode derivatives warn of torch's own deprecations.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+NETWORKS = 12
+
+
+def same(values, expected, margin):
+    """Within the margin or 4 standard errors: about one false alarm in 10^3 numbers with 12 networks."""
+    found = estimate(values)
+    return abs(found.mean - expected) < max(margin * expected, 4 * found.sem)
+
+
+@pytest.mark.parametrize("fields", [{}, {"placement": "peri", "mask": "causal", "activation": "gelu"}])
+def test_first_order_and_second(fields):
+    """At V = 2d, where most of u'Gu is what V/d adds; without it, and with a tangent kernel 30% off, it differs."""
+    stack = Stack(**({"width": 96, "depth": 1, "tokens": 3, "vocab": 192, "output_scale": 0.5} | fields))
+    found = {"sgd": [], "muon": []}
+    for seed in range(NETWORKS):
+        problem = first_step_problem(stack, seed=seed)
+        loss, gradient = gradients(problem)
+        del gradient["Wemb"]
+        for optimizer, values in found.items():
+            values.append(measured(problem, gradient, direction(gradient, optimizer), loss, ends=False))
+    for own, theirs in (("sgd", "sgd"), ("newton-schulz", "muon")):
+        theory = first_step(stack, own, matrices=["WV", "W1", "W2"])
+        for name in ("gain", "curvature", "logit_change_sq"):
+            values = [getattr(one, name) for one in found[theirs]]
+            assert same(values, getattr(theory, name), 0.1), (own, name, estimate(values), getattr(theory, name))
+        curvatures = [one.curvature for one in found[theirs]]
+        assert not same(curvatures, theory.curvature * (1 - theory.spread), 0.1)
+        assert not same(curvatures, theory.curvature * 1.3**2, 0.1)
+
+
+def test_a_step_is_torch_s():
+    """Of g = (3, -4, 0): itself, its direction, its sign."""
+    gradient = {"a": torch.tensor([[3.0, -4.0, 0.0]], dtype=torch.float64)}
+    expected = {"sgd": [3, -4, 0], "normalized": [0.6, -0.8, 0], "adam": [1, -1, 0]}
+    for optimizer, numbers in expected.items():
+        assert direction(gradient, optimizer)["a"].flatten().tolist() == pytest.approx(numbers)
+    # One singular value, of which five Newton-Schulz steps make some 0.7 to 1.2; three columns for a row.
+    muon = direction({"a": gradient["a"].T}, "muon")["a"]
+    assert float(muon.norm()) == pytest.approx(0.95, rel=0.3)
+    with pytest.raises(ValueError, match="^optimizer must be one of sgd, normalized, adam, muon, got 'lion'"):
+        direction(gradient, "lion")
+
+
+def test_orders_against_the_loss():
+    """g·u and u'Hu are the loss's derivatives along the step, and the break-even rate is where a fine grid crosses."""
+    problem = first_step_problem(Stack(width=16, depth=1, tokens=4, vocab=8), seed=3)
+    loss, gradient = gradients(problem)
+    held = {name: p.detach() for name, p in problem.model.named_parameters()}
+    for optimizer in ("sgd", "adam"):
+        u = direction(gradient, optimizer)
+
+        def at(rate, u=u):
+            moved = {name: value - rate * u[name] for name, value in held.items()}
+            ((inputs, labels),) = problem.data
+            logits = torch.func.functional_call(problem.model, moved, (inputs,))
+            return float(torch.nn.functional.cross_entropy(logits, labels))
+
+        found = measured(problem, gradient, u, loss)
+        small = found.critical_rate * 1e-4
+        assert (at(small) - at(-small)) / (2 * small) == pytest.approx(-found.gain, rel=1e-4)
+        assert (at(small) + at(-small) - 2 * loss) / small**2 == pytest.approx(found.hessian, rel=1e-3)
+        grid = found.break_even_rate * np.geomspace(0.3, 1.2, 36)
+        crossed = next(rate for rate in grid if at(rate) >= loss)
+        assert found.break_even_rate == pytest.approx(crossed, rel=0.05)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3, 3.0])
+@pytest.mark.parametrize("true", [0.2, 1.0, 30.0])
+def test_the_search_for_the_break_even_rate(power, true):
+    """Of losses −x + x (x/true)^power, from a guess of 1, overflow beyond 40 included."""
+    asked = []
+
+    def at(rate):
+        asked.append(rate)
+        return float("inf") if rate > 40 else 5 - rate + rate * (rate / true) ** power
+
+    rate, passes = break_even_rate(at, 5.0, 1.0, 1.0)
+    assert rate == pytest.approx(true, rel=0.03)
+    assert passes == len(asked) <= 12
+    assert (
+        break_even_rate(lambda rate: -rate, 0.0, 1.0, 1.0)[0] != break_even_rate(lambda rate: -rate, 0.0, 1.0, 1.0)[0]
+    )

@@ -1,0 +1,152 @@
+"""The first step's theory: closed forms of one token, the backward recursion's numbers, and rules against matrices."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from theory import NoRuleError, Stack, predict
+from theory.first_step.prediction import first_step
+from theory.first_step.rules import Met, gradient_rule, muon_rule, newton_schulz_rule, sign_remainder, sign_rule
+from theory.first_step.tangent import Walk
+from theory.mean_field.gauss_newton import _tangent_kernel
+
+RELAXED = [
+    {"placement": "pre"},
+    {"placement": "peri", "activation": "gelu"},
+    {"placement": "deepnorm", "mask": "causal", "positions": "sinusoidal"},
+    {"placement": "scaled", "ffn": "gated", "ffn_ratio": 2.0},
+    {"output_projection": "random", "sequences": 2, "label_smoothing": 0.1},
+    {"placement": "rezero", "loss_on": "last", "normalization": "rms", "labels": "zipf", "output_scale": 2.0},
+]
+
+
+def tangent(stack):
+    """Θ from the way up."""
+    walk = Walk.of(stack)
+    gradients = walk.down(np.eye(stack.rows)[None])
+    moved = walk.up(gradients, walk.steps(gradient_rule, gradients, ("WV", "WO", "WG", "W1", "W2")))
+    return moved.coefficients[0] * stack.output_scale**2 + stack.width * walk.output
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_tangent_kernel_of_one_token(depth):
+    """Post-LN: d (1 + 7L/6); Pre-LN: every branch adds its share of the energy above it."""
+    post = Stack(width=64, depth=depth, tokens=1)
+    assert tangent(post) == pytest.approx(64 * (1 + 7 * depth / 6))
+    below = 1 + 1.5 * np.arange(depth)
+    expected = 1 + (1 / (below + 1) + 1 / (below + 1.5)).sum()
+    assert tangent(replace(post, placement="pre")) == pytest.approx(64 * expected)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre", "deepnorm", "output"])
+def test_tangent_kernel_of_the_way_down(placement):
+    """How tokens move, from below, against gradients from above."""
+    stack = Stack(placement=placement, width=32, depth=3, tokens=5, vocab=8)
+    assert_allclose(tangent(stack), _tangent_kernel(stack)[1], rtol=1e-8)
+
+
+@pytest.mark.parametrize("fields", RELAXED)
+def test_gain_is_the_squared_gradient(fields):
+    """For u = g, by matrix, of the recursion that the way down of this module does not share."""
+    stack = Stack(**({"width": 256, "depth": 3, "tokens": 4, "vocab": 16} | fields))
+    step, predicted = first_step(stack), predict(stack)
+    total = sum(float(np.sum(value)) for name, value in predicted.items() if name.startswith("grad_sq_"))
+    assert step.gain == pytest.approx(total, rel=1e-6)
+    for role, share in step.gain_shares.items():
+        # Wemb's is of the samples.
+        assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=0.01, atol=1e-9)
+    assert sum(float(share.sum()) for share in step.curvature_shares.values()) == pytest.approx(1)
+    if stack.placement == "rezero":
+        with pytest.raises(ValueError, match="^matrices must have gradients that are not 0, got W2 of 'rezero'"):
+            first_step(stack, matrices=["W2"])
+        return
+    alone = first_step(stack, matrices=["W2"])
+    assert alone.gain == pytest.approx(float(predicted["grad_sq_W2"].sum()), rel=1e-6)
+    assert alone.curvature < step.curvature
+
+
+def test_rates_of_the_paper_s_stacks():
+    """As V/d → 0 against a loop over networks with the tangent kernel from above, softmax matrices written out."""
+    for placement in ("post", "pre"):
+        stack = Stack(placement=placement, width=2**16, depth=4, tokens=4, vocab=8)
+        energy, theta = _tangent_kernel(stack)
+        generator, gains, curvatures = np.random.default_rng(7), [], []
+        root = np.linalg.cholesky(energy + 1e-12 * np.eye(4))
+        for _ in range(2000):
+            p = np.exp(root @ generator.standard_normal((4, 8)))
+            p /= p.sum(-1, keepdims=True)
+            r = (p - np.eye(8)[generator.integers(8, size=4)]) / 4
+            w = theta @ r
+            gains.append((r * w).sum())
+            curvatures.append(np.mean([a @ (np.diag(b) - np.outer(b, b)) @ a for a, b in zip(w, p, strict=True)]))
+        step = first_step(stack)
+        # 4 standard errors of the twin: about one false alarm in 10^4.
+        for values, found in ((gains, step.gain), (curvatures, step.curvature)):
+            assert abs(np.mean(values) - found) < 4 * np.std(values) / 2000**0.5 + 0.003 * found
+        assert step.spread < 0.001
+
+
+def test_muon_against_matrices():
+    """H u = C Δ for the polar factor by an SVD and for torch's polynomial by products of matrices."""
+    generator = np.random.default_rng(0)
+    rows, deltas = generator.standard_normal((3, 20)), generator.standard_normal((3, 30))
+    rows[2] = rows[1]  # a direction less
+    gradient = rows.T @ deltas
+    left, values, right = np.linalg.svd(gradient, full_matrices=False)
+    shape = (30 / 20) ** 0.5
+    met, gram = Met("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
+    assert_allclose(muon_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
+    x = gradient / np.sqrt((values**2).sum())
+    for _ in range(5):
+        product = x @ x.T
+        x = 3.4445 * x - 4.7750 * product @ x + 2.0315 * product @ product @ x
+    assert_allclose(newton_schulz_rule(met, gram) @ deltas, shape * rows @ x, rtol=1e-6, atol=1e-6)
+    assert_allclose(muon_rule(met, 0 * gram), 0.0)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_sign_against_matrices(masked):
+    """H sign(HᵀΔ) along Δ and in all, of hidden units and Gaussian gradients, behind a mask of ReLU or not."""
+    generator, (d_in, d_out) = np.random.default_rng(1), (1500, 1500)
+    root = np.array([[1.0, 0.0], [0.4, 0.9]])
+    rows = np.maximum(root @ generator.standard_normal((2, d_in)), 0.0)
+    deltas = np.array([[0.5, 0.0], [-1.0, 2.0]]) @ generator.standard_normal((2, d_out))
+    slopes = (root @ generator.standard_normal((2, d_out)) > 0) * 1.0 if masked else np.ones((2, d_out))
+    factor = slopes @ slopes.T / d_out if masked else None
+    met = Met("W1", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None)
+    moved, above = slopes * (rows @ np.sign(rows.T @ (slopes * deltas))), deltas @ deltas.T
+    c = sign_rule(met, above if factor is None else above * factor)
+    behind = c if factor is None else c * factor
+    assert_allclose(behind @ above, moved @ deltas.T, rtol=0.06, atol=0.03 * np.abs(moved @ deltas.T).max())
+    if not masked:
+        whole = behind @ above @ behind.T + sign_remainder(met, above[None], c[None])
+        assert_allclose(whole, moved @ moved.T, rtol=0.1)
+        assert_allclose((c * above).sum(), np.abs(rows.T @ deltas).sum(), rtol=0.03)
+
+
+def test_normalized_is_a_scale():
+    """Of one network u = g/|g| has the rate times |g|; means over networks are near that."""
+    stack = Stack(width=512, depth=2, tokens=4, vocab=64)
+    plain, unit = first_step(stack), first_step(stack, "normalized")
+    assert unit.gain == pytest.approx(plain.gain**0.5, rel=0.02)
+    assert unit.critical_rate == pytest.approx(plain.critical_rate * plain.gain**0.5, rel=0.05)
+    assert unit.logit_change_sq == pytest.approx(plain.logit_change_sq / plain.gain, rel=0.1)
+
+
+def test_what_has_no_theory():
+    for fields in ({"embeddings": "tied", "vocab": 64}, {"dropout": 0.1}, {"query_key_scale": 1.0}):
+        with pytest.raises(NoRuleError, match="^stack must have fixed attention, untied embeddings and no dropout"):
+            first_step(Stack(**fields))
+    for fields in ({"source_tokens": 2}, {"placement": "residual"}):
+        with pytest.raises(NoRuleError, match="^stack must be one stream without a source"):
+            first_step(Stack(**fields))
+    for fields in ({"tokens": 65}, {"width": 16, "vocab": 65}):
+        with pytest.raises(NoRuleError, match="^tokens of all sequences must be at most 64 and vocab at most 4 "):
+            first_step(Stack(**fields))
+    with pytest.raises(ValueError, match="^optimizer must be one of sgd, normalized, "):
+        first_step(Stack(), "lion")  # type: ignore[arg-type]
+    for wrong in ([], ["WQ"], "W1"):
+        with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, Wemb, got "):
+            first_step(Stack(), matrices=wrong)

@@ -1,0 +1,248 @@
+"""The first step: what it gains, how the loss curves along it, how far logits move, and the critical rate.
+
+For a step θ − η u with u a function of the gradient g of the loss, the loss to second order, with the Gauss-Newton
+matrix G, is
+
+    ℓ − η g·u + η²/2 u'Gu,
+
+back at its start at the critical rate 2 g·u/u'Gu. With r_i = (p_i − t_i)/P the gradient at the logits of position i and
+w_i = (J u)_i how far these move for η = 1,
+
+    g·u = Σ_i r_i·w_i,      u'Gu = (1/P) Σ_i w_i'(diag p_i − p_i p_i') w_i.
+
+At large width w_i = Σ_j K_ij r_j + ζ_i, with K of `theory.first_step.tangent` (for u = g the tangent kernel) and ζ_i of
+independent N(0, σ_e² E_ii/d) entries, E_ii the squared speed of the position's output. So only logits N(0, σ_e² Q) and
+labels are random, and they are sampled.
+
+Source: this project.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
+from theory.first_step.rules import LINEAR, RULES, Met, Optimizer
+from theory.first_step.setting import check
+from theory.first_step.tangent import Walk, mean_kernel
+from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
+from theory.mean_field.kernels import Labelled
+from theory.mean_field.recursion import output_gradient
+from theory.stack import Stack
+
+Array = NDArray[np.float64]
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstStep:
+    """Large-width theory of one step θ − η u at initialization.
+
+    Means are over networks, at η = 1.
+
+    Attributes:
+        stack: the network.
+        optimizer: what u is of the gradient.
+        matrices: roles of what is stepped.
+        gain: E g·u, the loss's decrease per rate.
+        gain_sem: its standard error, for logits and labels are sampled.
+        curvature: E u'Gu with the Gauss-Newton matrix.
+        curvature_sem: its standard error.
+        logit_change_sq: E of a logit's squared change, over positions that count and classes.
+        critical_rate: 2 E g·u/E u'Gu.
+        critical_rate_sem: its standard error.
+        critical_rate_median: the median over logits and labels of 2 g·u/u'Gu.
+        gain_shares: share of each matrix in E g·u, by role: (L,), and of "Wemb" ().
+        curvature_shares: of u'GU_W for the part U_W of the step in each matrix, in u'Gu as V/d → 0; they sum to 1.
+        spread: share of u'Gu that is due to V/d, the logits' independent change ζ.
+    """
+
+    stack: Stack
+    optimizer: Optimizer
+    matrices: tuple[str, ...]
+    gain: float
+    gain_sem: float
+    curvature: float
+    curvature_sem: float
+    logit_change_sq: float
+    critical_rate: float
+    critical_rate_sem: float
+    critical_rate_median: float
+    gain_shares: dict[str, Array]
+    curvature_shares: dict[str, Array]
+    spread: float
+
+
+def first_step(
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED
+) -> FirstStep:
+    """Large-width theory of the first step of training, from all matrices or some.
+
+    Args:
+        stack: the network, of one stream, with fixed attention and embeddings of its own.
+        optimizer: "sgd" has u = g, "normalized" u = g/|g|, "adam" u = sign g (ε → 0), "muon" the polar factor of each
+            matrix's gradient and "newton-schulz" what torch.optim.Muon has in its place, both times
+            √max(1, d_out/d_in).
+        matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
+        seed: of the sampled logits and labels.
+
+    Raises:
+        ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
+        NoRuleError: attention is random, embeddings are tied, something is dropped, there is a source or a second
+            stream, more than 64 tokens, or V/d is above 4.
+
+    Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
+
+    >>> step = first_step(Stack(width=512, depth=2, tokens=8, vocab=16))
+    >>> round(512 * step.critical_rate)  # d times the rate at two layers
+    33
+    """
+    chosen = check(stack, optimizer, matrices)
+    walk, linear = Walk.of(stack), optimizer in LINEAR
+    drawn = sampled_outputs(stack, walk.output, np.random.default_rng(seed), linear=linear)
+    # The step of SGD is linear in the gradient, so that one kernel serves all samples.
+    taken = _taken(walk, optimizer, chosen, drawn, _mean_gram(stack, walk) if linear else None)
+    if not taken.w.any():
+        named = ", ".join(chosen)
+        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
+    shares = _shares(walk, drawn, taken)
+    exact = None
+    if optimizer == "sgd":
+        output = stack.width / stack.output_scale**2 * walk.output * ("Wemb" in chosen)
+        exact = float(((taken.coefficients + output) * _mean_gram(stack, walk)).sum())
+    return _summary(stack, optimizer, chosen, each, shares, exact)
+
+
+def first_step_given(
+    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None
+) -> dict[str, Array]:
+    """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
+
+    Args:
+        stack: the network.
+        p: softmax of the positions that count, (networks, P, V).
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count.
+        optimizer: as in `first_step`.
+        matrices: as in `first_step`.
+
+    Returns:
+        "gain", "curvature" and "change" (of a logit, squared), each (networks,).
+
+    Raises:
+        ValueError: as `first_step`.
+        NoRuleError: as `first_step`.
+    """
+    chosen = check(stack, optimizer, matrices)
+    walk, found = Walk.of(stack), list[dict[str, Array]]()
+    for own, gradient in zip(p, r, strict=True):
+        outputs = Outputs(own[None], gradient[None], loss_positions(stack) > 0)
+        taken = _taken(walk, optimizer, chosen, outputs, None)
+        found.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
+    return {name: np.concatenate([one[name] for one in found]) for name in ("gain", "curvature", "change")}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Taken:
+    """A step: w, what of it is the output matrix's own, the variances of what logits move by at random, and kernels."""
+
+    w: Array
+    speeds: Array
+    gradients: list[dict[str, Array]]
+    steps: list[dict[str, Array]]
+    own: Array
+    coefficients: Array
+
+
+def _taken(walk: Walk, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None) -> _Taken:
+    """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
+    stack = walk.stack
+    gradients = walk.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
+    steps = walk.steps(RULES[optimizer], gradients, chosen)
+    moved = walk.up(gradients, steps)
+    own = _output_moves(walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
+    speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
+    w = moved.coefficients * stack.output_scale**2 @ drawn.r + own
+    return _Taken(w, speeds[drawn.counted], gradients, steps, own, moved.coefficients)
+
+
+def _mean_gram(stack: Stack, walk: Walk) -> Array:
+    """The same of r with itself, its mean: exact, (1, N, N)."""
+    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    return np.asarray(output_gradient(stack, tokens, walk.output[None], gaussian_inputs(stack).same_label))
+
+
+def _output_moves(walk: Walk, optimizer: Optimizer, r: Array) -> Array:
+    """What logits move by through the output matrix's own step, (M, N, V)."""
+    width = walk.stack.width
+    if optimizer == "adam":
+        # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of each class.
+        moved = walk.output @ r
+        size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
+        return np.asarray(width * (2 / np.pi) ** 0.5 * moved / size)
+    met = Met("Wemb", (width, walk.stack.vocab), width * walk.output[None], np.zeros((1, walk.stack.rows)))
+    return np.asarray(RULES[optimizer](met, r @ r.mT) @ r)
+
+
+def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Each matrix's part of g·u and of u'Gu, as shares of the sums over matrices.
+
+    The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
+    """
+    curved, counted = np.zeros_like(taken.w), taken.w[:, drawn.counted]
+    average = (drawn.p * counted).sum(-1, keepdims=True)
+    curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
+    crossed = gram(walk.stack, curved, drawn.r)
+    crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
+    found = []
+    for above, output in ((taken.gradients, drawn.r), (walk.down(crossed), curved)):
+        parts = dict[str, list[float]]()
+        for k, steps in enumerate(taken.steps):
+            for met in walk.places[k][1].mets:
+                if met.role in steps:
+                    total = float((steps[met.role] * above[k][met.role]).sum((-2, -1)).mean())
+                    parts.setdefault(met.role, []).append(total)
+        arrays = {role: np.array(value) for role, value in parts.items()}
+        if taken.own.any():
+            arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())
+        whole = sum(float(value.sum()) for value in arrays.values())
+        found.append({role: value / whole for role, value in arrays.items()})
+    return found[0], found[1]
+
+
+def _summary(
+    stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], each: dict[str, Array],
+    shares: tuple[dict[str, Array], dict[str, Array]], exact: float | None,
+) -> FirstStep:  # fmt: skip
+    gains, curvatures = each["gain"], each["curvature"]
+    gain, curvature = float(gains.mean()), float(curvatures.mean())
+    own, off = gains - gain, curvatures - curvature
+    if exact is not None:
+        # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
+        slope = float(own @ off) / max(float(own @ own), float(np.finfo(float).tiny))
+        curvature, off = curvature - slope * (gain - exact), off - slope * own
+        gain, own = exact, np.zeros_like(own)
+    rate = 2 * gain / curvature
+    return FirstStep(
+        stack=stack,
+        optimizer=optimizer,
+        matrices=chosen,
+        gain=gain,
+        gain_sem=_sem(own),
+        curvature=curvature,
+        curvature_sem=_sem(off),
+        logit_change_sq=float(each["change"].mean()),
+        critical_rate=rate,
+        critical_rate_sem=rate * _sem(own / gain - off / curvature),
+        critical_rate_median=float(np.median(2 * gains / curvatures)),
+        gain_shares=shares[0],
+        curvature_shares=shares[1],
+        spread=float(each["spread"].mean()) / curvature,
+    )
+
+
+def _sem(values: Array) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5)

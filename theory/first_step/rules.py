@@ -1,0 +1,158 @@
+"""What an optimizer makes of one matrix's gradient, as seen by the tokens that meet the matrix.
+
+The gradient of a matrix is g = Hᵀ Δ, with H (N, d_in) the rows that it multiplies and Δ (N, d_out) the gradients at
+what comes out. Every step u here is a function of g such that H u = C Δ, with a matrix of coefficients C (N, N) and,
+for the sign alone, a remainder across Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.first_step.samples import gaussian_samples
+
+Array = NDArray[np.float64]
+
+Optimizer = Literal["sgd", "normalized", "adam", "muon", "newton-schulz"]
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+"""What there is theory of."""
+
+LINEAR: tuple[Optimizer, ...] = ("sgd", "normalized")
+"""Steps along the gradient itself."""
+
+RANGE_CUT = 1e-10
+"""Directions of a gradient whose squared singular value is below this share of its largest count as none (Muon)."""
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X. Source: Jordan et al. (2024), and torch.optim.Muon."""
+
+_ITERATIONS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Met:
+    """A matrix, the rows that it meets, and what an elementwise function behind it does to gradients.
+
+    Attributes:
+        role: of the matrix.
+        shape: (d_in, d_out).
+        rows: H Hᵀ, (N, N) with or without leading axes.
+        inputs: samples of a coordinate of the rows, (samples, N).
+        factor: E f_i f_j of the factors by which gradients are multiplied on their way down to what comes out of the
+            matrix, φ'(u) for W1; None where nothing stands between.
+        factors: samples of them, (samples, N).
+    """
+
+    role: str
+    shape: tuple[int, int]
+    rows: Array
+    inputs: Array
+    factor: Array | None = None
+    factors: Array | None = None
+
+    def below(self, gradient: Array) -> Array:
+        """ΔΔᵀ from the Gram matrix of the gradients above the factors."""
+        return gradient if self.factor is None else gradient * self.factor
+
+
+_SAMPLES = 1024
+"""Of gradients, for the remainder of a sign."""
+
+Rule = Callable[[Met, Array], Array]
+"""From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
+
+
+def gradient_rule(met: Met, gradient: Array) -> Array:
+    """SGD: u = g, so that C = H Hᵀ."""
+    del gradient
+    return met.rows
+
+
+def sign_rule(met: Met, gradient: Array) -> Array:
+    """Adam's first step as ε → 0: u = sign g, entry by entry.
+
+    Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
+
+        C_ij = d_in √(2/π) E [h_i h_j f_i f_j / √((fh)' Σ (fh))] / E f_i f_j,      Σ = ΔΔᵀ/d_out above the factors.
+    """
+    seen = met.inputs if met.factors is None else met.inputs * met.factors
+    above = gradient if met.factor is None else _over(gradient, met.factor)
+    sizes = np.sqrt(np.maximum(((seen @ above) * seen).sum(-1), 0.0) / met.shape[1])
+    weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * met.shape[0] / len(seen)
+    c = (seen.T * weights[..., None, :]) @ seen
+    return c if met.factor is None else _over(c, met.factor)
+
+
+def sign_remainder(met: Met, gradient: Array, coefficients: Array) -> Array:
+    """The Gram matrix of what sign g makes of the rows across Δ, behind the factors, (N, N); of mean kernels."""
+    gradient, c = (one.reshape(-1, *one.shape[-2:]).mean(0) for one in (gradient, coefficients))
+    above = gradient if met.factor is None else _over(gradient, met.factor[0])
+    c = c if met.factor is None else c * met.factor[0]
+    deltas = gaussian_samples(above / met.shape[1], np.random.default_rng(1), _SAMPLES)
+    factors = np.ones((1, 1))
+    if met.factors is not None:
+        factors = met.factors[np.random.default_rng(2).integers(len(met.factors), size=len(deltas))]
+    mean = np.sign(deltas * factors @ met.inputs.T) @ met.inputs / len(met.inputs) * factors
+    whole = met.shape[1] * met.shape[0] ** 2 * mean.T @ mean / len(mean)
+    return np.asarray(whole - c @ above @ c.T)
+
+
+def _over(first: Array, second: Array) -> Array:
+    """A quotient that is 0 where the divisor is."""
+    return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
+
+
+def muon_rule(met: Met, gradient: Array) -> Array:
+    """The polar factor of g on its numerical range, times Muon's factor for shapes √max(1, d_out/d_in).
+
+    With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
+    """
+    return _spectral(met, gradient, lambda values: values**-0.5)
+
+
+def newton_schulz_rule(met: Met, gradient: Array) -> Array:
+    """Five Newton-Schulz steps from g/|g| instead of the polar factor, as torch.optim.Muon has them; odd in g.
+
+    A polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in bfloat16.
+    """
+
+    def factor(values: Array) -> Array:
+        scale = values.sum(-1, keepdims=True) ** 0.5
+        return newton_schulz(values**0.5 / scale) / values**0.5
+
+    return _spectral(met, gradient, factor)
+
+
+def newton_schulz(singular: Array) -> Array:
+    """What five steps make of singular values in [0, 1]."""
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(_ITERATIONS):
+        square = singular**2
+        singular = singular * (a + b * square + c * square**2)
+    return singular
+
+
+def _spectral(met: Met, gradient: Array, function: Callable[[Array], Array]) -> Array:
+    """√(HHᵀ) f(S) √(HHᵀ) with f of the eigenvalues of S on the numerical range, and 0 outside it."""
+    values, vectors = np.linalg.eigh(met.rows)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT
+    squared, vectors = np.linalg.eigh(root @ gradient @ root)
+    inside = squared > RANGE_CUT * np.maximum(squared[..., -1:], np.finfo(float).tiny)
+    # Outside the range 0 stands in the norm, and 1 under a root whose value is dropped.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        chosen = np.where(inside, function(np.where(inside, squared, 0.0)), 0.0)
+    shape = max(1.0, met.shape[1] / met.shape[0]) ** 0.5
+    turned = root @ vectors
+    return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
+
+
+RULES: dict[Optimizer, Rule] = {
+    "sgd": gradient_rule,
+    "normalized": gradient_rule,
+    "adam": sign_rule,
+    "muon": muon_rule,
+    "newton-schulz": newton_schulz_rule,
+}

@@ -1,0 +1,236 @@
+"""The way down and the way up of one step: gradients at every matrix, and how tokens move with all matrices.
+
+Let g_j (d,) be the gradients of the loss at the tokens x_j of some place of the stack, and ẋ_i the derivative of x_i
+when all matrices below move along the step. The way up keeps
+
+    ẋ_i = Σ_j c_ij g_j + ξ_i,      E_ij = ẋ_i·ẋ_j,
+
+with ξ in no known direction. A matrix W whose step is u, with H u = C Δ (`theory.first_step.rules`), takes c to
+gain c + C: of the part of ẋ along gradients g = Δ Wᵀ comes back Δ Wᵀ W = gain Δ, and the rest leaves as a fresh
+Gaussian of kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j, and what fluctuates joins ξ: its
+part of E is a mean of four slopes, which is sampled. A norm divides c and E by the same scales as kernels. Where
+gradients add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ.
+
+At the output g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
+Σ_j (C^emb_ij + σ_e² c_ij) r_j, and by independent N(0, σ_e² E_ii/d) besides, which the softmax sees where V is not
+small beside d. For u = g this is the tangent kernel Θ_ij = C^emb_ij + σ_e² c_ij.
+
+Assumes d → ∞ at fixed L, N and V/d; corrections are O(L/d).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.first_step.rules import Met, Rule, sign_remainder, sign_rule
+from theory.first_step.samples import gaussian_samples
+from theory.mean_field.activations import activation_of
+from theory.mean_field.inputs import attention_pattern, gaussian_inputs
+from theory.mean_field.kernels import Labelled
+from theory.mean_field.recursion import forward_pass
+from theory.mean_field.sublayers import Inside
+from theory.stack import Stack
+from theory.stack.weights import gain, weight_shapes
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How tokens move: c and E of this module, (..., N, N)."""
+
+    coefficients: Array
+    energy: Array
+
+
+@dataclass(slots=True, eq=False)
+class Attention:
+    """Attention with fixed weights A: A x W^V W^O.
+
+    Attributes:
+        mets: its matrices, in the order in which a token meets them.
+    """
+
+    stack: Stack
+    tokens: Labelled
+    given: Array
+    mets: list[Met] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
+        seen = gaussian_samples(mean[0], np.random.default_rng(0))
+        self.mets = [Met("WV", shapes["WV"], self.stack.width * mean, seen)]
+        if "WO" in shapes:
+            own = gain(self.stack, "WV")
+            self.mets.append(Met("WO", shapes["WO"], self.stack.width * mean * own, seen * own**0.5))
+
+    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
+        """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
+        found = {}
+        for met in reversed(self.mets):
+            found[met.role] = gradient
+            gradient = gradient * gain(self.stack, met.role)
+        return self.tokens.attend_back(gradient), found
+
+    def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
+        """How what it returns moves."""
+        c, energy = self.tokens.attend(moved.coefficients), self.tokens.attend(moved.energy)
+        for met in self.mets:
+            c = c * gain(self.stack, met.role) + steps.get(met.role, 0.0)
+            energy = energy * gain(self.stack, met.role) + c @ gradients[met.role] @ c.mT
+            energy = energy + steps.get(f"{met.role} remainder", 0.0)
+        return Moved(c, energy)
+
+
+@dataclass(slots=True, eq=False)
+class FeedForward:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
+
+    Attributes:
+        mets: its matrices; the last is W2.
+        factors: samples of the factors of the others, (samples, N).
+    """
+
+    stack: Stack
+    tokens: Labelled
+    given: Array
+    seed: int
+    mets: list[Met] = field(init=False)
+    factors: dict[str, Array] = field(init=False)
+
+    def __post_init__(self) -> None:
+        stack, shapes = self.stack, weight_shapes(self.stack)
+        activation, before = activation_of(stack.activation), self.given * gain(stack, "W1")
+        slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
+        rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
+        u = gaussian_samples(before[0], generator)
+        if stack.ffn == "gated":
+            other = gaussian_samples(before[0], generator)
+            hidden, kernels = active * before, {"WG": slope * before, "W1": active}
+            self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
+            units = activation.value(u) * other
+        else:
+            hidden, kernels = active, {"W1": slope}
+            self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
+        seen = gaussian_samples(self.given[0], generator)
+        self.mets = [Met(role, shapes[role], rows, seen, one, self.factors[role]) for role, one in kernels.items()]
+        self.mets.append(Met("W2", shapes["W2"], stack.ffn_width * hidden, units))
+
+    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
+        """As `Attention.down`."""
+        *first, second = self.mets
+        above = gradient * gain(self.stack, "W2")
+        found = {met.role: met.below(above) for met in first} | {second.role: gradient}
+        return sum((found[met.role] * gain(self.stack, met.role) for met in first), np.zeros(1)), found
+
+    def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
+        """As `Attention.up`."""
+        *first, second = self.mets
+        widths = self.stack.ffn_width / self.stack.width
+        above = gradients["W2"] * gain(self.stack, "W2")
+        c, energy, before = np.zeros(1), np.zeros(1), {}
+        for met in first:
+            assert met.factor is not None
+            own = gain(self.stack, met.role)
+            before[met.role] = moved.coefficients * own + steps.get(met.role, 0.0)
+            c = c + before[met.role] * met.factor
+            energy = energy + moved.energy * own * widths * met.factor + steps.get(f"{met.role} remainder", 0.0)
+        energy = energy + self._turned(before, above)
+        own = gain(self.stack, "W2")
+        c = c * own + steps.get("W2", 0.0)
+        energy = energy * own / widths + c @ gradients["W2"] @ c.mT
+        return Moved(c, energy + steps.get("W2 remainder", 0.0))
+
+    def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
+        """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
+        c = {role: mean_kernel(one) for role, one in coefficients.items()}
+        turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
+        found: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
+        return found
+
+
+def mean_kernel(kernel: Array) -> Array:
+    """The mean over a leading axis, if there is one."""
+    return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
+
+
+@dataclass(slots=True, eq=False)
+class Walk:
+    """A stack's way down and up.
+
+    Attributes:
+        stack: the network.
+        output: kernel of the tokens that the output matrix is given, (N, N).
+        places: sub-layers from below, each with its branch.
+    """
+
+    stack: Stack
+    output: Array
+    places: list[tuple[Inside, Attention | FeedForward]]
+    final_scales: Array
+
+    @classmethod
+    def of(cls, stack: Stack) -> "Walk":
+        """The forward pass of a stack of one stream with fixed attention."""
+        tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+        forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
+        places = list[tuple[Inside, Attention | FeedForward]]()
+        for k, inside in enumerate(forward.insides):
+            if k % 2:
+                places.append((inside, FeedForward(stack, tokens, inside.given, seed=k)))
+            else:
+                places.append((inside, Attention(stack, tokens, inside.given)))
+        return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
+
+    def down(self, gradient: Array) -> list[dict[str, Array]]:
+        """Gram matrices of gradients at every matrix and at the sum ("total") of every sub-layer, from below.
+
+        Args:
+            gradient: that at the output, (..., N, N); everything is linear in it.
+        """
+        composition, found = self.stack.composition, list[dict[str, Array]]()
+        tau_sq, alpha_sq = composition.branch(self.stack.depth) ** 2, composition.residual(self.stack.depth) ** 2
+        gradient = gradient / self.final_scales
+        for k, (inside, branch) in reversed(list(enumerate(self.places))):
+            gradient = gradient / inside.after_scales
+            below, own = branch.down(gradient * tau_sq / inside.made_scales)
+            found.append(own | {"total": gradient})
+            kappa_sq = composition.input_scale(k // 2 + 1) ** 2
+            gradient = gradient * alpha_sq + below * kappa_sq / inside.given_scales
+        return found[::-1]
+
+    def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> Moved:
+        """How the output moves.
+
+        Args:
+            gradients: of `down`.
+            steps: C of the matrices that move, by role, of every sub-layer from below.
+        """
+        composition, n = self.stack.composition, len(self.output)
+        tau_sq, alpha_sq = composition.branch(self.stack.depth) ** 2, composition.residual(self.stack.depth) ** 2
+        moved = Moved(np.zeros((1, n, n)), np.zeros((1, n, n)))
+        for k, (inside, branch) in enumerate(self.places):
+            into = composition.input_scale(k // 2 + 1) ** 2 / inside.given_scales
+            made = branch.up(Moved(moved.coefficients * into, moved.energy * into), gradients[k], steps[k])
+            out = tau_sq / inside.made_scales
+            kept, added = moved.coefficients * alpha_sq, made.coefficients * out
+            # Both move along the gradients above.
+            crossed = kept @ gradients[k]["total"] @ added.mT
+            energy = moved.energy * alpha_sq + made.energy * out + crossed + crossed.mT
+            moved = Moved((kept + added) / inside.after_scales, energy / inside.after_scales)
+        return Moved(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
+
+    def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
+        """C of the matrices that move, by role, and "ROLE remainder" of signs."""
+        found = []
+        for k, (_, branch) in enumerate(self.places):
+            own = {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
+            if rule is sign_rule:
+                own |= {
+                    f"{met.role} remainder": sign_remainder(met, gradients[k][met.role], own[met.role])
+                    for met in branch.mets if met.role in own
+                }  # fmt: skip
+            found.append(own)
+        return found
