@@ -33,6 +33,11 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
             "stack must be one stream without a source for a prediction of its first step, got placement "
             f"{stack.placement!r} with {stack.source_tokens} source tokens."
         )
+    if stack.label_groups or stack.branches != "both":
+        raise NoRuleError(
+            "stack must have a label of its own at every position, and both branches, for a prediction of its first "
+            f"step, got {stack.non_default()}."
+        )
     if stack.rows > MOST_ROWS or stack.vocab > _LARGEST_SHARE * stack.width:
         raise NoRuleError(
             f"tokens of all sequences must be at most {MOST_ROWS} and vocab at most {_LARGEST_SHARE:g} * width for a "

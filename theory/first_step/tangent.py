@@ -102,7 +102,7 @@ class FeedForward:
 
     def __post_init__(self) -> None:
         stack, shapes = self.stack, weight_shapes(self.stack)
-        activation, before = activation_of(stack.activation), self.given * gain(stack, "W1")
+        activation, before = activation_of(stack.activation, stack.leaky_slope), self.given * gain(stack, "W1")
         slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
         rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
         u = gaussian_samples(before[0], generator)

@@ -18,6 +18,8 @@ RELAXED = [
     {"placement": "deepnorm", "mask": "causal", "positions": "sinusoidal"},
     {"placement": "scaled", "ffn": "gated", "ffn_ratio": 2.0},
     {"output_projection": "random", "sequences": 2, "label_smoothing": 0.1},
+    {"activation": "leaky_relu", "leaky_slope": 0.3, "residual_scale": 1.5, "branch_gain": 0.5},
+    {"placement": "unnormed", "final_norm": "added"},
     {"placement": "rezero", "loss_on": "last", "normalization": "rms", "labels": "zipf", "output_scale": 2.0},
 ]
 
@@ -141,6 +143,9 @@ def test_what_has_no_theory():
             first_step(Stack(**fields))
     for fields in ({"source_tokens": 2}, {"placement": "residual"}):
         with pytest.raises(NoRuleError, match="^stack must be one stream without a source"):
+            first_step(Stack(**fields))
+    for fields in ({"label_groups": 2}, {"branches": "attention"}):
+        with pytest.raises(NoRuleError, match="^stack must have a label of its own at every position, and both"):
             first_step(Stack(**fields))
     for fields in ({"tokens": 65}, {"width": 16, "vocab": 65}):
         with pytest.raises(NoRuleError, match="^tokens of all sequences must be at most 64 and vocab at most 4 "):
