@@ -35,7 +35,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     cells = [s for s in cells if prediction_of(s) and s.stack.branches != "attention"]
     if not cells:
         raise ValueError(
-            "run must have networks with feed-forward units that large-width theory has a rule for, and has none."
+            "run must have networks that large-width theory has a rule for, with feed-forward units, and has none."
         )
     last, shown = last_layer_table(cells), profile_cells(cells)
     profiles = comparison(shown)

@@ -57,10 +57,11 @@ def same(measured, predicted, margin):
     {"placement": "post"},
     {"placement": "pre"},
     {"placement": "pre", "mask": "causal", "positions": "sinusoidal", "ffn_ratio": 2.0, "ffn": "gated"},
-    {"source_tokens": 3, "loss_on": "last", "sequences": 2, "output_projection": "random"},
+    # With a source the first layers are some 15% above theory at d = 96, and 5% at 192.
+    {"source_tokens": 3, "loss_on": "last", "sequences": 2, "output_projection": "random", "width": 192, "depth": 2},
 ])  # fmt: skip
 def test_traces(fields):
-    """Every block of 24 networks at d = 96; one that is a third off is seen."""
+    """Every block of 24 networks at d = 96 or more; one that is a third off is seen."""
     stack = Stack(**({"width": 96, "depth": 3, "tokens": 4, "vocab": 8} | fields))
     found = pd.DataFrame([exact(stack, seed)[0] for seed in range(NETWORKS)])
     wrong = 0

@@ -48,9 +48,9 @@ def test_the_network_is_the_slow_one(relaxed, placement):
 
 
 PLANTED = {
-    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "activation_of", lambda _: lambda u: u),
+    "the gate forgets its nonlinearity": ({"ffn": "gated"}, "activation_of", lambda *_: lambda u: u),
     "GELU by its tanh approximation": (
-        {"activation": "gelu"}, "activation_of", lambda _: partial(torch.nn.functional.gelu, approximate="tanh"),
+        {"activation": "gelu"}, "activation_of", lambda *_: partial(torch.nn.functional.gelu, approximate="tanh"),
     ),
     "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
     "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),
@@ -137,12 +137,12 @@ def test_the_papers_setting_is_what_it_was():
     """Every prediction of the paper's setting, to rounding, as it was before the first relaxation was written.
 
     Libraries of other machines round elementary functions, eigenvalues and sums in other ways: by 1e-14 where it was
-    looked for.
+    looked for. The quadrature of softmax overlaps, since made another way, is good to 1e-11.
     """
     for case in json.loads((Path(__file__).parent / "paper_setting.json").read_text()):
         prediction = predict(Stack(**case["stack"]))
         for name, value in case["values"].items():
-            np.testing.assert_allclose(np.atleast_1d(prediction[name]), value, rtol=1e-12, err_msg=name)
+            np.testing.assert_allclose(np.atleast_1d(prediction[name]), value, rtol=2e-11, err_msg=name)
 
 
 def test_one_token_makes_attention_a_linear_map():

@@ -183,7 +183,7 @@ def test_a_first_layer_that_falls_with_depth_is_not_called_failing():
     depths = [Stack(placement="pre", width=1024, vocab=1024, depth=depth) for depth in (2, 4, 8)]
     row = only([made(s) for s in depths], "S1")
     assert (row.verdict, row.agreement) == ("fails", "agrees")
-    row = only([made(s, grad_sq_W2=lambda m, s=s: m / s.depth) for s in depths], "S1")
+    row = only([made(s, grad_sq_W2=lambda m, s=s: np.full_like(m, 1 / s.depth)) for s in depths], "S1")
     assert (row.verdict, row.agreement) == ("undecided", "differs"), "samples have the paper's law, theory has not"
 
 

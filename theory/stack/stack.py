@@ -90,9 +90,7 @@ class Stack:
     """
 
     placement: Placement | str = named(
-        "post",
-        COMPOSITIONS,
-        "where LayerNorm stands: after each residual sum (post), before each branch (pre), ...",
+        "post", COMPOSITIONS, "where LayerNorm stands: after each residual sum (post), before each branch (pre), ..."
     )
     # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
     width: int = integer(512, 2, "hidden width d")
@@ -118,9 +116,7 @@ class Stack:
     normalization: Normalization = choice(
         "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
     )
-    norm_epsilon: float = real(
-        0.0, "added to the variance under a norm's root", allowed="a number of at least 0", low=0
-    )
+    norm_epsilon: float = real(0.0, "added to a norm's variance", allowed="a number of at least 0", low=0)
     dropout: float = real(
         0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
@@ -148,9 +144,7 @@ class Stack:
     input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
     positions: Positions = choice("none", get_args(Positions), "added to the inputs")
     embeddings: Embeddings = choice(
-        "untied",
-        get_args(Embeddings),
-        "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e",
+        "untied", get_args(Embeddings), "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e"
     )
     labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
     label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
