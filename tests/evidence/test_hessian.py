@@ -15,7 +15,11 @@ from tests.helpers.evidence_file import circumstances, record
 from theory import Stack
 from theory.mean_field.gauss_newton import gauss_newton_traces
 
-pytestmark = pytest.mark.evidence
+pytestmark = [
+    pytest.mark.evidence,
+    # curvlinops' functional calls warn of torch's own deprecations.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 FOLDER = os.environ.get("MULTI30K", "")
 
 
