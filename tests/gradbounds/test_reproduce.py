@@ -112,7 +112,7 @@ def command(files, out, *more):
     return ["reproduce", "fig3", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
 
 
-def test_the_command(files, tmp_path, capsys):
+def test_the_command(files, tmp_path, capsys, request):
     """Models, theory, table, figure; a second time nothing is measured, and another seed is one more model."""
     more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "16"]
     code = main(command(files, tmp_path / "run", *more))
@@ -128,6 +128,7 @@ def test_the_command(files, tmp_path, capsys):
     made = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
     # 2 placements x 2 seeds x (3 depths + 7 ingredients), and theory of the 8 of the least depth.
     assert len(made) == 2 * 2 * 10 + 2 * 8
+    request.getfixturevalue("blank_pictures")
     main(command(files, tmp_path / "run", *more))
     again = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()}
     assert again == made
