@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: verify test quick lint figures evidence evidence-list mutants compatibility clean
+.PHONY: verify test quick lint docs figures evidence evidence-list mutants compatibility clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -13,6 +13,13 @@ test: .venv/installed
 # For the inner loop: all of theory, and one test of every other file.
 quick: .venv/installed
 	$(BIN)/python -m pytest -n auto --dist worksteal -m quick
+
+# The site, runs/site/index.html: pages, reference and gallery. Warnings are errors; nothing is fetched.
+docs: .venv/docs-installed
+	rm -rf runs/site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --conf-dir docs \
+	    --doctree-dir runs/doctrees . runs/site
+	@echo "The site is runs/site/index.html"
 
 # The pictures that README and docs show.
 figures: verify
@@ -50,6 +57,10 @@ lint: .venv/installed
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
+.venv/docs-installed: .venv/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/evidence runs/compatibility
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis runs/verify runs/site runs/doctrees docs/gallery runs/evidence runs/compatibility
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,109 @@
+"""The site: the same Markdown pages that a reader of the repository sees, an API reference, and a gallery.
+
+The source folder is the repository's root, so that the links of the pages work in both places; `make docs` builds it
+without a network. Formulas become MathML, which browsers draw themselves: no script is fetched.
+"""
+
+import sys
+from pathlib import Path
+
+from latex2mathml.converter import convert
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import gradbounds  # noqa: E402
+
+project = "gradbounds"
+author = "The gradbounds developers"
+version = release = gradbounds.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md"]
+exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds"]
+nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries have no page here
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+myst_dmath_double_inline = True
+
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = "gradbounds"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_math_renderer = "mathml"
+pygments_style = "default"
+pygments_dark_style = "native"
+
+# The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
+CONTENTS = {
+    "Results": ["paper_checks", "docs/answer", "docs/prior_art"],
+    "Start": ["docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
+    "Theory": [
+        "docs/theory",
+        "docs/proof",
+        "docs/sharp_theorem",
+        "docs/concentration",
+        "docs/finite_width",
+        "docs/placements",
+        "docs/relaxations",
+        "docs/layer_growth",
+        "docs/queries",
+        "docs/encoder_decoder",
+        "docs/hessian",
+    ],
+    "Reference": [
+        "docs/api",
+        "docs/architecture",
+        "docs/extending",
+        "docs/engines",
+        "docs/scale",
+        "CHANGELOG",
+    ],
+}
+
+
+def _with_contents(app, docname, source):
+    """Append the table of contents to the first page, which a reader of the repository sees without it."""
+    if docname != root_doc:
+        return
+    for caption, pages in CONTENTS.items():
+        lines = "\n".join(pages)
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n:caption: {caption}\n\n{lines}\n```\n"
+
+
+def _visit_math(writer, node):
+    """Write a formula as MathML.
+
+    Raises:
+        SkipNode: always; nothing is left to write.
+    """
+    from docutils.nodes import SkipNode, math
+
+    display = "inline" if isinstance(node, math) else "block"
+    formula = convert(node.astext(), display=display)
+    writer.body.append(formula if display == "inline" else f'<div class="formula">{formula}</div>')
+    raise SkipNode
+
+
+def _with_index(app, error):
+    """Send a reader of the folder to its first page."""
+    if error is None and app.builder.format == "html":
+        to = f'<!doctype html><meta http-equiv="refresh" content="0; url={root_doc}.html"><title>gradbounds</title>'
+        (Path(app.outdir) / "index.html").write_text(to + f'<a href="{root_doc}.html">gradbounds</a>\n')
+
+
+def setup(app):
+    """Connect what this file adds to Sphinx."""
+    app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
+    app.connect("source-read", _with_contents)
+    app.connect("build-finished", _with_index)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,35 @@
+"""What the site is made of: rendered parts, complete lists of pages and names, references."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gradbounds as gb
+from tests.helpers.rendered_pages import DOCS, RENDERED, rendered
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", RENDERED)
+def test_rendered_parts_are_current(page):
+    assert rendered(page) == (DOCS / page).read_text(encoding="utf-8"), "python -m tests.helpers.rendered_pages"
+
+
+def test_the_reference_has_every_public_name_once():
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\.\. (?:auto|py:)\w+:: gradbounds\.(\w+)$", text, re.M)
+    assert sorted(named) == sorted(gb.__all__)
+
+
+def test_every_page_is_in_the_contents():
+    contents = (DOCS / "conf.py").read_text(encoding="utf-8")
+    for page in DOCS.glob("*.md"):
+        assert f'"docs/{page.stem}"' in contents, f"{page.name}: add it to CONTENTS in docs/conf.py"
+
+
+def test_every_work_of_the_prior_art_has_its_reference():
+    """And no reference is of a work that the page does not name."""
+    named = set(re.findall(r"\b\d{4}\.\d{5}\b", (DOCS / "prior_art.md").read_text(encoding="utf-8")))
+    listed = set(re.findall(r"eprint=\{([\d.]+)\}", (DOCS / "references.bib").read_text(encoding="utf-8")))
+    assert named == listed

@@ -1,0 +1,61 @@
+"""Parts of the pages that are rendered and not written: `python -m tests.helpers.rendered_pages` writes them again.
+
+A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; the text around it is free.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.test_architecture import ARROWS, MAY_IMPORT
+
+DOCS = Path(__file__).parents[2] / "docs"
+FLOORS = ("theory", "simulate", "checks", "figures", "gradbounds")
+
+
+def floors() -> str:
+    """Which of our packages, and which other libraries, each package imports."""
+    lines = ["| package | imports of ours | other libraries |", "|---|---|---|"]
+    for package in FLOORS:
+        own = sorted(name for name in MAY_IMPORT[package] if name.partition(".")[0] in FLOORS)
+        others = sorted(MAY_IMPORT[package] - set(own))
+        lines.append(f"| `{package}` | {_listed(own)} | {', '.join(others)} |")
+    return "\n".join(lines)
+
+
+def parts() -> str:
+    """Which other parts of its own package each part imports, a list for each package."""
+    lines = []
+    for package, arrows in ARROWS.items():
+        lines += [f"**`{package}`**", ""]
+        lines += [f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items()]
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+RENDERED: dict[str, dict[str, Callable[[], str]]] = {"architecture.md": {"floors": floors, "parts": parts}}
+
+
+def rendered(page: str) -> str:
+    """A page with its rendered parts made again.
+
+    Raises:
+        ValueError: the page lacks the marks of a part.
+    """
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name, make in RENDERED[page].items():
+        marks = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
+        part = make()
+        text, count = re.subn(marks, lambda found, part=part: f"{found[1]}\n{part}\n\n{found[2]}", text, flags=re.S)
+        if count != 1:
+            raise ValueError(f"{page} has {count} parts {name!r}; it needs one.")
+    return text
+
+
+if __name__ == "__main__":
+    for name in RENDERED:
+        (DOCS / name).write_text(rendered(name), encoding="utf-8")
