@@ -4,17 +4,17 @@ from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.fig3 import fig3
+from figures.first_step import first_step_rates
 from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
-from figures.local_exponents import local_exponents
 from figures.mean_hessian import mean_hessian
 from figures.placements import placements
 from figures.probe import probe
 from figures.proof_chain import slack
 from figures.relaxation_path import path
 from figures.relaxations import relaxations
-from figures.scaling import scaling
+from figures.scaling import local_exponents, scaling
 from figures.spectra import curvature
 from figures.style import style
 
@@ -24,6 +24,7 @@ __all__ = [
     "distribution",
     "engine_cost",
     "fig3",
+    "first_step_rates",
     "hidden_energy",
     "layer_growth",
     "layer_profile",

@@ -1,4 +1,4 @@
-"""Theorem 1 in one picture: bound, prediction and samples of the last layer's gradient against d or L."""
+"""Theorem 1 in one picture: bound, prediction and samples of the last gradient against d or L; and their exponents."""
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -7,6 +7,7 @@ from figures.style import BOUND, MEASURED, PREDICTED, legend_below, panels, styl
 from theory.stack import TITLES
 
 _SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
+_LETTER = {"width": ("width $d$", "d"), "depth": ("depth $L$", "L")}
 
 
 def scaling(table: pd.DataFrame, against: str) -> Figure:
@@ -43,3 +44,30 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     follows = against == "width" and first["vocab"] != last["vocab"]
     vocab = ("d" if ratio == 1 else f"{ratio:g} d") if follows else first["vocab"]
     return f"{other}, $n = {first['tokens']}$, $V = {vocab}$"
+
+
+def local_exponents(table: pd.DataFrame, against: str) -> Figure:
+    """The slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, one panel per placement.
+
+    Points are samples with 2 standard errors (neighbours share a point, so their errors alternate), the line is
+    large-width theory over the same pairs, the dashed line Theorem 1's bound.
+
+    Args:
+        table: a row per pair: columns placement, width, depth, tokens, vocab, at (geometric mean of the pair),
+            exponent, sem, predicted, bound.
+        against: "width" or "depth".
+    """
+    label, letter = _LETTER[against]
+    chosen = list(table.groupby("placement", sort=False))
+    with style():
+        figure, axes = panels(len(chosen))
+        for axis, (placement, rows) in zip(axes, chosen, strict=True):
+            x = rows["at"].to_numpy()
+            axis.plot(x, rows["bound"], label="Theorem 1, with constants", **BOUND)
+            axis.plot(x, rows["predicted"], label="large-width theory", **PREDICTED)
+            axis.errorbar(x, rows["exponent"], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, **MEASURED)
+            axis.set(xlabel=f"{label} (geometric mean of two)", title=f"{TITLES[placement]}, {setting(rows, against)}")
+            value_ticks(axis, sorted(set(x)))
+        axes[0].set_ylabel(rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$")
+        legend_below(figure)
+    return figure

@@ -63,7 +63,7 @@ ARROWS = {
         "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "mean_hessian": "style",
         "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
         "relaxations": "style", "scaling": "style",
-        "spectra": "style", "local_exponents": "style scaling",
+        "spectra": "style", "first_step": "style",
     },
     "gradbounds": {
         "grid": "",
@@ -73,7 +73,8 @@ ARROWS = {
         "manifest": "__init__",
         "recipe": "grid",
         "clusters": "recipe shadowing",
-        "actions": "grid recipe manifest progress table_cache",
+        "network_text": "",
+        "actions": "grid recipe manifest progress table_cache network_text",
         "commands": "grid recipe clusters actions",
         "cli": "__init__ commands",
         "__main__": "cli shadowing",

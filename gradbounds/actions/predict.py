@@ -17,7 +17,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
-from gradbounds.actions.network_text import matrix_name, network_lines
+from gradbounds.network_text import matrix_name, network_lines
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole

@@ -17,9 +17,9 @@ from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import prediction_of
 from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
-from gradbounds.actions.network_text import network_lines
 from gradbounds.actions.runs import judged_samples
 from gradbounds.manifest import manifest
+from gradbounds.network_text import network_lines
 from gradbounds.progress import progress
 from simulate import Run, Samples, sweep
 from simulate.runs.execution import Execution

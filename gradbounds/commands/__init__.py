@@ -8,6 +8,7 @@ from gradbounds.commands.bound import Bound
 from gradbounds.commands.claims import Claims, Explain
 from gradbounds.commands.compare import Compare
 from gradbounds.commands.figures import Figures
+from gradbounds.commands.first_step import FirstStep
 from gradbounds.commands.hessian import Hessian, HessianModule, HessianStack
 from gradbounds.commands.predict import Predict
 from gradbounds.commands.probe import Probe
@@ -22,6 +23,7 @@ Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[FirstStep, tyro.conf.subcommand("first-step")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Relax, tyro.conf.subcommand("relax")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]

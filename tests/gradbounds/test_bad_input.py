@@ -104,7 +104,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, predict, compare, relax, claims, explain, sweep, check, figures, probe, ",
+        "Expected one of {verify, bound, predict, first-step, compare, relax, claims, explain, sweep, check, figures, ",
     ),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),

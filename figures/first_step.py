@@ -1,0 +1,72 @@
+"""Rates of the first step against the width and the depth: theory, networks, and the rates of published recipes."""
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from figures.style import PAPER, looks, style, value_ticks
+from theory.stack import TITLES
+
+_SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
+_OPTIMIZERS = {"sgd": "SGD", "normalized": "normalized SGD", "adam": r"Adam ($\epsilon\to 0$)", "muon": "Muon"}
+PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
+"""Largest rates of Adam: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani et al. (2017); d = 512, 6-6."""
+
+
+def first_step_rates(table: pd.DataFrame) -> Figure:
+    """The critical rate of every optimizer, against the width and against the depth where these have several values.
+
+    Lines are large-width theory, filled marks its sampled counterpart with 2 standard errors. Against the width the
+    least depth is drawn, against the depth the greatest width. Adam's panels have the rates of published recipes.
+
+    Args:
+        table: one row per network and optimizer: placement, width, depth, optimizer, critical_rate of theory (NaN
+            where there is no rule), and sampled_rate with sampled_sem (NaN without samples).
+
+    Raises:
+        ValueError: neither width nor depth has several values.
+    """
+    drawn = {}
+    for against, other, fixed in (("width", "depth", "min"), ("depth", "width", "max")):
+        rows = table[table[other] == table[other].agg(fixed)]
+        if rows[against].nunique() > 1:
+            drawn[against] = rows
+    if not drawn:
+        raise ValueError("width or depth must have several values for a figure.")
+    optimizers = list(dict.fromkeys(table["optimizer"]))
+    with style():
+        figure = Figure(figsize=(3.5 * len(optimizers), 3.0 * len(drawn)), layout="constrained", dpi=160)
+        axes = figure.subplots(len(drawn), len(optimizers), squeeze=False)
+        for line, (against, rows) in zip(axes, drawn.items(), strict=True):
+            for axis, optimizer in zip(line, optimizers, strict=True):
+                _panel(axis, optimizer, against, rows[rows["optimizer"] == optimizer])
+            line[0].set_ylabel(r"critical rate $2\,g\cdot u/u^\top Gu$")
+        has_marks = bool(table["sampled_rate"].notna().any())
+        marks = "; marks: networks ± 2 s.e." if has_marks else ""
+        published = "; dotted: published rates" if "adam" in optimizers else ""
+        figure.supxlabel(f"lines: large-width theory{marks}{published}", fontsize=8)
+    return figure
+
+
+def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None:
+    for look, (placement, series) in zip(looks(), rows.groupby("placement", sort=False), strict=False):
+        x = series.sort_values(against)
+        line = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.4}
+        axis.plot(x[against], x["critical_rate"], **line, label=TITLES[placement])
+        seen = x[x["sampled_rate"].notna()]
+        mark = {name: value for name, value in look.items() if name != "linestyle"}
+        axis.errorbar(
+            seen[against], seen["sampled_rate"], yerr=2 * seen["sampled_sem"], linestyle="none", capsize=2.5,
+            **({"markersize": 4.5} | mark),
+        )  # fmt: skip
+    if optimizer == "adam":
+        for name, rate in PUBLISHED.items():
+            axis.axhline(rate, **PAPER)
+            axis.annotate(name, (0.02, rate), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
+    value_ticks(axis, sorted(set(rows[against])))
+    axis.set_yscale("log")  # after it, which takes minor ticks away
+    other = "depth" if against == "width" else "width"
+    symbol = "L" if other == "depth" else "d"
+    axis.set_xlabel(_SYMBOL[against])
+    axis.set_title(f"{_OPTIMIZERS.get(optimizer, optimizer)}, ${symbol} = {rows[other].iloc[0]}$")
+    axis.legend()

@@ -1,0 +1,180 @@
+"""`gradbounds first-step`: rates of the first step of training, in theory and in networks."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.progress import track
+
+from figures import first_step_rates
+from gradbounds.actions.figures import save
+from gradbounds.grid import FIELDS
+from simulate.curvature.first_step import Measured, sampled_steps
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from theory import NoRuleError, Stack
+from theory.first_step.prediction import FirstStep, first_step
+from theory.stack import TITLES
+
+SCHEMA = 1
+"""Of the JSON object; a change of what is there raises it, what is added does not."""
+
+# What theory calls the step that torch's class takes.
+_THEORY = {"muon": "newton-schulz"}
+
+# Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
+_LARGEST = 2e8
+
+
+def first_steps(
+    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None, seed: int, out: Path | None, as_json: bool
+) -> int:
+    """Print the rates of every network and optimizer, and write them with their figure into a folder.
+
+    Raises:
+        ValueError: an argument is outside its range, a network is too large to be stepped, or the folder cannot be
+            written.
+    """
+    if draws is not None:
+        check_count("draws", draws, 2)  # one draw has no error
+        _check_sizes(stacks)
+    check_count("seed", seed, 0)
+    optimizers = tuple(dict.fromkeys(optimizers))
+    rows: list[dict[str, Any]] = []
+    shown = sys.stderr.isatty()
+    for stack in track(stacks, description="stepping", disable=not shown, transient=True):
+        sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
+        rows += [_row(stack, one, [step[one] for step in sampled]) for one in optimizers]
+    table = pd.DataFrame(rows)
+    if as_json:
+        print(json.dumps(_content(table), indent=1, allow_nan=False))
+    else:
+        for line in (*_lines(table), *_exponents(table)):
+            print(line)
+    if out is not None:
+        write_whole(out / "first_step.csv", table.to_csv(index=False).encode())
+        said = [f"Table   {out / 'first_step.csv'}"]
+        if max(table["width"].nunique(), table["depth"].nunique()) > 1:
+            said.append(f"Figure  {save(first_step_rates(table), out, 'first_step')[-1]}")
+        print("\n".join(said), file=sys.stderr if as_json else sys.stdout)
+    return 0
+
+
+def _check_sizes(stacks: Sequence[Stack]) -> None:
+    for stack in stacks:
+        size = stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
+        if size > _LARGEST:
+            raise ValueError(
+                f"draws must be left out for networks of more than {_LARGEST:g} parameters, got width {stack.width} "
+                f"and depth {stack.depth}."
+            )
+
+
+def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str, Any]:
+    """One line of the table: theory, or why there is none, and what networks do."""
+    row = asdict(stack) | {"optimizer": optimizer}
+    try:
+        step: FirstStep | None = first_step(stack, _THEORY.get(optimizer, optimizer))  # type: ignore[arg-type]
+        reason = ""
+    except NoRuleError as error:
+        step, reason = None, str(error)
+    for name in ("critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq"):
+        row[name] = float("nan") if step is None else getattr(step, name)
+    row["most_of_the_gain"] = "" if step is None else _largest_share(step)
+    row["no_rule"] = reason
+    gain, curvature, ends = (
+        np.array([getattr(one, name) for one in sampled]) for name in ("gain", "curvature", "break_even_rate")
+    )
+    rate = 2 * gain.mean() / curvature.mean() if len(sampled) else float("nan")
+    row["sampled_rate"] = rate
+    # A ratio of means, to first order in their errors.
+    row["sampled_sem"] = (
+        float(np.std(2 * gain - rate * curvature, ddof=1) / len(sampled) ** 0.5 / curvature.mean())
+        if len(sampled)
+        else float("nan")
+    )
+    row["break_even_rate"] = float(np.nanmedian(ends)) if np.isfinite(ends).any() else float("nan")
+    row["draws"] = len(sampled)
+    return row
+
+
+def _largest_share(step: FirstStep) -> str:
+    """The matrix that has the most of the gain, and its share, as "W2 of layer 6, 21%"."""
+    shares = {
+        (role, layer): float(value)
+        for role, values in step.gain_shares.items()
+        for layer, value in enumerate(np.atleast_1d(values), start=1)
+    }
+    (role, layer), share = max(shares.items(), key=lambda one: one[1])
+    return f"{role}{'' if role == 'Wemb' else f' of layer {layer}'}, {100 * share:.0f}%"
+
+
+def _varying(table: pd.DataFrame) -> list[str]:
+    """Fields other than the placement that tell networks apart; width and depth always."""
+    fields = [name for name in FIELDS if name != "placement" and name in table]
+    return [name for name in fields if name in ("width", "depth") or table[name].nunique() > 1]
+
+
+def _lines(table: pd.DataFrame) -> list[str]:
+    varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
+    shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: table[n] for n in varying})
+    shown["optimizer"] = table["optimizer"]
+    shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
+    if has_draws:
+        shown["networks"] = [
+            f"{rate:.3g} +- {sem:.1g}" for rate, sem in zip(table["sampled_rate"], table["sampled_sem"], strict=True)
+        ]
+        shown["ratio"] = [_number(value) for value in table["sampled_rate"] / table["critical_rate"]]
+        shown["break-even"] = [_number(value) for value in table["break_even_rate"]]
+    shown["most of the gain"] = table["most_of_the_gain"]
+    lines = [
+        "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
+    ]
+    if has_draws:
+        draws = int(table["draws"].max())
+        lines.append(
+            f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
+        )
+    lines += ["", *shown.to_string(index=False).splitlines()]
+    lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "-"
+
+
+def _exponents(table: pd.DataFrame) -> list[str]:
+    """Theory's exponents in d at the least depth and in L at the greatest width, between the ends of what there is."""
+    lines = []
+    for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
+        others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
+        if against == "width" and (table["vocab"] / table["width"]).nunique() == 1:
+            others = [name for name in others if name != "vocab"]
+        for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False):
+            ends = rows.sort_values(against).iloc[[0, -1]]
+            first, last = ends["critical_rate"]
+            if ends[against].nunique() < 2 or not np.isfinite([first, last]).all():
+                continue
+            low, high = ends[against]
+            slope = np.log(last / first) / np.log(high / low)
+            where = ", ".join(f"{name} {ends[name].iloc[0]}" for name in others[2:])
+            lines.append(
+                f"{TITLES[ends['placement'].iloc[0]]}, {ends['optimizer'].iloc[0]}, {where}: "
+                f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
+            )
+    return ["", "Exponents of theory's critical rates:", *lines] if lines else []
+
+
+def _content(table: pd.DataFrame) -> dict[str, Any]:
+    """What the JSON object holds; null where there is no number."""
+    rows = [
+        {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
+        for row in table.to_dict("records")
+    ]
+    return {"schema": SCHEMA, "steps": rows}
