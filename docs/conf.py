@@ -59,6 +59,7 @@ CONTENTS = {
         "docs/queries",
         "docs/encoder_decoder",
         "docs/hessian",
+        "docs/first_step",
     ],
     "Reference": [
         "docs/api",

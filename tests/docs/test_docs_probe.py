@@ -42,7 +42,7 @@ def test_the_numbers_of_whole_models_are_the_committed_ones():
     healthy = json.loads((folder / "probe-healthy.json").read_text(encoding="utf-8"))
     power = json.loads((folder / "probe-faults.json").read_text(encoding="utf-8"))["power"]
     alone, beside = (healthy[kind]["all"] for kind in ("by itself", "against a reference"))
-    assert f"of {healthy['all runs']} healthy runs so far" in WORDS
+    assert f"of {healthy['all runs']} healthy runs of Llama" in WORDS
     assert f"{alone} raised an alarm by themselves" in WORDS
     assert f"and {beside} against a reference of eight seeds" in WORDS
     runs, alone_named, against_named = (
