@@ -140,7 +140,8 @@ def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
     # Drawn with lines, the title stands in the first rule; plain, a rule of its own follows it.
     first = 2 if rules[:1] == [1] and "─" not in lines[0] else 1
     last = min((k for k in rules if k > first), default=len(lines))
-    said = " ".join(lines[first:last]).rstrip(".")
+    # "None" among choices is a flag left out, which nobody types.
+    said = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
     return f"{said}.{_suggestion(lines, arguments)} See gradbounds --help."
 
 

@@ -70,7 +70,10 @@ def _line(folder: Path) -> dict[str, Any]:
 
 def _inspection(run: Run) -> str:
     about = run.manifest
-    lines = [f"{run.folder}: {_size(run.folder)}, request {about['request']}"]
+    asked = {name: value for name, value in about["request"].items() if name not in ("command", "cells")}
+    words = ", ".join(f"{name} {value}" for name, value in asked.items())
+    command = about["request"].get("command", "no command")
+    lines = [f"{run.folder}: {_size(run.folder)}, by {command}{' with ' if words else ''}{words}"]
     for at in about.get("sessions", []):
         lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from checks.models.spectra import WHOLE, curvature_exponents, densities, residual_shares, summaries
@@ -188,14 +189,20 @@ def size(request: Request, of_what: str = "") -> str:
     )
 
 
+def _or_dash(value: float, width: int) -> str:
+    """A number, or a dash where there is none: an error of one probe, an end that was not asked for."""
+    return f"{value:{width}.3g}" if np.isfinite(value) else f"{'-':>{width}}"
+
+
 def lines(found: pd.DataFrame) -> list[str]:
     """Whole matrices, exponents, and what Gauss-Newton has of the Hessian."""
-    said = [f"{'':34}{'smallest':>11}{'largest':>11}{'trace':>18}{'Frobenius':>18}{'negative':>10}"]
+    said = [f"{'':46}{'smallest':>10}{'largest':>10}{'trace':>18}{'Frobenius':>18}{'negative':>9}"]
     for row in found[found["block"] == WHOLE].itertuples():
         name = f"{title(row.placement)} d = {row.width}, L = {row.depth}, seed {row.seed}, {row.matrix}"
         said.append(
-            f"{name:46} {row.smallest:9.3g} {row.largest:9.3g} {row.trace:8.3g} +- {row.trace_sem:5.2g} "
-            f"{row.frobenius:8.3g} +- {row.frobenius_sem:5.2g} {100 * row.negative:6.1f}%"
+            f"{name:46}{_or_dash(row.smallest, 10)}{_or_dash(row.largest, 10)}"
+            f"{row.trace:9.3g} +-{_or_dash(row.trace_sem, 6)}"
+            f"{row.frobenius:9.3g} +-{_or_dash(row.frobenius_sem, 6)} {100 * row.negative:6.1f}%"
         )
     shares = residual_shares(found[found["block"] == WHOLE])
     for placement, one in shares.groupby("placement"):

@@ -70,7 +70,7 @@ BAD = [
     (("sweep", "--out", "NEW", "--file", "missing.toml"), "file must be a readable TOML file, got 'missing.toml'"),
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
-    (("sweep", "--out", "NEW", "--preset", "huge"), "invalid choice 'huge' for argument '--preset'"),
+    (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
     (("sweep", "--out", "NEW", "--land-every", "-1"), "land_every must be a number of seconds of at least 0, got -1.0"),
     (("sweep", "--out", "NEW", "--land-every", "nan"), "land_every must be a number of seconds of at least 0, got nan"),
@@ -270,3 +270,8 @@ def test_cuda_where_there_is_none(tmp_path, capsys):
     assert main(["sweep", "--out", str(tmp_path / "run"), "--device", "cuda"]) == 2
     assert "(0 CUDA devices found), got 'cuda'; try 'cpu'." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_none_is_no_choice(tmp_path, capsys):
+    assert main(["sweep", "--preset", "huge", "--out", str(tmp_path / "no")]) == 2
+    assert "None" not in capsys.readouterr().err
