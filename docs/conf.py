@@ -18,10 +18,11 @@ project = "gradbounds"
 author = "The gradbounds developers"
 version = release = gradbounds.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
 root_doc = "README"
-include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md"]
+include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md", "docs/gallery/*.rst"]
 exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds"]
+exclude_patterns += ["docs/gallery/sg_execution_times.rst"]
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries have no page here
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -32,6 +33,18 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
+
+# The scripts of examples/ run when the site is built, each into a page with its picture; an error fails the build.
+sphinx_gallery_conf = {
+    "examples_dirs": ["examples"],
+    "gallery_dirs": ["docs/gallery"],
+    "filename_pattern": "",  # every script runs
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "matplotlib_animations": False,
+}
 
 html_theme = "furo"
 html_title = "gradbounds"
@@ -46,7 +59,7 @@ pygments_dark_style = "native"
 # The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
 CONTENTS = {
     "Results": ["paper_checks", "docs/answer", "docs/prior_art"],
-    "Start": ["docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
+    "Start": ["docs/gallery/index", "docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
     "Theory": [
         "docs/theory",
         "docs/proof",

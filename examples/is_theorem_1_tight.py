@@ -1,0 +1,34 @@
+"""Is Theorem 1 tight?
+===================
+
+By how much does Theorem 1's bound exceed the gradient that it bounds, and does the gap close as networks get wider?
+"""
+
+# %%
+# The bound has constants, so that it is a number for every network; theory has the gradient itself.
+import matplotlib.pyplot as plt
+import numpy as np
+
+import gradbounds as gb
+
+widths = 2 ** np.arange(6, 17)
+figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
+for placement, marker in (("post", "o"), ("pre", "s")):
+    stacks = [gb.Stack(placement=placement, width=int(d), depth=6, tokens=8, vocab=int(d)) for d in widths]
+    norms = np.array([gb.predict(stack)["grad_sq_W2"][-1] ** 0.5 for stack in stacks])
+    bounds = np.array([float(gb.bound_value(stack).value) for stack in stacks])
+    ax.loglog(widths, bounds / norms, marker=marker, label=f"{placement.title()}-LN, L = 6")
+
+# %%
+# The proof bounds each entry of a matrix of rank one by a whole row of it, which costs the square root of d, and each
+# hidden unit by the largest of all, which costs the square root of ln 100d.
+ax.loglog(widths, 30 * np.sqrt(widths * np.log(100 * widths)), ":", color="grey", label=r"$30\,\sqrt{d \ln 100d}$")
+ax.set(xlabel="width $d$", ylabel="bound over gradient", title="The bound is loose, and more so as $d$ grows")
+ax.legend()
+plt.show()
+
+# %%
+# At one width, with the exponents of both: the bound's is 1 and more, the gradient's is one half.
+last = gb.power_law(widths, norms, 0.01 * norms), gb.power_law(widths, bounds, 0.01 * bounds)
+print(f"Pre-LN at d = {widths[-1]}: bound over gradient {bounds[-1] / norms[-1]:.0f}")
+print(f"exponents in d: gradient {last[0].exponent:.2f}, bound {last[1].exponent:.2f}")
