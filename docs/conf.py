@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 import gradbounds  # noqa: E402
 
 project = "gradbounds"
-author = "The gradbounds developers"
+author = copyright = "The gradbounds developers"
 version = release = gradbounds.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
@@ -110,13 +110,31 @@ def _visit_math(writer, node):
 
 def _with_index(app, error):
     """Send a reader of the folder to its first page."""
+    (Path(app.srcdir) / "sg_execution_times.rst").unlink(missing_ok=True)  # the gallery's, beside the README
     if error is None and app.builder.format == "html":
         to = f'<!doctype html><meta http-equiv="refresh" content="0; url={root_doc}.html"><title>gradbounds</title>'
         (Path(app.outdir) / "index.html").write_text(to + f'<a href="{root_doc}.html">gradbounds</a>\n')
 
 
+def _show(*_, **__):
+    """Take the place of `pyplot.show` in a script: refuse a picture in which nothing is drawn.
+
+    Raises:
+        ValueError: an axis has no data, as where a name selects no rows.
+    """
+    from matplotlib import pyplot
+
+    for number in pyplot.get_fignums():
+        for axes in pyplot.figure(number).axes:
+            if not (axes.dataLim.width >= 0 and axes.dataLim.height >= 0):
+                raise ValueError(f"the picture has an empty panel: {axes.get_title()!r}")
+
+
 def setup(app):
     """Connect what this file adds to Sphinx."""
+    from matplotlib import pyplot
+
+    pyplot.show = _show
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("source-read", _with_contents)
     app.connect("build-finished", _with_index)

@@ -52,7 +52,7 @@ print("\n".join(str(alarm) for alarm in report.alarms[:3]))
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 for label, probed in (("as intended", gb.probe(intended, **sizes)), ("as written", report)):
     table = probed.to_frame()
-    rows = table[(table["quantity"] == "energy") & (table["depth"] == 8) & (table["width"] == 64)]
+    rows = table[(table["quantity"] == "hidden_energy") & (table["depth"] == 8) & (table["width"] == 64)]
     energy = rows.groupby("layer")["value"].mean()
     ax.plot(energy.index, energy, "o-", label=label)
 ax.set(xlabel="layer", ylabel="mean squared entry of the stream", title="Branches that nobody scaled down")

@@ -20,7 +20,7 @@ with plt.style.context({"font.family": "serif", "axes.spines.right": False, "axe
     layer_profile(table, axes=axes[0])
     hidden_energy(table, axes=axes[1])
     for letter, ax in zip("abcd", axes.flat, strict=True):
-        ax.set_title(f"({letter}) {ax.get_title()}", loc="left")
+        ax.set_title(f"({letter}) {ax.get_title()}")
     plt.show()
 
 # %%

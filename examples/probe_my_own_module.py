@@ -44,7 +44,7 @@ print("\n".join(report.lines()))
 # The alarm names the layer and the weight. ``report.to_frame()`` has every number, one row for each width, depth, seed,
 # layer and quantity, so the picture is a few lines.
 table = report.to_frame()
-energy = table[(table["quantity"] == "energy") & (table["depth"] == 12)].groupby("layer")["value"].mean()
+energy = table[(table["quantity"] == "hidden_energy") & (table["depth"] == 12)].groupby("layer")["value"].mean()
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 ax.semilogy(energy.index, energy, "o-")
 ax.set(xlabel="layer", ylabel="mean squared entry of the stream", title="The fifth block is not like its neighbours")

@@ -16,18 +16,18 @@ decoder = gb.Stack(placement="post", width=512, depth=12, tokens=12, vocab=512, 
 
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 layers = range(1, 13)
-for stack, name, label in (
-    (alone, "grad_sq_W2", "a stack alone"),
-    (decoder, "grad_sq_W2", "a decoder"),
-    (decoder, "encoder_grad_sq_W2", "its encoder"),
+for stack, name, label, style in (
+    (alone, "grad_sq_W2", "a stack alone", "-"),
+    (decoder, "grad_sq_W2", "a decoder", "-"),
+    (decoder, "encoder_grad_sq_W2", "its encoder", "--"),
 ):
     samples = gb.sample(stack, draws=16, seed=0)
     measured = gb.estimate(samples[name])
-    (line,) = ax.plot(layers, gb.predict(stack)[name] ** 0.5, label=label)
+    (line,) = ax.plot(layers, gb.predict(stack)[name] ** 0.5, style, label=label)
     norm = measured.mean**0.5
     ax.errorbar(layers, norm, yerr=measured.sem / norm, fmt="o", color=line.get_color(), capsize=2)
 ax.set(yscale="log", xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$")
-ax.set_title("Post-LN with cross-attention: the gradient goes to the encoder")
+ax.set_title("Post-LN: the gradient goes to the encoder")
 ax.legend()
 plt.show()
 

@@ -89,7 +89,7 @@ def panels(
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
     """One legend of all panels, below them, or inside the first of the axes that were given; it lists the first's."""
     if axes is not None:
-        axes[0].legend(title=title or None)
+        axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
         return
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(
