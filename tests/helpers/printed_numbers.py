@@ -48,7 +48,7 @@ def leaves(value: Any) -> list[float]:
 
 
 def holds(file: Path, number: str) -> bool:
-    """Whether a number of a JSON file rounds to a printed one, as it is or, with its distance from 1, as a percentage."""
+    """Whether a number of a JSON file rounds to a printed one; a percentage may be its distance from 1, too."""
     digits = number.strip("±%")
     places = len(digits.partition(".")[2])
     for leaf in leaves(json.loads(file.read_text(encoding="utf-8"))):
