@@ -163,7 +163,7 @@ def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *
 
 
 def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """w'Sw with S the loss's second derivative by the logits."""
+    """W'Sw with S the loss's second derivative by the logits."""
 
     def slope(rate: Tensor) -> Tensor:
         moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))

@@ -79,6 +79,7 @@ class SquaredLoss(nn.Module):
         self.labels = labels
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of predictions, (labels, V)."""
         return (logits - F.one_hot(labels, logits.shape[-1])).square().sum() / (2 * self.labels)
 
 

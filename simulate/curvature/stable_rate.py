@@ -86,7 +86,9 @@ def squared(logits: Float[Tensor, "*positions vocab"], labels: Int[Tensor, "*pos
     return (logits - torch.nn.functional.one_hot(labels, logits.shape[-1])).square().sum(-1) / 2
 
 
-def networks(stack: Stack, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Networks:
+def networks(
+    stack: Stack, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> Networks:
     """The networks of `first_step_problem`, one for each seed.
 
     Raises:
