@@ -22,7 +22,8 @@ PLACEMENTS = ("post", "pre", "peri", "deepnorm")
 DEPTHS = (1, 2, 4, 8, 16)
 STEPS = 100
 PARTS: dict[str, dict[str, Any]] = {
-    "narrow": {"widths": (32, 64, 128), "depths": DEPTHS, "losses": LOSSES, "networks": 16},
+    "narrow-cross-entropy": {"widths": (32, 64, 128), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 16},
+    "narrow-squared": {"widths": (32, 64, 128), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 16},
     "256-cross-entropy": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 16},
     "256-squared": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 16},
     "512-cross-entropy": {"widths": (512,), "depths": DEPTHS[:-1], "losses": LOSSES[:1], "networks": 8},
