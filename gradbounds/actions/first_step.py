@@ -1,6 +1,5 @@
 """`gradbounds first-step`: rates of the first step of training, in theory and in networks."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rich.progress import track
 from figures import first_step_rates
 from gradbounds.actions.figures import save
 from gradbounds.grid import FIELDS
+from gradbounds.json_output import SCHEMA, text
 from simulate.curvature.first_step import Measured, sampled_steps
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
@@ -21,9 +21,6 @@ from theory import NoRuleError, Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import FirstStep, first_step
 from theory.stack import TITLES
-
-SCHEMA = 1
-"""Of the JSON object; a change of what is there raises it, what is added does not."""
 
 # What theory calls the step that torch's class takes.
 _THEORY = {"muon": "newton-schulz"}
@@ -54,7 +51,7 @@ def first_steps(
         rows += [_row(stack, one, [step[one] for step in sampled]) | {"noise_scale": scale} for one in optimizers]
     table = pd.DataFrame(rows)
     if as_json:
-        print(json.dumps(_content(table), indent=1, allow_nan=False))
+        print(text({"schema": SCHEMA, "command": "first-step", "steps": table}))
     else:
         for line in (*_lines(table), *_exponents(table)):
             print(line)
@@ -181,12 +178,3 @@ def _exponents(table: pd.DataFrame) -> list[str]:
                 f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
             )
     return ["", "Exponents of theory's critical rates:", *lines] if lines else []
-
-
-def _content(table: pd.DataFrame) -> dict[str, Any]:
-    """What the JSON object holds; null where there is no number."""
-    rows = [
-        {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
-        for row in table.to_dict("records")
-    ]
-    return {"schema": SCHEMA, "steps": rows}

@@ -17,6 +17,7 @@ from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, de
 from figures import curvature as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.hessian_subjects import Subject
+from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
@@ -146,6 +147,7 @@ def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame 
         out: folder.
         beside: predictions, `checks.models.gauss_newton.predictions`, for the figure.
     """
+    tell(spectra=spectra.found)
     for line in lines(spectra.found):
         print(line)
     write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
