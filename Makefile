@@ -16,7 +16,8 @@ quick: .venv/installed
 
 # The site, runs/site/index.html: pages, reference and gallery. Warnings are errors; nothing is fetched.
 docs: .venv/docs-installed
-	rm -rf runs/site
+	@# Scripts that did not change would not run again, though the library did.
+	rm -rf runs/site docs/gallery
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --conf-dir docs \
 	    --doctree-dir runs/doctrees . runs/site
 	@echo "The site is runs/site/index.html"

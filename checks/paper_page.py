@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from checks.results import Results
-from checks.verdict import Verdict, significant
+from checks.verdict import DECIDING, Verdict, deciding, significant
 from theory import CLAIMS, Claim
 
 _INTRODUCTION = """# Paper checks
@@ -36,9 +36,6 @@ whether the statement holds there. These are no verdicts on the paper, which say
 
 More: [docs/relaxations.md](docs/relaxations.md), [docs/queries.md](docs/queries.md),
 [docs/layer_growth.md](docs/layer_growth.md)."""
-
-# The row that decides a claim has the first of these words that any of its rows has.
-_DECIDING = ("fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails")
 
 
 class _Listed:
@@ -94,7 +91,7 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     if not of_paper:
         cells[0] = f"[{claim.id}](#relaxations)"
         return _row([*cells, _counted(verdicts), "one row for each network, under Relaxations"])
-    decides = min(of_paper, key=lambda v: (_DECIDING.index(v.verdict), -(v.loose or 0.0)))
+    decides = deciding(of_paper)
     told = f"{decides.part}: {_measured(decides)}, claimed {decides.claimed}"
     told += f"; the bound is x{significant(decides.loose)} larger than the norm" if decides.loose is not None else ""
     return _row([*cells, _counted(of_paper), told])
@@ -103,7 +100,7 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
 def _counted(verdicts: Sequence[Verdict]) -> str:
     """The words of several verdicts with how many there are of each; of bounds the range of what they are loose by."""
     parts = []
-    for word in _DECIDING:
+    for word in DECIDING:
         these = [v for v in verdicts if v.verdict == word]
         if not these:
             continue

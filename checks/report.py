@@ -1,37 +1,128 @@
 """Verdicts as a report with figures, in HTML."""
 
+import tomllib
+from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import pandas as pd
 
-from checks.verdict import Verdict
+from checks.results import Results
+from checks.verdict import DECIDING, Verdict, Word, deciding, number_or_dash
 from theory import CLAIMS
 
+_DATA = Path(__file__).parent / "data"
 _PAGE = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "data"),
+    loader=jinja2.FileSystemLoader(_DATA),
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
 )
+_PAGE.filters["number"] = number_or_dash
+_PAGE.filters["norms"] = lambda text: text.replace("||", "‖")
 
 
-def html(verdicts: Sequence[Verdict], table: pd.DataFrame, figures: Sequence[str], *, title: str, summary: str) -> str:
-    """The report: verdicts, the comparison's widest deviations, and figures by their relative paths."""
+@dataclass(frozen=True, slots=True)
+class ReportFigure:
+    """A figure of the report.
+
+    Attributes:
+        name: of its file, without the suffix.
+        svg: the picture.
+        title: the question that it answers.
+        caption: what the marks are, and what one sees.
+        claims: ids of the claims that it is about.
+    """
+
+    name: str
+    svg: bytes
+    title: str
+    caption: str
+    claims: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """The picture itself as an address: the page then is one file, and ids of one picture meet no other's."""
+        return "data:image/svg+xml;base64," + b64encode(self.svg).decode("ascii")
+
+
+def captioned(name: str, svg: bytes) -> ReportFigure:
+    """A figure of a run with its title and caption.
+
+    Raises:
+        ValueError: no caption is written for a figure of this name.
+    """
+    captions = tomllib.loads((_DATA / "figures.toml").read_text(encoding="utf-8"))
+    if name not in captions:
+        raise ValueError(f"figure must have a caption in checks/data/figures.toml, but {name!r} has none.")
+    said = captions[name]
+    return ReportFigure(name, svg, said["title"], said["caption"], tuple(said["claims"]))
+
+
+def html(
+    verdicts: Sequence[Verdict],
+    table: pd.DataFrame,
+    figures: Sequence[ReportFigure],
+    *,
+    command: str,
+    networks: str,
+    committed: Sequence[Results] = (),
+) -> str:
+    """The report, one file that asks for no other.
+
+    Args:
+        verdicts: of the run.
+        table: its `comparison`.
+        figures: drawn from it.
+        command: what makes the run again.
+        networks: how many networks of how many draws were sampled.
+        committed: results of other commands, for claims that the run says nothing of.
+    """
     judged = table[table["agreement"].isin(["agrees", "undecided", "differs"])].copy()
     judged["deviation"] = judged["mean"] / judged["predicted"] - 1
     order = judged["deviation"].abs().where(judged["agreement"] != "differs", 1e9).sort_values(ascending=False)
     rows = judged.loc[order.index[:12]].assign(cell=lambda t: t.apply(_cell_name, axis=1))
+    by_claim = {name: [v for v in verdicts if v.claim == name] for name in CLAIMS}
+    claims = [(CLAIMS[name], deciding(found), found) for name, found in by_claim.items() if found]
     return _PAGE.get_template("report.html.jinja").render(
-        title=title,
-        summary=summary,
-        verdicts=verdicts,
-        claims=CLAIMS,
+        command=command,
+        networks=networks,
+        claims=claims,
+        tally=_tally([decides for _, decides, _ in claims]),
+        others=[(CLAIMS[name], _elsewhere(name, committed)) for name, found in by_claim.items() if not found],
         counts=agreement_counts(table),
         deviations=rows.to_dict("records"),
         figures=figures,
     )
+
+
+def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
+    """For each word that decides a claim: the word, how many claims it decides in words, and their deciding rows."""
+    found = [(word, [v for v in decides if v.verdict == word]) for word in DECIDING]
+    return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in found if these]
+
+
+_SAID: dict[Word, tuple[str, str]] = {
+    "fails": ("fails", "fail"),
+    "holds with a correction": ("holds with a correction", "hold with a correction"),
+    "holds, loose": ("holds, but loosely", "hold, but loosely"),
+    "holds": ("holds", "hold"),
+    "undecided": ("is undecided", "are undecided"),
+    "premise fails": ("rests on a premise that fails", "rest on a premise that fails"),
+}
+"""What is said of one claim, and of several."""
+
+
+def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:
+    """The row of other commands' results that decides a claim, with its command."""
+    found = [(v, one.command) for one in committed for v in one.verdicts if v.claim == name]
+    if not found:
+        return None
+    decides = deciding([v for v, _ in found])
+    return next((v, command) for v, command in found if v is decides)
 
 
 def agreement_counts(table: pd.DataFrame) -> str:

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "premise fails", "undecided"]
 
+DECIDING: tuple[Word, ...] = (
+    "fails", "holds with a correction", "holds, loose", "holds", "undecided", "premise fails",
+)  # fmt: skip
+"""The words in the order in which they decide: a claim has the first that any of its rows has."""
+
 EXPONENT_MARGIN = 0.02
 """How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
 
@@ -55,6 +60,11 @@ class Verdict:
     def words(self) -> str:
         """The verdict with its factor, as tables show it."""
         return self.verdict if self.loose is None else f"{self.verdict} by x{significant(self.loose)}"
+
+
+def deciding(verdicts: Sequence[Verdict]) -> Verdict:
+    """The row that decides a claim: of those with the first word of `DECIDING` the one that is loose by most."""
+    return min(verdicts, key=lambda v: (DECIDING.index(v.verdict), -(v.loose or 0.0)))
 
 
 def number_or_dash(value: float, digits: int = 4) -> str:

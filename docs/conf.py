@@ -15,13 +15,14 @@ sys.path.insert(0, str(ROOT))
 import gradbounds  # noqa: E402
 
 project = "gradbounds"
-author = "The gradbounds developers"
+author = copyright = "The gradbounds developers"
 version = release = gradbounds.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
 root_doc = "README"
-include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md"]
+include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md", "docs/gallery/*.rst"]
 exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds"]
+exclude_patterns += ["docs/gallery/sg_execution_times.rst"]
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries have no page here
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -32,6 +33,18 @@ autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 autodoc_member_order = "bysource"
 napoleon_use_rtype = False
+
+# The scripts of examples/ run when the site is built, each into a page with its picture; an error fails the build.
+sphinx_gallery_conf = {
+    "examples_dirs": ["examples"],
+    "gallery_dirs": ["docs/gallery"],
+    "filename_pattern": "",  # every script runs
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "min_reported_time": 1e9,
+    "matplotlib_animations": False,
+}
 
 html_theme = "furo"
 html_title = "gradbounds"
@@ -46,7 +59,7 @@ pygments_dark_style = "native"
 # The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
 CONTENTS = {
     "Results": ["paper_checks", "docs/answer", "docs/prior_art"],
-    "Start": ["docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
+    "Start": ["docs/gallery/index", "docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
     "Theory": [
         "docs/theory",
         "docs/proof",
@@ -97,13 +110,31 @@ def _visit_math(writer, node):
 
 def _with_index(app, error):
     """Send a reader of the folder to its first page."""
+    (Path(app.srcdir) / "sg_execution_times.rst").unlink(missing_ok=True)  # the gallery's, beside the README
     if error is None and app.builder.format == "html":
         to = f'<!doctype html><meta http-equiv="refresh" content="0; url={root_doc}.html"><title>gradbounds</title>'
         (Path(app.outdir) / "index.html").write_text(to + f'<a href="{root_doc}.html">gradbounds</a>\n')
 
 
+def _show(*_, **__):
+    """Take the place of `pyplot.show` in a script: refuse a picture in which nothing is drawn.
+
+    Raises:
+        ValueError: an axis has no data, as where a name selects no rows.
+    """
+    from matplotlib import pyplot
+
+    for number in pyplot.get_fignums():
+        for axes in pyplot.figure(number).axes:
+            if not (axes.dataLim.width >= 0 and axes.dataLim.height >= 0):
+                raise ValueError(f"the picture has an empty panel: {axes.get_title()!r}")
+
+
 def setup(app):
     """Connect what this file adds to Sphinx."""
+    from matplotlib import pyplot
+
+    pyplot.show = _show
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("source-read", _with_contents)
     app.connect("build-finished", _with_index)

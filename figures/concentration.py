@@ -2,6 +2,7 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from figures.style import looks, panels, style
 from theory.stack import TITLES
@@ -20,6 +21,7 @@ def concentration(table: pd.DataFrame) -> Figure:
         figure, axes = panels(len(placements))
         figure.set_size_inches(3.9 * len(placements), 3.7)
         least = 0.3 / table["draws"].max()
+        shown = table[table[["share", "predicted", "example"]].max(axis=1) >= least]
         for axis, placement in zip(axes, placements, strict=True):
             here = table[table["placement"] == placement]
             for look, ((width, depth), rows) in zip(looks(), here.groupby(["width", "depth"]), strict=False):
@@ -32,10 +34,11 @@ def concentration(table: pd.DataFrame) -> Figure:
                 axis.plot(rows["epsilon"], rows["predicted"], color=look["color"], linewidth=1.2)
                 axis.plot(rows["epsilon"], rows["example"], color=look["color"], linewidth=0.9, linestyle="--")
             axis.set(
-                yscale="log", ylim=(least, 1.5), xlabel=r"$\epsilon$",
+                yscale="log", ylim=(least, 1.5), xlim=(0, 1.05 * shown["epsilon"].max()), xlabel=r"$\epsilon$",
                 title=f"{TITLES[placement]}, one token",
             )  # fmt: skip
-            axis.legend(loc="lower left")
+            axis.xaxis.set_major_locator(MaxNLocator(5))
+            axis.legend(loc="upper right")
         axes[0].set_ylabel(r"$\delta(\epsilon)$")
         figure.supxlabel(r"points: samples (95%); lines: theory; dashes: $e^{-d\epsilon^2/8}$", fontsize=8)
     return figure

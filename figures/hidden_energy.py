@@ -1,6 +1,9 @@
 """Hidden-state energy over the layers inside Lemma 2's band."""
 
+from collections.abc import Sequence
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -8,7 +11,7 @@ from figures.style import MEASURED, PAPER, PREDICTED, panels, style
 from theory.stack import TITLES
 
 
-def hidden_energy(table: pd.DataFrame) -> Figure:
+def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """E‖x‖²/d after every layer, samples and large-width theory, against Lemma 2.
 
     Post-LN: the energy before the layer's last LayerNorm (3/2 by the lemma). Pre-LN: the stream after l layers, with
@@ -17,17 +20,19 @@ def hidden_energy(table: pd.DataFrame) -> Figure:
     Args:
         table: the comparison of one cell per placement: columns placement, width, tokens, quantity, layer, mean, sem,
             predicted.
+        axes: what to draw into, one entry for each placement in the order of the panels, under the style that is set;
+            None makes a figure.
 
     Raises:
-        ValueError: the table holds no hidden energy.
+        ValueError: the table holds no hidden energy, or there are other than one of axes for each placement.
     """
     rows = table[table["quantity"] == "hidden_energy"]
     if rows.empty:
         raise ValueError("table must hold hidden_energy of some cell, got none.")
     placements = [p for p in TITLES if p in set(rows["placement"])]
-    with style():
-        figure, axes = panels(len(placements), share_y=False)
-        for axis, placement in zip(axes, placements, strict=True):
+    with style(axes):
+        figure, drawn = panels(len(placements), share_y=False, axes=axes)
+        for axis, placement in zip(drawn, placements, strict=True):
             here = rows[rows["placement"] == placement].sort_values("layer")
             layer = here["layer"].to_numpy()
             if placement == "pre":

@@ -1,7 +1,10 @@
 """Gradient norms over the layers, per weight, for both placements."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -10,7 +13,7 @@ from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
 from theory.stack import TITLES
 
 
-def layer_profile(table: pd.DataFrame) -> Figure:
+def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
 
     For the paper's placements appendix F's laws are drawn through the predicted last layer: (2/3)^((L−l)/2) for
@@ -19,17 +22,19 @@ def layer_profile(table: pd.DataFrame) -> Figure:
     Args:
         table: the comparison of one cell per placement: columns placement, width, depth, tokens, quantity, layer,
             mean, sem, predicted.
+        axes: what to draw into, one entry for each placement in the order of the panels, under the style that is set;
+            None makes a figure.
 
     Raises:
-        ValueError: the table holds no gradient norms.
+        ValueError: the table holds no gradient norms, or there are other than one of axes for each placement.
     """
     rows = table[table["quantity"].isin(WEIGHTS)]
     if rows.empty:
         raise ValueError("table must hold grad_sq_W1, grad_sq_W2 or another matrix of some cell, got none of them.")
     placements = [p for p in TITLES if p in set(rows["placement"])]
-    with style():
-        figure, axes = panels(len(placements))
-        for axis, placement in zip(axes, placements, strict=True):
+    with style(axes):
+        figure, drawn = panels(len(placements), axes=axes)
+        for axis, placement in zip(drawn, placements, strict=True):
             here = rows[rows["placement"] == placement]
             for name, look in WEIGHTS.items():
                 one = here[here["quantity"] == name].sort_values("layer")
@@ -60,6 +65,6 @@ def layer_profile(table: pd.DataFrame) -> Figure:
             axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
             axis.yaxis.set_minor_formatter(NullFormatter())
-        axes[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
-        legend_below(figure, 4, "points: samples; lines: large-width theory")
+        drawn[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
+        legend_below(figure, 4, "points: samples; lines: large-width theory", axes=axes)
     return figure

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,9 +55,9 @@ _RC: Any = {
 
 
 @contextmanager
-def style() -> Iterator[None]:
-    """The settings under which a figure is made and saved."""
-    with mpl.rc_context(_RC):
+def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
+    """The settings under which a figure is made and saved; where axes are given, those that the caller has set."""
+    with mpl.rc_context(_RC if axes is None else {}):
         yield
 
 
@@ -70,15 +70,27 @@ def looks() -> Iterator[dict[str, Any]]:
         yield look | {"color": _CURVES[(number + number // len(_CURVES)) % len(_CURVES)]["color"]}
 
 
-def panels(count: int, *, share_x: bool = False, share_y: bool = True) -> tuple[Figure, list[Axes]]:
-    """A row of panels of one size."""
+def panels(
+    count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A row of panels of one size, or the axes that are given instead, with their figure.
+
+    Raises:
+        ValueError: there are other than `count` axes.
+    """
+    if axes is not None:
+        if len(axes) != count:
+            raise ValueError(f"axes must have one entry for each panel, which are {count}, got {len(axes)}.")
+        return axes[0].figure.figure, list(axes)
     figure = Figure(figsize=(3.5 * count, 3.1), layout="constrained", dpi=160)
-    axes = figure.subplots(1, count, sharex=share_x, sharey=share_y, squeeze=False)[0]
-    return figure, list(axes)
+    return figure, list(figure.subplots(1, count, sharex=share_x, sharey=share_y, squeeze=False)[0])
 
 
-def legend_below(figure: Figure, columns: int = 3, title: str = "") -> None:
-    """One legend of all panels, below them; the entries are those of the first."""
+def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
+    """One legend of all panels, below them, or inside the first of the axes that were given; it lists the first's."""
+    if axes is not None:
+        axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
+        return
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,

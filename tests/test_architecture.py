@@ -54,7 +54,7 @@ ARROWS = {
         "series": "fits",
         "results": "statistics verdict",
         "paper_page": "results verdict",
-        "report": "verdict",
+        "report": "results verdict",
         "stacks": "statistics verdict fits theory_and_samples large_width series",
         "models": "statistics verdict fits large_width",
     },

@@ -9,7 +9,7 @@ import pandas as pd
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.paper_page import markdown
-from checks.report import agreement_counts, html, shown_only
+from checks.report import agreement_counts, captioned, html, shown_only
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
@@ -69,12 +69,13 @@ def verify(
         f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
         for before in missing(found, committed)
     ]
-    summary = (
-        f"{len(cells)} cells of {draws} draws each, seed {seed}. Theory against samples: {agreement_counts(table)}."
+    figures = [captioned(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".svg"]
+    networks = f"{len(cells)} kinds of networks, {draws} networks of each, seed {seed}"
+    page = html(
+        found, table, figures, command=_command(draws, seed, text), networks=networks, committed=committed_results()
     )
-    names = [str(path.relative_to(out)) for path in drawn if path.suffix == ".svg"]
     write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
-    write_whole(out / "report.html", html(found, table, names, title=_COMMAND, summary=summary).encode())
+    write_whole(out / "report.html", page.encode())
     tell(wrong=wrong)
     for line in wrong:
         print(line)
@@ -84,6 +85,13 @@ def verify(
     elif accept:
         accept_verdicts(COMMITTED.name, results(without_own(found), sampled, _COMMAND))
     return 1 if wrong else 0
+
+
+def _command(draws: int, seed: int, text: Path | None) -> str:
+    """The command that gives the same numbers, without the folders of this machine."""
+    flags = {"draws": draws if draws != DRAWS else None, "seed": seed if seed != SEED else None}
+    given = [f"--{name} {value}" for name, value in flags.items() if value is not None]
+    return " ".join([_COMMAND, *given, *([f"--text {text.name}"] if text else [])])
 
 
 def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False, layers: bool = False) -> int:

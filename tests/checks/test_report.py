@@ -1,7 +1,10 @@
 """The committed verdicts: rendered again, sampled again, and compared with what is new."""
 
 import json
+import re
+import tomllib
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +14,11 @@ import pytest
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
 from checks.paper_page import markdown
-from checks.report import agreement_counts, html, shown_only
+from checks.report import agreement_counts, captioned, html, shown_only
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
+from checks.verdict import DECIDING
 from simulate import sample
-from theory import Stack
+from theory import CLAIMS, Stack
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,13 +119,48 @@ def test_a_broken_results_file(tmp_path):
             load_results(tmp_path / "r.json")
 
 
-def test_the_page_escapes_and_shows_everything(small_grid):
-    found, table = verdicts(small_grid), comparison(small_grid)
-    page = html(found, table, ["figures/a.svg"], title="<title>", summary="sum & mary")
-    assert "&lt;title&gt;" in page
-    assert "sum &amp; mary" in page
-    assert 'src="figures/a.svg"' in page
+@pytest.fixture(scope="module")
+def page(small_grid):
+    """The report of the committed verdicts but those of section 3.4, which it takes from other commands."""
+    figures = [captioned("hidden_energy", b"<svg/>")]
+    table = comparison(small_grid[:2])
+    found = load_results(COMMITTED).verdicts
+    return html(found, table, figures, command="<c>", networks="sum & mary", committed=committed_results())
+
+
+def test_the_report_says_every_verdict_in_words_and_counts_them(page):
+    found = load_results(COMMITTED).verdicts
     assert all(v.words in page for v in found)
+    names = {v.claim for v in found}
+    worst = {name: min(DECIDING.index(v.verdict) for v in found if v.claim == name) for name in names}
+    for word, single, several in (("fails", "fails", "fail"), ("holds", "holds", "hold")):
+        number = sum(index == DECIDING.index(word) for index in worst.values())
+        assert f">{number} {several if number > 1 else single}<" in page
+    text = unescape(page)
+    built_in = [claim for name, claim in CLAIMS.items() if name not in CLAIMS.versions]
+    assert all(claim.in_words and claim.in_words.replace("||", "‖") in text for claim in built_in)
+
+
+def test_the_report_is_one_file_without_requests(page):
+    """Every address is a picture inside the page or a place of the page, and every place is there once."""
+    places = re.findall(r'\bid="([^"]*)"', page)
+    assert len(places) == len(set(places))
+    addresses = re.findall(r'\b(?:src|href|action|srcset|data|poster)="([^"]*)"', page)
+    assert all(address.startswith("data:image/svg+xml;base64,") or address[1:] in places for address in addresses)
+    assert not re.search(r"url\(|@import|<script|<link|<iframe|http-equiv", page)
+
+
+def test_the_report_escapes_what_it_is_given(page):
+    assert "&lt;c&gt;" in page
+    assert "<c>" not in page
+    assert "sum &amp; mary" in page
+
+
+def test_every_caption_is_of_claims_that_there_are():
+    captions = tomllib.loads((ROOT / "checks" / "data" / "figures.toml").read_text())
+    assert all(set(said["claims"]) <= set(CLAIMS) and said["title"].endswith("?") for said in captions.values())
+    with pytest.raises(ValueError, match="^figure must have a caption in checks/data/figures.toml, but 'x' has none"):
+        captioned("x", b"")
 
 
 def test_counts_in_words():

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from bench.drawing import growth_tables
 from checks import comparison
@@ -269,3 +271,23 @@ def test_layer_growth():
     assert bar_halves(he) == pytest.approx((2 * rows["sem"]).to_numpy())
     assert gated.lines[0].get_ydata()[1] == pytest.approx(2 / np.sqrt(3), abs=0.01)
     assert gains.lines[0].get_ydata()[-1] == pytest.approx(1 / 0.9638, abs=1e-4)
+
+
+def test_a_figure_is_drawn_into_given_axes_under_the_callers_style(small_grid):
+    table = comparison(profile_cells(small_grid))
+    series = longest_series(last_layer_table(small_grid), "width")
+    with mpl.rc_context({"font.family": "serif", "axes.grid": False}):
+        figure = Figure()
+        axes = figure.subplots(4, 2)
+        assert layer_profile(table, axes=axes[0]) is hidden_energy(table, axes=axes[1]) is figure
+        assert scaling(series, "width", axes=axes[2]) is figure
+        local_exponents(local_exponent_table(series, "width"), "width", axes=axes[3])
+    own = (layer_profile(table), hidden_energy(table), scaling(series, "width"))
+    for mine, theirs in zip([axes for one in own for axes in one.axes], axes.flat, strict=False):
+        assert [line.get_xydata().tolist() for line in mine.lines] == [
+            line.get_xydata().tolist() for line in theirs.lines
+        ]
+        assert theirs.title.get_fontfamily() == ["serif"]
+    assert not figure.legends, "a legend of the whole figure would be the caller's to place"
+    with pytest.raises(ValueError, match="^axes must have one entry for each panel, which are 2, got 1"):
+        hidden_energy(table, axes=axes[0][:1])

@@ -179,8 +179,10 @@ def test_verify_leaves_a_report_data_and_figures(verified):
     out, code, cells = verified
     assert code == 0, "few draws leave more undecided; they must not make theory and samples differ"
     page = (out / "report.html").read_text()
+    assert "<code>gradbounds verify --draws 32</code>" in page
+    assert str(out) not in page
     for picture in ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy"):
-        assert f"figures/{picture}.svg" in page
+        assert f'<figure id="{picture}">' in page
         assert (out / "figures" / f"{picture}.png").stat().st_size > 10_000
     assert len(Run.open(out).samples()) == cells
 

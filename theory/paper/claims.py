@@ -27,6 +27,7 @@ class Claim:
         assumptions: what it assumes there.
         kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
         tight: in words, where it is attained, or by how much it is not.
+        in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Claim:
     assumptions: tuple[str, ...]
     kind: Kind
     tight: str
+    in_words: str = ""
 
     @property
     def expression(self) -> "sympy.Basic":

@@ -1,0 +1,68 @@
+"""The scripts of the gallery, without running them: `make docs` does that."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+
+import figures
+import gradbounds as gb
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+
+def calls(script):
+    """Every call of a public name in a script: the name, and how many arguments it gives by place and which by name."""
+    ours = {name: getattr(figures, name) for name in figures.__all__}
+    for node in ast.walk(ast.parse(script)):
+        if not isinstance(node, ast.Call) or any(isinstance(one, ast.Starred) for one in node.args):
+            continue
+        names = [keyword.arg for keyword in node.keywords]
+        if ast.unparse(node.func).startswith("gb.") and ast.unparse(node.func).count(".") == 1:
+            yield getattr(gb, node.func.attr), len(node.args), names
+        elif ast.unparse(node.func) in ours:
+            yield ours[node.func.id], len(node.args), names
+
+
+def check(script):
+    """Compile a script and hold what it takes from us against what there is."""
+    compile(script, "script", "exec")
+    for node in ast.walk(ast.parse(script)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "gb":
+            assert node.attr in gb.__all__, f"gradbounds has no {node.attr}"
+        if isinstance(node, ast.ImportFrom) and node.module == "figures":
+            assert {alias.name for alias in node.names} <= set(figures.__all__)
+    for function, places, names in calls(script):
+        # **given may hold anything: then the names that are written out are held against the parameters alone.
+        bind = inspect.signature(function).bind_partial if None in names else inspect.signature(function).bind
+        bind(*range(places), **{name: None for name in names if name})
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_takes_only_what_there_is(path):
+    script = path.read_text(encoding="utf-8")
+    check(script)
+    assert 20 <= len(script.splitlines()) <= 60
+    title, line, _, question = ast.get_docstring(ast.parse(script)).split("\n", 3)
+    assert len(line) >= len(title) and set(line) == {"="} and "?" in question
+
+
+def test_there_are_eight_scripts():
+    assert len(SCRIPTS) == 8
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "gb.predicted(stack)",
+        "gb.Stack(widht=64)",
+        "gb.sample(stack, draws=4)",
+        "from figures import profile",
+        "from figures import hidden_energy\nhidden_energy(table, axis=[ax])",
+        "gb.predict(",
+    ],
+)
+def test_a_wrong_script_is_seen(script):
+    with pytest.raises((AssertionError, AttributeError, TypeError, SyntaxError)):
+        check(script)
