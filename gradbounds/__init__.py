@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.models.module_report import ModuleReport, probe
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
+    from simulate.curvature.stable_rate import StableRate, largest_stable_rates
     from theory import CLAIMS as claims
     from theory import QUANTITIES as quantities
     from theory import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         register_initialization,
         register_placement,
     )
+    from theory.first_step.noise_scale import NoiseScale, noise_scale
     from theory.first_step.prediction import FirstStep, first_step
     from theory.paper.theorem1 import bound_value
 else:
@@ -54,6 +56,8 @@ else:
         "register_claim": "checks",
         "first_step": "theory.first_step.prediction",
         "FirstStep": "theory.first_step.prediction",
+        "noise_scale": "theory.first_step.noise_scale",
+        "NoiseScale": "theory.first_step.noise_scale",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -63,6 +67,8 @@ else:
         "Execution": "simulate",
         "TextWindows": "simulate",
         "read_windows": "simulate",
+        "largest_stable_rates": "simulate.curvature.stable_rate",
+        "StableRate": "simulate.curvature.stable_rate",
         "comparison": "checks",
         "verdicts": "checks",
         "Verdict": "checks",
@@ -114,12 +120,14 @@ __all__ = [
     "Initialization",
     "ModuleReport",
     "NoRuleError",
+    "NoiseScale",
     "PowerLaw",
     "Prediction",
     "Quantity",
     "Run",
     "Samples",
     "Stack",
+    "StableRate",
     "TextWindows",
     "Verdict",
     "bound_value",
@@ -127,6 +135,8 @@ __all__ = [
     "comparison",
     "estimate",
     "first_step",
+    "largest_stable_rates",
+    "noise_scale",
     "power_law",
     "predict",
     "probe",

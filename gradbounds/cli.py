@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
 from typing import Any
@@ -15,6 +15,8 @@ import tyro
 
 import gradbounds
 from gradbounds.commands import Command
+from gradbounds.commands.examples import EXAMPLES
+from gradbounds.commands.flags import WithJson
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
     try:
         command = parsed(given)
-        code = FINE if command is None else command.run()
+        code = FINE if command is None else _run(command, given[0])
         sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
     except ValueError as error:
@@ -44,6 +46,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+
+
+def _run(command: Any, name: str) -> int:
+    """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
+    run: Callable[[], int] = command.run
+    if not (isinstance(command, WithJson) and command.json):
+        return run()
+    from gradbounds.json_output import one_object  # pandas takes a while
+
+    with one_object(name):
+        return run()
 
 
 def parsed(arguments: list[str]) -> Any:
@@ -65,8 +78,17 @@ def parsed(arguments: list[str]) -> Any:
             )
     except SystemExit as stop:
         if stop.code in (0, None):
+            _print_examples(arguments)
             return None
         raise ValueError(_one_line(said.getvalue(), arguments)) from None
+
+
+def _print_examples(arguments: Sequence[str]) -> None:
+    """Below a command's help, two ways to call it."""
+    if arguments and arguments[0] in EXAMPLES:
+        print("\nexamples:")
+        for line in EXAMPLES[arguments[0]]:
+            print(f"  {line}")
 
 
 def _whole_numbers() -> tyro.constructors.ConstructorRegistry:

@@ -20,6 +20,10 @@ WHOLE = "all"
 NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix"}
 """Matrices in prose."""
 
+EXTREME, ALONG = -1, -2
+"""Probes that are none: the two extreme eigenvalues; and v'Gv, the radial part and the rest of v'Hv, with v the top
+direction of the Gauss-Newton matrix."""
+
 LEAST_POINTS = 3
 LEAST_SEEDS = 3
 RATIO_MARGIN = 0.1
@@ -30,19 +34,22 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
     """One row per matrix: trace, Frobenius norm and negative mass over probes, and extreme eigenvalues.
 
     Args:
-        table: columns of `MODEL`, probe, node, weight and dimension: the quadrature of every probe; probe -1 has the
-            two extreme eigenvalues instead, with no weight.
+        table: columns of `MODEL`, probe, node, weight and dimension: the quadrature of every probe; probes
+            `EXTREME` and `ALONG` have what these say instead, with no weight.
 
     Returns:
         Columns of `MODEL`; dimension; trace, frobenius (by Hutchinson's estimate from the same probes), negative (share
         of the spectrum below −1e-3 of the largest absolute node), each with _sem over probes (NaN for one); smallest
-        and largest, NaN where they were not asked for.
+        and largest, NaN where they were not asked for; along_gauss_newton, along_radial and along_rest, of Gauss-Newton
+        matrices whose top direction was asked for.
     """
     rows = []
     for key, one in table.groupby(MODEL, sort=False):
         probes = one[one["probe"] >= 0]
-        extreme = one.loc[one["probe"] < 0, "node"]
+        extreme = one.loc[one["probe"] == EXTREME, "node"]
+        along = one.loc[one["probe"] == ALONG, "node"].tolist() or [float("nan")] * 3
         row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(one["dimension"].iloc[0])}
+        row |= dict(zip(("along_gauss_newton", "along_radial", "along_rest"), along, strict=True))
         row |= {"smallest": extreme.min(skipna=False), "largest": extreme.max()}
         if len(probes):
             edge = -1e-3 * probes["node"].abs().max()

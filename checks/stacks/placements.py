@@ -11,6 +11,9 @@ from checks.theory_and_samples import cell_fields, prediction_of
 from simulate import Samples
 from theory.stack import TITLES
 
+FLAT = 1.1
+"""The largest ratio of two layers' norms that is called flat."""
+
 
 def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
     """One row per cell and layer: its fields, layer, and norm, sem and predicted, the root mean squares of ‖∂L/∂W²‖."""
@@ -18,7 +21,8 @@ def layer_norms(cells: Sequence[Samples]) -> pd.DataFrame:
     for s in cells:
         norm = estimate(s["grad_sq_W2"].astype(float)).root()
         values = {"layer": np.arange(1, s.stack.depth + 1), "norm": norm.mean, "sem": norm.sem}
-        predicted = {"predicted": np.sqrt(prediction_of(s)["grad_sq_W2"])}
+        known = prediction_of(s)
+        predicted = {"predicted": np.sqrt(known["grad_sq_W2"]) if known else np.full(s.stack.depth, np.nan)}
         parts.append(pd.DataFrame(values | predicted).assign(**cell_fields(s)))
     return pd.concat(parts, ignore_index=True)
 
@@ -30,7 +34,7 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
         norms: `layer_norms` of cells that differ in placement and depth alone.
 
     Returns:
-        Columns placement, layer ("last" or "first"), exponent, low, high (95%), predicted.
+        Columns placement, layer ("last" or "first"), exponent, low, high (95%), predicted (NaN without a rule).
 
     Raises:
         ValueError: a placement has fewer than `LEAST_POINTS` depths.
@@ -47,10 +51,44 @@ def depth_exponents(norms: pd.DataFrame) -> pd.DataFrame:
             fit = power_law(depth, norm, chosen["sem"])
             theory = chosen["predicted"].to_numpy()
             low, high = fit.interval()
-            rows.append(
-                (placement, layer, fit.exponent, low, high, power_law(depth, theory, relative * theory).exponent)
-            )
+            known = np.isfinite(theory).all()
+            predicted = power_law(depth, theory, relative * theory).exponent if known else np.nan
+            rows.append((placement, layer, fit.exponent, low, high, predicted))
     return pd.DataFrame(rows, columns=["placement", "layer", "exponent", "low", "high", "predicted"])
+
+
+def layer_spreads(norms: pd.DataFrame) -> pd.DataFrame:
+    """Per placement, at the greatest depth, the largest over the smallest norm of all layers.
+
+    Args:
+        norms: `layer_norms` of cells that differ in placement and depth alone.
+
+    Returns:
+        Columns placement, depth, spread (of samples), sem, predicted (NaN without a rule), and flat: whether it is
+        below `FLAT`, in theory or, where there is none, in samples.
+    """
+    rows = []
+    for placement, here in norms[norms["depth"] == norms["depth"].max()].groupby("placement", sort=False):
+        most, least = (here.loc[getattr(here["norm"], end)()] for end in ("idxmax", "idxmin"))
+        spread = most["norm"] / least["norm"]
+        sem = spread * np.hypot(most["sem"] / most["norm"], least["sem"] / least["norm"]) if len(here) > 1 else 0.0
+        predicted = here["predicted"].max() / here["predicted"].min()
+        flat = bool((predicted if np.isfinite(predicted) else spread) < FLAT)
+        rows.append((placement, int(most["depth"]), float(spread), float(sem), float(predicted), flat))
+    return pd.DataFrame(rows, columns=["placement", "depth", "spread", "sem", "predicted", "flat"])
+
+
+def spread_lines(spreads: pd.DataFrame) -> list[str]:
+    """Which placements are flat over the layers, and by which factor the others are not."""
+    lines = [f"\nLargest over smallest ||dL/dW2|| of all layers at L = {spreads['depth'].iloc[0]}:"]
+    for row in spreads.itertuples():
+        theory = f"({row.predicted:.3f})" if np.isfinite(row.predicted) else "(no rule)"
+        lines.append(f"{TITLES[str(row.placement)]:28} {row.spread:.3f} +- {row.sem:.3f} {theory}")
+    flat = [TITLES[str(name)] for name in spreads.loc[spreads["flat"], "placement"]]
+    uneven = spreads[~spreads["flat"]].itertuples()
+    others = [f"{TITLES[str(row.placement)]} by a factor of {row.spread:.2g}" for row in uneven]
+    said = f"Flat over the layers, below {FLAT}: {', '.join(flat) or 'none'}."
+    return [*lines, f"{said} Not flat: {', '.join(others)}." if others else said]
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:
@@ -58,7 +96,9 @@ def exponent_lines(exponents: pd.DataFrame) -> list[str]:
     lines = [f"{'exponent in L of ||dL/dW2||':28} {'last layer':34} first layer"]
     for placement, rows in exponents.groupby("placement", sort=False):
         numbers = [
-            f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] ({row.predicted:+.3f})" for row in rows.itertuples()
+            f"{row.exponent:+.3f} [{row.low:+.3f}, {row.high:+.3f}] "
+            + (f"({row.predicted:+.3f})" if np.isfinite(row.predicted) else "(no rule)")
+            for row in rows.itertuples()
         ]
         lines.append(f"{TITLES[str(placement)]:28} {numbers[0]:34} {numbers[1]}")
     return [*lines, "samples with their 95% interval, and in parentheses large-width theory over the same depths"]

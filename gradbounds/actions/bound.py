@@ -4,6 +4,7 @@ import math
 
 import sympy as sp
 
+from gradbounds.json_output import tell
 from theory import Stack, predict
 from theory.paper.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
 from theory.stack import SIZES, TITLES
@@ -16,6 +17,8 @@ def bound_text(stack: Stack) -> str:
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
+    b = float(numbers.loss_gradient)
+    tell(stack=stack, bound=float(numbers.value), predicted=norm, ratio=ratio, loss_gradient_bound=b)
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
     return f"""{TITLES[stack.placement]}, {", ".join(f"{name} {getattr(stack, name)}" for name in SIZES[1:])}
 

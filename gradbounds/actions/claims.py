@@ -4,10 +4,12 @@ import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from checks.results import committed_results
 from checks.verdict import Verdict, number_or_dash
-from theory import CLAIMS
+from gradbounds.json_output import tell
+from theory import CLAIMS, Claim
 from theory.stack.registry import load_entry_points
 
 _WIDTH = 100
@@ -21,12 +23,19 @@ def list_claims() -> int:
     verdicts = _committed()
     load_entry_points()
     width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+    tell(claims=[_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()])
     for claim in CLAIMS.values():
         words = _counted([v for v in verdicts if v.claim == claim.id])
         print(textwrap.fill(f"{claim.id:4} {claim.kind:12} {claim.source}: {words}", width, subsequent_indent=" " * 5))
         print(textwrap.indent(textwrap.fill(claim.statement, width - 5), " " * 5))
     print("\nMore about one: gradbounds explain T1")
     return 0
+
+
+def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """A claim in words, and how many rows have each verdict."""
+    about = {name: getattr(claim, name) for name in ("id", "source", "kind", "statement")}
+    return about | {"verdicts": dict(Counter(v.verdict for v in verdicts))}
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
@@ -62,6 +71,7 @@ def explain(name: str, *, everything: bool = False) -> int:
     _say("Derived", [*derived, *_more(len(steps) - len(some), "steps", claim.id)] or [underived])
     _say("Tight?", [claim.tight])
     rows = [v for v in _committed() if v.claim == claim.id]
+    tell(claim=claim, verdicts=rows)
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
     measured = [

@@ -4,11 +4,13 @@ from pathlib import Path
 
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
-from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms
+from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms, layer_spreads, spread_lines
 from checks.theory_and_samples import comparison
 from figures import placements
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
+from gradbounds.grid import FIELDS
+from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
 from simulate.runs.execution import Execution
@@ -21,6 +23,10 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
+    for name in FIELDS:
+        values = list(dict.fromkeys(getattr(stack, name) for stack in recipe.stacks()))
+        if name not in ("placement", "depth") and len(values) > 1:
+            raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
     depths = sorted({stack.depth for stack in recipe.stacks()})
     if len(depths) < LEAST_POINTS:
         raise ValueError(f"depth must have at least {LEAST_POINTS} values to give an exponent, got {depths}.")
@@ -29,8 +35,11 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     order = [stack.placement for stack in recipe.stacks()]
     cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
-    for line in exponent_lines(depth_exponents(norms)):
+    slopes, spreads = depth_exponents(norms), layer_spreads(norms)
+    agreement = comparison(cells)
+    tell(norms=norms, exponents=slopes, spreads=spreads, agreement=agreement["agreement"].value_counts().to_dict())
+    for line in (*exponent_lines(slopes), *spread_lines(spreads)):
         print(line)
-    print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
     print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
     return code

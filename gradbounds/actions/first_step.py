@@ -1,6 +1,5 @@
 """`gradbounds first-step`: rates of the first step of training, in theory and in networks."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,15 +13,14 @@ from rich.progress import track
 from figures import first_step_rates
 from gradbounds.actions.figures import save
 from gradbounds.grid import FIELDS
+from gradbounds.json_output import SCHEMA, text
 from simulate.curvature.first_step import Measured, sampled_steps
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
 from theory import NoRuleError, Stack
+from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import FirstStep, first_step
 from theory.stack import TITLES
-
-SCHEMA = 1
-"""Of the JSON object; a change of what is there raises it, what is added does not."""
 
 # What theory calls the step that torch's class takes.
 _THEORY = {"muon": "newton-schulz"}
@@ -49,10 +47,11 @@ def first_steps(
     shown = sys.stderr.isatty()
     for stack in track(stacks, description="stepping", disable=not shown, transient=True):
         sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
-        rows += [_row(stack, one, [step[one] for step in sampled]) for one in optimizers]
+        scale = _noise_scale(stack)
+        rows += [_row(stack, one, [step[one] for step in sampled]) | {"noise_scale": scale} for one in optimizers]
     table = pd.DataFrame(rows)
     if as_json:
-        print(json.dumps(_content(table), indent=1, allow_nan=False))
+        print(text({"schema": SCHEMA, "command": "first-step", "steps": table}))
     else:
         for line in (*_lines(table), *_exponents(table)):
             print(line)
@@ -103,6 +102,14 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
     return row
 
 
+def _noise_scale(stack: Stack) -> float:
+    """In sequences; NaN without a rule."""
+    try:
+        return noise_scale(stack).whole
+    except NoRuleError:
+        return float("nan")
+
+
 def _largest_share(step: FirstStep) -> str:
     """The matrix that has the most of the gain, and its share, as "W2 of layer 6, 21%"."""
     shares = {
@@ -132,6 +139,7 @@ def _lines(table: pd.DataFrame) -> list[str]:
         shown["ratio"] = [_number(value) for value in table["sampled_rate"] / table["critical_rate"]]
         shown["break-even"] = [_number(value) for value in table["break_even_rate"]]
     shown["most of the gain"] = table["most_of_the_gain"]
+    shown["noise scale"] = [_number(value) for value in table["noise_scale"]]
     lines = [
         "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
     ]
@@ -140,6 +148,7 @@ def _lines(table: pd.DataFrame) -> list[str]:
         lines.append(
             f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
         )
+    lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
     lines += ["", *shown.to_string(index=False).splitlines()]
     lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
     return lines
@@ -169,12 +178,3 @@ def _exponents(table: pd.DataFrame) -> list[str]:
                 f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
             )
     return ["", "Exponents of theory's critical rates:", *lines] if lines else []
-
-
-def _content(table: pd.DataFrame) -> dict[str, Any]:
-    """What the JSON object holds; null where there is no number."""
-    rows = [
-        {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
-        for row in table.to_dict("records")
-    ]
-    return {"schema": SCHEMA, "steps": rows}

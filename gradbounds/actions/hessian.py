@@ -11,6 +11,7 @@ from checks.results import results
 from checks.verdict import Verdict
 from gradbounds.actions.spectra import Request, measured, size, written
 from gradbounds.actions.verify import accept_verdicts, check_checkout
+from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from simulate.runs.files import write_whole
 from simulate.translation.parallel_text import ParallelText
@@ -54,6 +55,7 @@ def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, d
     predicted = predictions(stacks)
     written(request, spectra, out, predicted)
     beside = beside_theory(spectra.found, predicted)
+    tell(theory=beside)
     for line in _theory_lines(spectra.found, beside, predicted):
         print(line)
     write_whole(out / "theory.csv", beside.to_csv(index=False).encode())
@@ -96,6 +98,7 @@ def _check_accept(request: Request) -> None:
 
 def _judged(verdicts: list[Verdict], out: Path, *, accept: bool, differs: bool = False) -> int:
     """Print verdicts, and commit them unless theory and measurement differ; 1 where they do."""
+    tell(verdicts=verdicts)
     for v in verdicts:
         low, high = v.interval
         theory = "" if v.predicted != v.predicted else f"theory {v.predicted:.3g}, "

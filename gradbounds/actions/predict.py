@@ -1,11 +1,10 @@
 """`gradbounds predict`: one network's gradients, layer by layer, in theory and in samples."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
+from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import matrix_name, network_lines
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
@@ -25,9 +25,6 @@ from simulate.runs.sample import check_count
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER
-
-SCHEMA = 1
-"""Of the JSON object; a change of what is there raises it, what is added does not."""
 
 _DRAWS = 16
 
@@ -59,7 +56,7 @@ def predict_stack(
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
     if as_json:
-        print(json.dumps(_content(stack, table, slopes, reason), indent=1, allow_nan=False))
+        print(text(_content(stack, table, slopes, reason)))
     else:
         for line in (*network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table)):
             print(line)
@@ -146,21 +143,15 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
 
 
 def _content(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reason: str) -> dict[str, Any]:
-    """What the JSON object holds; null where there is no number."""
-
-    def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-        return [
-            {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
-            for row in frame.to_dict("records")
-        ]
-
+    """What the JSON object holds."""
     return {
         "schema": SCHEMA,
-        "stack": asdict(stack),
+        "command": "predict",
+        "stack": stack,
         "no_rule": reason or None,
         "not_judged": why_not_judged(stack) or None,
-        "exponents": None if slopes is None else rows(slopes),
-        "quantities": rows(table),
+        "exponents": slopes,
+        "quantities": table,
     }
 
 

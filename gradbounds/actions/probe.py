@@ -6,6 +6,7 @@ from pathlib import Path
 from checks.models.module_report import FILE, ModuleReport
 from figures import probe as drawn
 from gradbounds.actions.figures import save
+from gradbounds.json_output import tell
 from gradbounds.progress import counted
 from simulate.runs.files import write_whole
 
@@ -18,6 +19,7 @@ def report(found: ModuleReport, out: Path | None, *, strict: bool) -> int:
     Returns:
         1 where there is an alarm and `strict` asks for that, else 0.
     """
+    tell(name=found.name, classes=found.classes, exponents=found.exponents, theory=found.theory, alarms=found.alarms)
     for line in found.lines():
         print(line)
     if out is not None:

@@ -15,6 +15,7 @@ from figures import path, relaxations
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
 from gradbounds.grid import FIELDS, field_values
+from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
 from simulate.runs.execution import Execution
@@ -58,6 +59,7 @@ def relax(
     code = sweep_into(out, recipe, Execution(workers=workers))
     cells = Run.open(out).samples()
     table = relaxation_table(cells, base)
+    tell(relaxations=table, left_out=left_out, agreement=comparison(cells)["agreement"].value_counts().to_dict())
     for line in table_lines(table):
         print(line)
     print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")

@@ -28,6 +28,7 @@ from checks.verdict import Verdict, number_or_dash
 from figures import fig3 as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
+from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
@@ -111,6 +112,7 @@ def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool,
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
     found = section_3_4(frame, about)
     grown = growth(frame)
+    tell(profiles=profiles(frame), growth=grown, verdicts=found)
     for line in [*_profile_lines(frame), *_growth_lines(grown)]:
         print(line)
     wrong = []

@@ -9,8 +9,12 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from checks.models.module_report import FILE
+from checks.models.reference import Reference, against_reference
+from checks.stacks.two_runs import RATE, only_in_one, run_differences, set_apart
 from gradbounds.actions.sweep import size
 from gradbounds.grid import FIELDS
+from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
@@ -46,7 +50,9 @@ def show(folder: Path) -> int:
     found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not found:
         raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
-    print(pd.DataFrame([_line(path) for path in found]).to_string(index=False))
+    table = pd.DataFrame([_line(path) for path in found])
+    tell(runs=table)
+    print(table.to_string(index=False))
     return 0
 
 
@@ -70,6 +76,7 @@ def _line(folder: Path) -> dict[str, Any]:
 
 def _inspection(run: Run) -> str:
     about = run.manifest
+    tell(run=str(run.folder), manifest=about)
     asked = {name: value for name, value in about["request"].items() if name not in ("command", "cells")}
     words = ", ".join(f"{name} {value}" for name, value in asked.items())
     command = about["request"].get("command", "no command")
@@ -84,6 +91,7 @@ def _inspection(run: Run) -> str:
     varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
     cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
     cells = cells.sort_values(varying, ignore_index=True)
+    tell(same=constant, cells=cells)
     lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
     lines.append(cells.head(_SHOWN).to_string(index=False))
     if len(cells) > _SHOWN:
@@ -91,6 +99,46 @@ def _inspection(run: Run) -> str:
             f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
         )
     return "\n".join(lines)
+
+
+def diff(first: Path, second: Path, *, strict: bool) -> int:
+    """Print where two runs, or two kept probes, differ; 1 where they do and `strict` asks for that.
+
+    Raises:
+        ValueError: one of them is neither, or they have nothing in common.
+    """
+    kept = [_kept_probe(path) for path in (first, second)]
+    if kept[0] is not None and kept[1] is not None:
+        found = against_reference(kept[1], kept[0])
+        tell(differences=found)
+        print("\n".join(map(str, found)) or f"No difference between {first} and {second}.")
+        return int(strict and bool(found))
+    runs = [judged_samples(Run.open(path)) for path in (first, second)]
+    table, alone = run_differences(*runs), only_in_one(*runs)
+    if table.empty:
+        raise ValueError(f"runs must have a network in common, but {str(first)!r} and {str(second)!r} have none.")
+    differs = table[table["differs"]]
+    tell(numbers=table, only_in_first=alone[0], only_in_second=alone[1], differing=len(differs))
+    for name, (one, other) in set_apart(*runs).items():
+        print(f"{name} is {one} in {first} and {other} in {second}; networks are matched without it.")
+    networks = len(table[[name for name in FIELDS if name in table]].drop_duplicates())
+    print(
+        f"{networks} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.\n"
+        f"{len(table)} numbers compared: {len(differs)} differ, where chance alone has one in {RATE:.0%} of such pairs."
+    )
+    if len(differs):
+        varying = [name for name in FIELDS if name in table and table[name].nunique() > 1]
+        worst = differs.sort_values("p_value").head(_SHOWN)
+        print(worst[[*varying, "quantity", "layer", "first", "second", "errors"]].to_string(index=False))
+        if len(differs) > _SHOWN:
+            print(f"... and {len(differs) - _SHOWN} more: --json has all")
+    return int(strict and bool(len(differs)))
+
+
+def _kept_probe(path: Path) -> Reference | None:
+    """What `probe --out` kept, of a folder or a file; None where it is no such."""
+    file = path / FILE if path.is_dir() else path
+    return Reference.read(file) if file.is_file() and file.suffix == ".json" else None
 
 
 def merge(folders: Sequence[Path], out: Path) -> int:

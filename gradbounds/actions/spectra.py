@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.models.spectra import WHOLE, curvature_exponents, densities, residual_shares, summaries
+from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, densities, residual_shares, summaries
 from figures import curvature as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.hessian_subjects import Subject
+from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
-from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum
+from simulate.curvature.loss_along import curvature_along
+from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum, top_direction
 from simulate.curvature.problems import Problem
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole
@@ -28,7 +30,7 @@ from simulate.runs.sample import check_count
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]
-"""Subject, seed, matrix, block and probe; probe -1 are the extreme eigenvalues."""
+"""Subject, seed, matrix, block and probe, which may be `EXTREME` or `ALONG` of `checks.models.spectra`."""
 
 
 # The CPU's generator keeps the last 32 bits of a seed.
@@ -83,7 +85,9 @@ class Request:
             for seed in range(self.seed, self.seed + self.seeds):
                 for matrix in MATRICES:
                     for block in blocks:
-                        for probe in range(-1 if self.extreme and block == WHOLE else 0, self.probes):
+                        whole = self.extreme and block == WHOLE
+                        first = 0 if not whole else ALONG if matrix == "gauss-newton" else EXTREME
+                        for probe in range(first, self.probes):
                             yield subject, seed, matrix, block, probe
 
 
@@ -143,6 +147,7 @@ def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame 
         out: folder.
         beside: predictions, `checks.models.gauss_newton.predictions`, for the figure.
     """
+    tell(spectra=spectra.found)
     for line in lines(spectra.found):
         print(line)
     write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
@@ -157,10 +162,13 @@ def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame 
 def _one(
     request: Request, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
 ) -> pd.DataFrame:
-    """Nodes and weights of one probe, or the two extreme eigenvalues."""
+    """Nodes and weights of one probe; or the two extreme eigenvalues; or v'Hv in parts, v the top direction."""
     own = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
     size = sum(p.numel() for p in problem.parameters(patterns))
-    if probe < 0:
+    if probe == ALONG:
+        parts = asdict(curvature_along(problem, top_direction(problem, seed=own)))
+        return pd.DataFrame({"node": parts.values(), "weight": float("nan"), "dimension": size})
+    if probe == EXTREME:
         low, high = extreme_eigenvalues(problem, matrix, seed=own)
         return pd.DataFrame({"node": [low, high], "weight": [float("nan")] * 2, "dimension": size})
     found = probe_spectrum(
@@ -208,6 +216,11 @@ def lines(found: pd.DataFrame) -> list[str]:
     for placement, one in shares.groupby("placement"):
         part = f"largest eigenvalue {one['eigenvalue'].mean():.3f}, Frobenius norm {one['norm'].mean():.3f}"
         said.append(f"{title(placement)}, Gauss-Newton over Hessian: {part}")
+    along = found[found["block"] == WHOLE].dropna(subset="along_gauss_newton")
+    for placement, one in along.groupby("placement"):
+        radial, rest = ((one[f"along_{part}"] / one["along_gauss_newton"]).mean() for part in ("radial", "rest"))
+        parts = f"1 (Gauss-Newton) {radial:+.3f} (radial) {rest:+.3f} (rest)"
+        said.append(f"{title(placement)}, v'Hv over v'Gv along Gauss-Newton's top direction: {parts}")
     for against, letter in (("depth", "L"), ("width", "d")):
         for row in curvature_exponents(found[found["block"] == WHOLE], against).itertuples():
             other = f"d = {row.width}" if against == "depth" else f"L = {row.depth}"

@@ -18,6 +18,7 @@ from checks.theory_and_samples import prediction_of
 from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
+from gradbounds.json_output import tell
 from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
 from gradbounds.progress import progress
@@ -75,6 +76,7 @@ def verify(
     )
     write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
     write_whole(out / "report.html", page.encode())
+    tell(wrong=wrong)
     for line in wrong:
         print(line)
     print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
@@ -119,6 +121,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(found, table), *_changes(found, committed)]
     print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
+    tell(wrong=wrong)
     for line in wrong:
         print(line)
     if accept and _differences(found, table):
@@ -151,6 +154,7 @@ def accept_verdicts(name: str, content: str) -> None:
 
 def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     """Print verdicts and how many numbers agree with theory."""
+    tell(verdicts=list(found), comparison=table)
     for v in found:
         low, high = v.interval
         print(f"{v.claim:4} {v.part:55} {v.words}")

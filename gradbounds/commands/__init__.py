@@ -14,7 +14,7 @@ from gradbounds.commands.predict import Predict
 from gradbounds.commands.probe import Probe
 from gradbounds.commands.relax import Relax
 from gradbounds.commands.reproduce import Reproduce
-from gradbounds.commands.runs import Export, Merge, Runs
+from gradbounds.commands.runs import Diff, Export, Merge, Runs
 from gradbounds.commands.sweep import Sweep
 from gradbounds.commands.verify import Check, Verify
 from gradbounds.commands.watch import Watch
@@ -38,6 +38,7 @@ Command = (
     | Annotated[HessianModule, tyro.conf.subcommand("hessian-module")]
     | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[Runs, tyro.conf.subcommand("runs")]
+    | Annotated[Diff, tyro.conf.subcommand("diff")]
     | Annotated[Merge, tyro.conf.subcommand("merge")]
     | Annotated[Export, tyro.conf.subcommand("export")]
 )

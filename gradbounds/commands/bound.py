@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag
+from gradbounds.commands.flags import Flag, WithJson
 from theory import Stack
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class Bound(WithJson):
     """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
 
     stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)

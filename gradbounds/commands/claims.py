@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Positional
+from gradbounds.commands.flags import Flag, Positional, WithJson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claims:
+class Claims(WithJson):
     """List the paper's statements, with the verdicts that were committed."""
 
     def run(self) -> int:
@@ -18,7 +18,7 @@ class Claims:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Explain:
+class Explain(WithJson):
     """Explain one statement: what it assumes, its derivation, where it is tight, and what was measured."""
 
     claim: Annotated[str, Positional, Flag(name="claim", help="its id, such as T1; `gradbounds claims` lists them")]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Positional
+from gradbounds.commands.flags import Flag, Positional, WithJson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class Probe(WithJson):
     """Measure any torch module at initialization, and say which placement it behaves like and which layer is broken."""
 
     factory: Annotated[

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from gradbounds.commands.flags import Flag
+from gradbounds.commands.flags import Flag, WithJson
 from theory import Stack
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relax:
+class Relax(WithJson):
     """Switch the paper's assumptions off in turn and together: what changes, and whether theory still predicts it."""
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]

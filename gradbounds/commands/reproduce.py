@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gradbounds.commands.flags import Flag, Positional, optional
+from gradbounds.commands.flags import Flag, Positional, WithJson, optional
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntoFolder:
+class IntoFolder(WithJson):
     """Flags of commands that make networks and keep what they measure of them."""
 
     out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Folder, Positional
+from gradbounds.commands.flags import Flag, Folder, Positional, WithJson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(WithJson):
     """List the runs in a folder, or look into one: what was asked, where, and which cells have how many draws."""
 
     folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
@@ -18,6 +18,25 @@ class Runs:
         from gradbounds.actions.runs import show
 
         return show(self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff(WithJson):
+    """Say where two runs differ: every quantity and layer of the networks that both have, in standard errors.
+
+    Fields that have one value in each run, and not the same one, are left out of the match. Given two folders or files
+    that `probe --out` wrote, say where the second module is not like the first.
+    """
+
+    first: Annotated[Path, Positional, Flag(name="first", help="run folder, or a probe that was kept")]
+    second: Annotated[Path, Positional, Flag(name="second", help="the other one")]
+    strict: Annotated[bool, Flag(help="exit with 1 when something differs")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.runs import diff
+
+        return diff(self.first, self.second, strict=self.strict)
 
 
 @dataclass(frozen=True, kw_only=True)

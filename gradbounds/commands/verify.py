@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Folder
+from gradbounds.commands.flags import Flag, Folder, WithJson
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verify:
+class Verify(WithJson):
     """Predict, sample and judge the default experiment; write a run folder with verdicts, figures and a report."""
 
     out: Annotated[Path, Flag(help="folder of the run; an earlier run there is replaced")] = Path("runs/verify")
@@ -30,7 +30,7 @@ class Verify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(WithJson):
     """Compare a run with theory and print every verdict that it can give."""
 
     folder: Folder

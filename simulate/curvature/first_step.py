@@ -121,7 +121,7 @@ def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *
     """A step's first and second order, and where it ends.
 
     Args:
-        problem: whose model returns logits and whose loss is a cross-entropy.
+        problem: whose model returns logits and whose loss is convex in them.
         gradient: of all parameters.
         u: the step.
         loss: at its start.
@@ -145,9 +145,8 @@ def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *
 
     with plain_operations():
         pair: Any = torch.func.jvp(logits, (zero,), (torch.ones_like(zero),))
-    for z, w in zip(*pair, strict=True):
-        p = z.softmax(-1)
-        curvature += float(((p * w.square()).sum(-1) - (p * w).sum(-1).square()).sum()) / count
+    for z, w, (_, labels) in zip(*pair, problem.data, strict=True):
+        curvature += float(along_logits(problem, z, w, labels))
         change += float(w.square().mean(-1).sum()) / count
 
     if not ends:
@@ -161,6 +160,19 @@ def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *
 
     rate, passes = break_even_rate(at, loss, gain, 2 * gain / curvature)
     return Measured(gain, curvature, change, float(twice[1]), rate, passes)
+
+
+def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+    """W'Sw with S the loss's second derivative by the logits."""
+
+    def slope(rate: Tensor) -> Tensor:
+        moved: Any = torch.func.jvp(lambda at: problem.loss(logits + at * w, labels), (rate,), (torch.ones_like(rate),))
+        return moved[1]
+
+    zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
+    found: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
+    curvature: Tensor = found[1]
+    return curvature
 
 
 def break_even_rate(at: Callable[[float], float], loss: float, gain: float, guess: float) -> tuple[float, int]:

@@ -126,9 +126,47 @@ def extreme_eigenvalues(
         ValueError: it does not converge.
     """
     found = operator(problem, matrix, patterns)
+    if found.shape[1] < 2:
+        raise ValueError(f"patterns must match at least 2 numbers for extreme eigenvalues, got {found.shape[1]}.")
+    if matrix == "gauss-newton":
+        return float("nan"), float(_eigsh(found, 1, "LA", seed, tolerance)[0][0])
+    # Both ends of one Krylov space, which costs what one end does; scipy asks for more dimensions than eigenvalues.
+    if found.shape[1] > 2:
+        low, high = np.sort(_eigsh(found, 2, "BE", seed, tolerance)[0])
+    else:
+        low, high = (_eigsh(found, 1, which, seed, tolerance)[0][0] for which in ("SA", "LA"))
+    return float(low), float(high)
+
+
+def top_direction(
+    problem: Problem, *, seed: int, patterns: Sequence[str] = ("*",), tolerance: float = 1e-4
+) -> dict[str, Tensor]:
+    """The unit eigenvector of the Gauss-Newton matrix's largest eigenvalue, by the names of parameters.
+
+    Args:
+        problem: of the model.
+        seed: of the first vector.
+        patterns: globs of the parameters.
+        tolerance: relative, of the eigenvalue.
+
+    Raises:
+        ValueError: it does not converge.
+    """
+    found = operator(problem, "gauss-newton", patterns)
+    vector = torch.as_tensor(_eigsh(found, 1, "LA", seed, tolerance)[1][:, 0]).to(found.device, found.dtype)
+    chosen = problem.parameters(patterns)
+    names = {id(p): name for name, p in problem.model.named_parameters()}
+    parts = vector.split([p.numel() for p in chosen])
+    return {names[id(p)]: part.view_as(p) for p, part in zip(chosen, parts, strict=True)}
+
+
+def _eigsh(found: Any, k: int, which: str, seed: int, tolerance: float) -> tuple[Any, Any]:
+    """Eigenvalues and vectors of an operator, by scipy.
+
+    Raises:
+        ValueError: they do not converge, or a product is not finite.
+    """
     size = found.shape[1]
-    if size < 2:
-        raise ValueError(f"patterns must match at least 2 numbers for extreme eigenvalues, got {size}.")
     dtype = np.float64 if found.dtype == torch.float64 else np.float32
     start = np.random.default_rng(seed).standard_normal(size).astype(dtype)
 
@@ -138,17 +176,11 @@ def extreme_eigenvalues(
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
         return image.cpu().numpy()
 
-    def some(k: int, which: str) -> Any:
-        exported = LinearOperator((size, size), matvec=applied, dtype=dtype)
-        how = {"v0": start, "tol": tolerance, "ncv": min(size, _VECTORS), "maxiter": _RESTARTS}
-        return np.sort(eigsh(exported, k=k, which=which, return_eigenvectors=False, **how))
-
+    exported = LinearOperator((size, size), matvec=applied, dtype=dtype)
+    how = {"v0": start, "tol": tolerance, "ncv": min(size, _VECTORS), "maxiter": _RESTARTS}
     try:
-        if matrix == "gauss-newton":
-            return float("nan"), float(some(1, "LA")[0])
-        # Both ends of one Krylov space, which costs what one end does; scipy asks for more dimensions than eigenvalues.
-        low, high = some(2, "BE") if size > 2 else (some(1, "SA")[0], some(1, "LA")[0])
-        return float(low), float(high)
+        values, vectors = eigsh(exported, k=k, which=which, **how)
     except ArpackError as error:
         first = str(error).splitlines()[0]
         raise ValueError(f"tolerance must be one that is reached, got {tolerance:g}: {first}") from error
+    return values, vectors

@@ -69,6 +69,20 @@ class _TokenLoss(nn.Module):
         return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.smoothing) / self.labels
 
 
+class SquaredLoss(nn.Module):
+    """Half the squared distance of predictions to one-hot labels, summed and divided by how many labels there are."""
+
+    reduction = "sum"
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Of predictions, (labels, V)."""
+        return (logits - F.one_hot(labels, logits.shape[-1])).square().sum() / (2 * self.labels)
+
+
 class _OfWords(nn.Module):
     """Logits of the labels that are words, (labels, V)."""
 
@@ -131,7 +145,7 @@ class StackModule(nn.Module):
         super().__init__()
         check_curved(stack)
         self.stack, self._streams = stack, Streams([seed], 1)
-        self._names: dict[str, list[str]] = {}
+        self.names: dict[str, list[str]] = {}
         self.read = nn.Identity()  # what it is given is the output, for hooks
         for prefix, part in (("encoder_", stack.encoder), ("", stack)):
             if part is not None:
@@ -150,7 +164,7 @@ class StackModule(nn.Module):
         else:
             entries = self._streams.normal(*shape, dtype=dtype)[0]
         self.register_parameter(role + end, nn.Parameter(entries * std))
-        self._names.setdefault(role, []).append(role + end)
+        self.names.setdefault(role, []).append(role + end)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Logits of the positions that count, (positions, V)."""
@@ -159,7 +173,7 @@ class StackModule(nn.Module):
 
     def output(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """What the output matrix is given, of every draw of the inputs, (draws * positions, d)."""
-        matrices = {role: [getattr(self, name) for name in names] for role, names in self._names.items()}
+        matrices = {role: [getattr(self, name) for name in names] for role, names in self.names.items()}
         engine = GivenMatrices(self._streams, matrices)
         memory = None
         if self.stack.encoder is not None:

@@ -134,7 +134,7 @@ def test_modules(tmp_path, capsys):
     run = ["hessian-module", "encoder-pre", "--width", "16", "--depth", "2", "--seeds", "1", "--steps", "3", "--blocks"]
     run += ["--out", str(tmp_path / "run")]
     assert main([*run, "--dry-run"]) == 0
-    assert "14 spectra, about 78 products; the largest network has 0.01 million" in capsys.readouterr().out
+    assert "15 spectra, about 99 products; the largest network has 0.01 million" in capsys.readouterr().out
     run.append("--no-extreme")
     assert main(run) == 0
     assert "encoder-pre d = 16, L = 2, seed 0, hessian" in capsys.readouterr().out
@@ -204,7 +204,7 @@ def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
 
 def test_dry_run_and_bad_input(tmp_path, capsys):
     assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
-    assert "12 spectra, about 108 products over 8 pairs" in capsys.readouterr().out
+    assert "14 spectra, about 150 products over 8 pairs" in capsys.readouterr().out
     for flags, message in (
         (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
         (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from theory import Stack
+from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 
 PAGE = (Path(__file__).parents[2] / "docs" / "first_step.md").read_text(encoding="utf-8")
@@ -27,3 +28,18 @@ def test_many_classes():
         step = first_step(Stack(width=256, depth=2, tokens=8, vocab=vocab))
         assert step.curvature == pytest.approx(whole, rel=0.02)
         assert step.curvature * (1 - step.spread) == pytest.approx(limit, rel=0.04)
+
+
+@pytest.mark.parametrize(("title", "placement"), [("Post-LN", "post"), ("Pre-LN", "pre"), ("Peri-LN", "peri")])
+def test_noise_scales(title, placement):
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(f"| {title} | ") and line.count("|") == 6)
+    sizes = ((8, 16), (8, 64), (8, 512), (32, 512))
+    found = [noise_scale(Stack(placement=placement, depth=6, tokens=n, vocab=v)).whole for n, v in sizes]
+    assert [float(number) for number in line.split("|")[2:6]] == pytest.approx(found, rel=0.02)
+
+
+def test_noise_scales_in_the_depth():
+    assert "from 194 at one layer to 7.4 at 48. DeepNorm, whose tokens hardly align, has 11,000 at" in PAGE
+    found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]
+    assert found == pytest.approx([194, 7.4], rel=0.01)
+    assert noise_scale(Stack(placement="deepnorm", depth=6, tokens=8, vocab=16)).whole == pytest.approx(11000, rel=0.03)

@@ -5,15 +5,21 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from checks.models.mean_hessian import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
 from checks.results import results
 from figures import mean_hessian
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts
+from simulate.curvature.initial_statistics import largest_eigenvalue
+from simulate.curvature.loss_along import curvature_along
+from simulate.curvature.operators import top_direction
 from simulate.curvature.output_draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw
+from simulate.curvature.problems import stack_problem
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack
 from theory.mean_field.mean_hessian import has_zero_mean_hessian, mean_hessian_trace
@@ -136,3 +142,39 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [rounded(one) for one in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+ALONG = {"width": 32, "depth": 2}
+VOCABS, TOKENS = (4, 16, 64, 256, 1024, 4096, 10000), (16, 64, 256, 1000)
+ALONG_SETTINGS = [*((4, vocab) for vocab in VOCABS), *((tokens, 1024) for tokens in TOKENS), (1000, 10000)]
+
+
+def along_the_top_direction(placement: str, tokens: int, vocab: int) -> dict[str, list[float]]:
+    """Means and standard errors over networks, all over v'Gv."""
+    torch.set_num_threads(1)
+    stack, rows = Stack(placement=placement, tokens=tokens, vocab=vocab, **ALONG), []
+    for seed in range(4 if tokens * vocab > 10**6 else 16):
+        problem = stack_problem(stack, seed=seed, dtype=torch.float32)
+        found = curvature_along(problem, top_direction(problem, seed=seed, tolerance=1e-3))
+        largest = largest_eigenvalue(problem, seed=seed)
+        rows.append([one / found.gauss_newton for one in (found.radial, found.rest, largest)])
+    means, errors = np.mean(rows, 0), np.std(rows, 0, ddof=1) / len(rows) ** 0.5
+    names = ("radial", "rest", "largest eigenvalue of the Hessian")
+    return {
+        name: [float(f"{one:.4g}"), float(f"{sem:.2g}")] for name, one, sem in zip(names, means, errors, strict=True)
+    }
+
+
+def test_along_the_top_direction(kept_folder):
+    """With many labelled positions the radial part cancels Gauss-Newton, to a tenth; with few classes it does not."""
+    found = {
+        f"{placement}, n = {tokens}, V = {vocab}": kept_case(
+            kept_folder, f"along {placement} {tokens} {vocab} {ALONG}",
+            partial(along_the_top_direction, placement, tokens, vocab),
+        )
+        for placement in ("post", "pre") for tokens, vocab in ALONG_SETTINGS
+    }  # fmt: skip
+    record("along-top-direction", ALONG | {"over v'Gv": found})
+    for placement in ("post", "pre"):
+        assert found[f"{placement}, n = 1000, V = 1024"]["radial"][0] == pytest.approx(-1.0, abs=0.1)
+        assert found[f"{placement}, n = 4, V = 4"]["radial"][0] > -0.2

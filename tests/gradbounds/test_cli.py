@@ -2,10 +2,12 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -16,7 +18,9 @@ from checks.results import COMMITTED, load_results
 from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import bound_text
-from gradbounds.cli import main
+from gradbounds.cli import main, parsed
+from gradbounds.commands import Command
+from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
 from theory import QUANTITIES, Stack
@@ -37,6 +41,19 @@ def test_help_and_version(capsys):
     assert "--output-scale" in capsys.readouterr().out
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("gradbounds ")
+
+
+def test_help_ends_with_examples_that_can_be_given(capsys):
+    """Of every command; each is parsed, not run."""
+    commands = {name for command in get_args(Command) for name in (get_args(command)[1].name,)}
+    assert set(EXAMPLES) == commands
+    for name, lines in EXAMPLES.items():
+        for line in lines:
+            given = shlex.split(line)[1:]
+            assert given[0] == name
+            assert parsed(given) is not None
+    assert main(["diff", "--help"]) == 0
+    assert capsys.readouterr().out.endswith(f"  {EXAMPLES['diff'][1]}\n")
 
 
 def test_what_an_encoding_lacks_becomes_plain(monkeypatch):

@@ -3,6 +3,7 @@
 A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; the text around it is free.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -33,11 +34,31 @@ def parts() -> str:
     return "\n".join(lines).rstrip()
 
 
+def along_the_top_direction() -> str:
+    """What the Hessian is made of along Gauss-Newton's top direction, by classes and positions."""
+    found = json.loads((DOCS.parent / "tests" / "evidence" / "along-top-direction.json").read_text(encoding="utf-8"))
+    titles = {"post": "Post-LN", "pre": "Pre-LN"}
+    heads = [f"{title}, {part}" for title in titles.values() for part in ("radial", "rest", "λ(H)/λ(G)")]
+    lines = [f"| $n$ | $V$ | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
+    for label in (key.removeprefix("post, ") for key in found["over v'Gv"] if key.startswith("post")):
+        numbers = [
+            f"{mean:.2f} ± {sem:.2f}".replace("-", "−")
+            for placement in titles
+            for mean, sem in found["over v'Gv"][f"{placement}, {label}"].values()
+        ]
+        tokens, vocab = (word.partition(" = ")[2] for word in label.split(", "))
+        lines.append(f"| {tokens} | {vocab} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-RENDERED: dict[str, dict[str, Callable[[], str]]] = {"architecture.md": {"floors": floors, "parts": parts}}
+RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"floors": floors, "parts": parts},
+    "hessian.md": {"along the top direction": along_the_top_direction},
+}
 
 
 def rendered(page: str) -> str:

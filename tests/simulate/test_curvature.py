@@ -9,8 +9,11 @@ from torch import nn
 
 from simulate.curvature import operators as curvature
 from simulate.curvature.lanczos import quadrature
-from simulate.curvature.operators import MATRICES, extreme_eigenvalues, operator, probe_spectrum
+from simulate.curvature.loss_along import curvature_along
+from simulate.curvature.operators import MATRICES, extreme_eigenvalues, operator, probe_spectrum, top_direction
+from simulate.curvature.output_path import output_path, second_derivative
 from simulate.curvature.problems import Problem, module_problem, stack_problem, translation_problem
+from simulate.modules.catalogue import BUILTINS
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import read_pairs
 from tests.helpers.probed_modules import one_module
@@ -240,3 +243,40 @@ def test_what_has_no_hessian_is_refused(text):
         probe_spectrum(problem, "hessian", steps=2, seed=0, patterns=("nothing*",))
     with pytest.raises(ValueError, match="^dropout, attention_dropout must be 0"):
         stack_problem(Stack(dropout=0.1), seed=0)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_the_curvature_along_the_top_direction(placement):
+    """The parts against the exact matrices and the path's own second derivative, which the sphere's is part of."""
+    stack = Stack(placement=placement, width=8, depth=1, tokens=3, vocab=5)
+    problem = stack_problem(stack, seed=2)
+    top = top_direction(problem, seed=0)
+    hessian = exact(problem)
+    gauss_newton = curvature.product(operator(problem, "gauss-newton"), torch.eye(len(hessian)).double())
+    vector = torch.cat([part.flatten() for part in top.values()])
+    values, vectors = torch.linalg.eigh(gauss_newton)
+    assert abs(float(vector @ vectors[:, -1])) == pytest.approx(1.0, abs=1e-4)
+    found = curvature_along(problem, top)
+    assert found.gauss_newton == pytest.approx(float(values[-1]), rel=1e-5)
+    assert found.gauss_newton + found.radial + found.rest == pytest.approx(float(vector @ hessian @ vector), rel=1e-8)
+    # With W_emb at rest the parts are those of a path of the output.
+    below = top | {"Wemb": torch.zeros_like(top["Wemb"])}
+    ((inputs, labels),) = problem.data
+    path = output_path(problem.model, inputs, {name: one for name, one in below.items() if name != "Wemb"})
+    target = torch.nn.functional.one_hot(labels, stack.vocab).double()
+    parts = second_derivative(path, problem.model.Wemb.detach()[None], target)
+    along = curvature_along(problem, below)
+    assert along.radial == pytest.approx(float(parts.radial), rel=1e-8)
+    assert along.rest == pytest.approx(float(parts.rest), rel=1e-6)
+    assert abs(along.radial) > 0.01 * along.gauss_newton
+
+
+def test_the_curvature_of_a_module():
+    """The last linear layer is found; what its inputs and the loss say of a sphere is 0 where inputs stay."""
+    problem = module_problem(BUILTINS["transformer-pre"].factory, 8, 1, seed=0)
+    top = top_direction(problem, seed=0)
+    found = curvature_along(problem, top)
+    assert np.isfinite([found.gauss_newton, found.radial, found.rest]).all()
+    last = [name for name, one in problem.model.named_modules() if isinstance(one, torch.nn.Linear)][-1]
+    alone = {name: one * name.startswith(last) for name, one in top.items()}
+    assert curvature_along(problem, alone).radial == pytest.approx(0.0, abs=1e-12)

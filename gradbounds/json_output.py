@@ -1,0 +1,65 @@
+"""What `--json` prints: one object in place of text, of the tables and numbers that a command has.
+
+Every object has `schema`, the version of this page of agreements, and `command`; docs/runs.md says what else. What is
+added does not raise the version; a change of what is there does. A number that there is not is null.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+SCHEMA = 1
+
+_object: ContextVar[dict[str, Any] | None] = ContextVar("object", default=None)
+
+
+@contextmanager
+def one_object(command: str) -> Iterator[None]:
+    """Collect what is told inside, say nothing else on stdout, and print the object at the end.
+
+    An error prints none.
+    """
+    content: dict[str, Any] = {"schema": SCHEMA, "command": command}
+    token = _object.set(content)
+    try:
+        with redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        _object.reset(token)
+    print(text(content))
+
+
+def tell(**values: Any) -> None:
+    """Put values by name into the object that `--json` prints; without it, do nothing."""
+    content = _object.get()
+    if content is not None:
+        content.update(values)
+
+
+def text(content: Mapping[str, Any]) -> str:
+    """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null."""
+    return json.dumps(_plain(content), indent=1, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    """Of what JSON has."""
+    if isinstance(value, pd.DataFrame):
+        return [_plain(row) for row in value.to_dict("records")]
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

@@ -1,0 +1,112 @@
+"""`--json` on every command that prints a table, and `diff`."""
+
+import json
+from dataclasses import replace
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from checks.stacks.two_runs import run_differences, set_apart
+from gradbounds.cli import main
+from gradbounds.commands import Command
+from gradbounds.commands.first_step import FirstStep
+from gradbounds.commands.flags import WithJson
+from gradbounds.commands.predict import Predict
+from gradbounds.json_output import one_object, tell
+from simulate import sample
+from theory import Stack
+
+WITHOUT_TABLES = {"Sweep", "Figures", "Watch", "Merge", "Export"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of two networks, and one of them with another initialization."""
+    folder = tmp_path_factory.mktemp("runs")
+    common = ["sweep", "--width", "16", "--depth", "1", "--tokens", "2", "--vocab", "4", "--draws", "64"]
+    for name, more in (("a", []), ("b", ["--seed", "1"]), ("he", ["--initialization", "he", "--placement", "post"])):
+        assert main([*common, *more, "--out", str(folder / name)]) == 0
+    return folder
+
+
+def printed(arguments, capsys):
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["schema"], found["command"]) == (1, arguments[0])
+    return found
+
+
+def test_every_command_with_a_table_has_the_flag():
+    for command in get_args(Command):
+        kind = get_args(command)[0]
+        assert kind.__name__ in WITHOUT_TABLES or issubclass(kind, WithJson | Predict | FirstStep), kind
+
+
+def test_what_the_objects_hold(runs, capsys):
+    assert printed(["bound", "--depth", "6"], capsys)["ratio"] > 1000
+    claims = printed(["claims"], capsys)["claims"]
+    assert {"T1", "S1"} <= {claim["id"] for claim in claims}
+    explained = printed(["explain", "T1"], capsys)
+    assert explained["claim"]["statement"] == next(c["statement"] for c in claims if c["id"] == "T1")
+    assert {v["verdict"] for v in explained["verdicts"]} >= {"holds, loose"}
+    assert [run["run"] for run in printed(["runs", str(runs)], capsys)["runs"]] == ["a", "b", "he"]
+    assert len(printed(["runs", str(runs / "a")], capsys)["cells"]) == 2
+    checked = printed(["check", str(runs / "a")], capsys)
+    assert checked["wrong"] == []
+    assert {row["agreement"] for row in checked["comparison"]} <= {"beyond", ""}  # far from wide
+
+
+def test_numbers_become_what_json_has(capsys):
+    with one_object("any"):
+        print("words")
+        tell(table=pd.DataFrame({"x": [1.5, np.nan]}), stack=Stack(), none=np.float32("inf"), some=(np.int64(3), None))
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("stack")["placement"] == "post"
+    assert found == {"schema": 1, "command": "any", "table": [{"x": 1.5}, {"x": None}], "none": None, "some": [3, None]}
+
+
+def test_an_error_prints_no_object(capsys):
+    assert main(["explain", "T99", "--json"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+
+
+def test_diff(runs, capsys):
+    same = printed(["diff", str(runs / "a"), str(runs / "b")], capsys)
+    assert same["differing"] == 0
+    assert (same["only_in_first"], same["only_in_second"]) == (0, 0)
+    assert main(["diff", str(runs / "a"), str(runs / "he"), "--strict"]) == 1
+    said = capsys.readouterr().out
+    assert "initialization is xavier_normal in" in said
+    assert "hidden_energy" in said
+    for other in ("nothing", "empty"):
+        (runs / "empty").mkdir(exist_ok=True)
+        assert main(["diff", str(runs / "a"), str(runs / other)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_diff_of_kept_probes(tmp_path, capsys):
+    sizes = ["--width", "16", "--depth", "2", "--seeds", "3"]
+    for name, of in (("a", "encoder-post"), ("b", "encoder-pre")):
+        assert main(["probe", of, *sizes, "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "a" / "probe.json")]) == 0
+    assert "No difference" in capsys.readouterr().out
+    assert printed(["diff", str(tmp_path / "a"), str(tmp_path / "b")], capsys)["differences"]
+
+
+def test_differences_are_no_more_than_chance_has():
+    """Pairs of runs of one law: a difference at all in at most 1 of 100; and a planted factor of 1.5 is seen."""
+    stack = Stack(width=16, depth=1, tokens=2, vocab=4)
+    draws = [sample(stack, draws=100, seed=seed) for seed in range(40)]
+    alarms = sum(run_differences([a], [b])["differs"].any() for a, b in zip(draws[::2], draws[1::2], strict=True))
+    assert alarms <= 2  # of 20: by chance once in 1000 such tests
+    larger = replace(draws[1], arrays=draws[1].arrays | {"hidden_energy": draws[1]["hidden_energy"] * 1.5})
+    (row,) = run_differences([draws[0]], [larger]).query("differs").to_dict("records")
+    assert row["quantity"] == "hidden_energy"
+    assert row["second"] / row["first"] == pytest.approx(1.5, rel=0.2)
+    other = sample(replace(stack, tokens=3), draws=2, seed=0)
+    assert set_apart([draws[0]], [other]) == {"tokens": (2, 3)}
