@@ -86,11 +86,3 @@ def test_queries_and_keys_of_the_papers_models():
     asked = {name: widest.pop(name) for name in ("WQ", "WK", "XQ", "XK") if name in widest}
     assert f"are up to {max(asked['WQ'], asked.get('WK', '0%'))} off" in PAGE
     assert f"{asked['XQ']} ($W^{{Q\\times}}$) and {asked['XK']} ($W^{{K\\times}}$)" in PAGE
-
-
-def test_shares():
-    for name, row in evidence("fig3")["shares of growth, Post-LN"].items():
-        share, sem, theory = (f"{100 * row[key]:.0f}%".replace("-0%", "0%").replace("-", "−")
-                              for key in ("share", "share_sem", "share_predicted"))  # fmt: skip
-        if name != "tied output matrix":
-            assert f"| {name} | {share} ± {sem} | {theory} |" in PAGE, name

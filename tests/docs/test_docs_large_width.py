@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from checks.large_width import coefficients, in_large_width
+from checks.large_width import in_large_width
 from theory import Stack
 
 ROOT = Path(__file__).parents[2]
@@ -17,20 +17,6 @@ def page_text(name):
 
 def committed(path):
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
-
-
-def test_the_table_of_families():
-    page = page_text("finite_width.md")
-    for placement, title in (("post", "Post-LN"), ("peri", "Peri-LN"), ("unnormed", "no norm, branches over √L")):
-        for units in ("plain", "gated"):
-            cells = []
-            for attention, kind in (
-                ("uniform", "others"), ("uniform, source", "others"), ("queries", "others"), ("queries", "queries"),
-                ("queries, source", "queries of a source"),
-            ):  # fmt: skip
-                one = coefficients().get(f"{placement}, {units}, {attention}", {}).get(kind)
-                cells.append(f"{one['c']:.1f} ± {one['error']:.1f}".replace("-", "−") if one else "–")
-            assert f"| {title} | {units} | {' | '.join(cells)} |" in page
 
 
 def test_random_stacks():

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.helpers.rendered_tables import exponents_of_curvature, families, h1_at_nine_sizes, shares
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,7 +58,13 @@ def _listed(names: list[str]) -> str:
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
-    "hessian.md": {"along the top direction": along_the_top_direction},
+    "encoder_decoder.md": {"shares of the growth": shares},
+    "finite_width.md": {"families": families},
+    "hessian.md": {
+        "along the top direction": along_the_top_direction,
+        "H1 at nine sizes": h1_at_nine_sizes,
+        "exponents of curvature": exponents_of_curvature,
+    },
 }
 
 

@@ -1,0 +1,93 @@
+"""Tables of the pages that are made of committed results alone; `rendered_pages` puts them between their marks."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from theory.stack import TITLES
+
+ROOT = Path(__file__).parents[2]
+TWO = {"post": "Post-LN", "pre": "Pre-LN"}
+MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
+
+
+def families() -> str:
+    """The coefficient of the finite-width error of every family of stacks, with its standard error."""
+    found = _committed("checks/data/large_width/coefficients.json")["families"]
+    columns = {
+        "all but queries and keys": ("uniform", "others"),
+        "with a source": ("uniform, source", "others"),
+        "random queries and keys: the rest": ("queries", "others"),
+        "W^Q, W^K": ("queries", "queries"),
+        "with a source: X^Q, X^K": ("queries, source", "queries of a source"),
+    }
+    said, rows = {"no norms": "Pre-LN without its norms", "unnormed": "no norm, branches over √L"}, []
+    for norms, units in dict.fromkeys(tuple(name.split(", ")[:2]) for name in found):
+        title = said[norms] if norms in said else TITLES[norms]
+        numbers = [found.get(f"{norms}, {units}, {attention}", {}).get(kind) for attention, kind in columns.values()]
+        rows.append(
+            [title, units, *(_minus(f"{one['c']:.1f} ± {one['error']:.1f}") if one else "–" for one in numbers)]
+        )
+    return _table(["norms", "units", *columns], rows)
+
+
+def shares() -> str:
+    """The share of the growth of Post-LN's decoder that each ingredient of the paper's model carries, largest first."""
+    found = _committed("tests/evidence/fig3.json")["shares of growth, Post-LN"]
+    # Without it the models are other models, whose growth the page speaks of by itself.
+    found = {name: row for name, row in found.items() if name != "tied output matrix"}
+    rows = []
+    for name, row in sorted(found.items(), key=lambda item: -item[1]["share"]):
+        share, sem, theory = (_percent(row[key]) for key in ("share", "share_sem", "share_predicted"))
+        rows.append([name, f"{share} ± {sem}", theory])
+    return _table(["without", "share of the growth, models", "theory"], rows)
+
+
+def h1_at_nine_sizes() -> str:
+    """Largest eigenvalue of Post-LN over Pre-LN with its interval, and the verdict on H1 where there is one."""
+    found, rows = _committed("tests/evidence/hessian-sizes.json"), []
+    for matrix, title in MATRICES.items():
+        for width in (8, 16, 32):
+            cells = []
+            for depth in (2, 4, 8):
+                word, *numbers = found[f"H1, {matrix}"][f"d = {width}, L = {depth}"]
+                cells.append(_interval(numbers) + (f" **{word}**" if word != "undecided" else ""))
+            rows.append([f"{title}, $d = {width}$", *cells])
+    return _table(["", "$L = 2$", "$L = 4$", "$L = 8$"], rows)
+
+
+def exponents_of_curvature() -> str:
+    """Exponents of three numbers of each matrix in the depth and in the width, where every value is positive."""
+    found, rows = _committed("tests/evidence/hessian-sizes.json"), []
+    words = {"largest": "largest eigenvalue", "trace": "trace", "frobenius": "Frobenius norm"}
+    for matrix, title in MATRICES.items():
+        for quantity, said in words.items():
+            for placement, name in TWO.items():
+                key = f"{placement}, {matrix}, {quantity}"
+                depth = found["exponents in depth"].get(f"{key}, width = 32")
+                width = found["exponents in width"].get(f"{key}, depth = 8")
+                if depth is not None:
+                    rows.append([f"{name}, {title}, {said}", _interval(depth), _interval(width)])
+    return _table(["", "in $L$ at $d = 32$", "in $d$ at $L = 8$"], rows)
+
+
+def _committed(path: str) -> Any:
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _interval(value: Sequence[float]) -> str:
+    return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
+
+
+def _percent(value: float) -> str:
+    return _minus(f"{100 * value:.0f}%".replace("-0%", "0%"))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
