@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from latex2mathml.converter import convert
+from sphinx.util import logging
 
+logger = logging.getLogger(__name__)
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -104,6 +106,10 @@ def _visit_math(writer, node):
 
     display = "inline" if isinstance(node, math) else "block"
     formula = convert(node.astext(), display=display)
+    for command, sign in {r"\lVert": "‖", r"\rVert": "‖", r"\lvert": "|", r"\rvert": "|"}.items():
+        formula = formula.replace(f">{command}<", f">{sign}<")  # the converter leaves them behind \Big
+    if "\\" in formula:
+        logger.warning("a formula has a command that the page would show as it is: %s", formula, location=node)
     writer.body.append(formula if display == "inline" else f'<div class="formula">{formula}</div>')
     raise SkipNode
 

@@ -81,8 +81,8 @@ def test_the_answer_quotes_what_was_measured():
 
 
 def test_the_difference_between_the_placements():
-    page = (ROOT / "docs" / "answer.md").read_text(encoding="utf-8")
-    assert "which is 2.1, 4.5 and 7.7 at\n$L = 6, 24, 64$ and $n = 8$" in page
+    page = page_text("answer.md")
+    assert "which is 2.1, 4.5 and 7.7 at $L = 6, 24, 64$ and $n = 8$" in page
     for depth, ratio in ((6, 2.1), (24, 4.5), (64, 7.7)):
         post, pre = (last_norm(width=1024, vocab=1024, depth=depth, placement=p) for p in ("post", "pre"))
         energy = predict(Stack(depth=depth, placement="pre"))["hidden_energy"][-1]
