@@ -20,6 +20,8 @@ def report(found: ModuleReport, out: Path | None, *, strict: bool) -> int:
         1 where there is an alarm and `strict` asks for that, else 0.
     """
     tell(name=found.name, classes=found.classes, exponents=found.exponents, theory=found.theory, alarms=found.alarms)
+    if found.rates is not None:
+        tell(first_step=found.rates.table, first_step_exponents=found.rates.exponents)
     for line in found.lines():
         print(line)
     if out is not None:
