@@ -75,6 +75,7 @@ CONTENTS = {
         "docs/encoder_decoder",
         "docs/hessian",
         "docs/first_step",
+        "docs/stable_rate",
     ],
     "Reference": [
         "docs/api",

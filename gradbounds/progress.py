@@ -17,6 +17,11 @@ _LINES = 10
 # The share of the work from which on it is said how long the rest takes.
 _FIRST_ESTIMATE = 0.05
 
+_DAY, _YEAR = 86400.0, 365.25 * 86400.0
+
+# From here on hours are too many to be read.
+_DAYS = 4 * _DAY
+
 
 @contextmanager
 def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
@@ -89,4 +94,6 @@ def duration(seconds: float) -> str:
     """
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    if seconds < _DAYS:
+        return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / _DAY:.0f} days" if seconds < 2 * _YEAR else f"{min(seconds / _YEAR, 1e9):.2g} years"

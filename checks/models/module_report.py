@@ -13,6 +13,7 @@ import pandas as pd
 from checks.models.alarm import Alarm
 from checks.models.classes import Class, classes
 from checks.models.health import alarms
+from checks.models.module_rates import ModuleRates, check_first_step, module_rates
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -26,6 +27,7 @@ from checks.models.reference import Reference, against_initialization, against_r
 from checks.models.streams import no_residual_anywhere, other_depths
 from simulate import Probed
 from simulate import probe as measured
+from simulate.curvature.module_step import module_steps
 from simulate.modules.catalogue import BUILTINS, loaded
 from simulate.modules.factories import Factory
 from theory import Stack
@@ -49,6 +51,7 @@ class ModuleReport:
         alarms: what is wrong, layer by layer or with the whole; none in a healthy module.
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
+        rates: learning rates of the first step (`checks.models.module_rates.ModuleRates`), or None if not asked for.
     """
 
     name: str
@@ -57,6 +60,7 @@ class ModuleReport:
     classes: list[Class]
     alarms: list[Alarm]
     theory: pd.DataFrame | None
+    rates: ModuleRates | None = None
 
     def __repr__(self) -> str:
         return f"<ModuleReport of {self.name}: {len(self.alarms)} alarms>"
@@ -107,6 +111,8 @@ class ModuleReport:
             if names := not_compared(self.probed.frame, self.theory):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
                 said.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
+        if self.rates is not None:
+            said += self.rates.lines()
         notes = [*other_depths(self.probed.frame), *no_residual_anywhere(self.probed.frame), *self.probed.notes]
         said += [f"note: {note}" for note in notes[:_SHOWN]]
         if len(notes) > _SHOWN:
@@ -125,6 +131,8 @@ def probe(
     device: str = "cpu",
     stack: Callable[[int, int], Stack] | None = None,
     against: Factory | str | Path | Reference | None = None,
+    first_step: Sequence[str] = (),
+    learning_rate: float | None = None,
     on_module: Callable[[int, int], None] | None = None,
 ) -> ModuleReport:
     """Measure a module over widths, depths and seeds, and judge it.
@@ -143,11 +151,15 @@ def probe(
             read.
         against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
             own, or a `Reference`, or the file or folder that the command's `--out` wrote.
+        first_step: optimizers, of "sgd", "adam" and "muon", whose first step is measured too: the report has `rates`.
+        learning_rate: that is compared with these.
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
-        ValueError: a factory or a reference cannot be found, or as `simulate.probe` and `against_reference`.
+        ValueError: a factory or a reference cannot be found, learning_rate is not above 0 or has no optimizer, or as
+            `simulate.probe`, `simulate.curvature.module_step.module_steps` and `against_reference`.
     """
+    check_first_step(first_step, learning_rate)
     name = _name(factory)
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
@@ -155,11 +167,17 @@ def probe(
     stack = stack or getattr(factory, "stack", None)
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
-    twice = 1 if other is None else 2
-    share = None if on_module is None else lambda done, of: on_module(done, twice * of)
-    found = run(factory, seed=seed, on_module=share)
+    rounds = 1 + (other is not None) + bool(first_step)
+    found = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
+    rates = None
+    if first_step:
+        steps = module_steps(
+            factory, tuple(dict.fromkeys(first_step)), widths=widths, depths=depths, seeds=seeds, seed=seed,
+            layers=layers, device=device, on_module=_part(on_module, 1, rounds),
+        )  # fmt: skip
+        rates = module_rates(steps, stack, learning_rate)
     if other is not None:
-        rest = None if on_module is None else lambda done, of: on_module(of + done, twice * of)
+        rest = _part(on_module, rounds - 1, rounds)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
     exponents = probe_exponents(found.frame)
     theory, roles = None, {**ROLES, **getattr(factory, "roles", {})}
@@ -179,7 +197,13 @@ def probe(
         classes=classes(found.frame, exponents),
         alarms=wrong,
         theory=theory,
+        rates=rates,
     )
+
+
+def _part(on_module: Callable[[int, int], None] | None, place: int, rounds: int) -> Callable[[int, int], None] | None:
+    """What counts the modules of one round of several."""
+    return None if on_module is None else lambda done, of: on_module(place * of + done, rounds * of)
 
 
 def _name(factory: object) -> str:

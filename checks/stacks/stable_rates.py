@@ -8,6 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+UNBOUNDED = 1000.0
+"""Critical rates beyond which a stable rate is called none."""
+
 LEVEL = 0.9
 """Of prediction intervals, and of the interval of their coverage."""
 
@@ -38,16 +41,21 @@ class Predictor:
 
 
 def table_of_networks(files: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """One row for each network of what `make evidence` recorded: its stack, loss, stable rate and statistics."""
+    """One row for each network of what `make evidence` recorded: its stack, loss, stable rate and statistics.
+
+    In the column `bounded` stands whether the stable rate is at most `UNBOUNDED` critical rates. Beyond, a network
+    learnt its few labels in one leap, whatever the rate, and what ended the search was float32.
+    """
     frames = [pd.DataFrame(stack) for file in files for stack in file["stacks"]]
-    return pd.concat(frames, ignore_index=True)
+    table = pd.concat(frames, ignore_index=True)
+    return table.assign(bounded=table["eta_max"] <= UNBOUNDED * table["critical rate"])
 
 
 def predictor(table: pd.DataFrame, statistic: str, fitted: np.ndarray, judged: np.ndarray) -> Predictor:
     """A least-squares line of the stable rate over one statistic, on logarithmic scales, over all fitted rows.
 
     Args:
-        table: of `table_of_networks`.
+        table: of `table_of_networks`; rows that are not bounded are left out.
         statistic: a column; rows where it is not a positive number are left out.
         fitted: whether the line is fitted to a row, (rows,).
         judged: whether it is judged on a row, (rows,).
@@ -55,7 +63,7 @@ def predictor(table: pd.DataFrame, statistic: str, fitted: np.ndarray, judged: n
     Raises:
         ValueError: fewer than three rows to fit, or none to judge.
     """
-    known = (table[statistic] > 0).to_numpy()
+    known = (table["bounded"] & (table[statistic] > 0)).to_numpy()
     x, y = np.log(table[statistic].where(known, 1.0).to_numpy(float)), np.log(table["eta_max"].to_numpy(float))
     to_fit, to_judge = fitted & known, judged & known
     if to_fit.sum() < 3 or not to_judge.any():

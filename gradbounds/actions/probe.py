@@ -29,6 +29,9 @@ def report(found: ModuleReport, out: Path | None, *, strict: bool) -> int:
         found.reference().save(out / FILE)
         if found.theory is not None:
             write_whole(out / "theory.csv", found.theory.to_csv(index=False).encode())
+        if found.rates is not None:
+            write_whole(out / "first_step.csv", found.rates.table.to_csv(index=False).encode())
+            write_whole(out / "first_step_seeds.csv", found.rates.steps.to_csv(index=False).encode())
         print(f"Table   {out / 'probe.parquet'}\nKept    {out / FILE}, for --against")
         print(f"Figure  {save(drawn(found.profile()), out, 'probe')[-1]}")
     return 1 if strict and found.alarms else 0

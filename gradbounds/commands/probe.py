@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from gradbounds.commands.flags import Flag, Positional, WithJson
 
@@ -27,6 +27,11 @@ class Probe(WithJson):
         str | None,
         Flag(help="MODULE:FACTORY, a built-in name, or a probe.json that --out wrote: what it is to be like"),
     ] = None
+    first_step: Annotated[
+        tuple[Literal["sgd", "adam", "muon"], ...],
+        Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
+    ] = ()
+    learning_rate: Annotated[float | None, Flag(help="rate to hold against those of --first-step")] = None
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
@@ -46,6 +51,8 @@ class Probe(WithJson):
                 seed=self.seed,
                 layers=self.layers,
                 against=self.against,
+                first_step=self.first_step,
+                learning_rate=self.learning_rate,
                 device=self.device,
                 on_module=on_module,
             )

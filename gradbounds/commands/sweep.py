@@ -1,13 +1,15 @@
 """The command `sweep` as the dataclass of its flags."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, make_dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradbounds.commands.flags import Flag, optional
-from gradbounds.grid import FIELDS, TIED
+from gradbounds.grid import FIELDS, TIED, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
 
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 
 # Through a scheduler a task costs some milliseconds, whatever it does.
 _CLUSTER_TASK = 0.2
+
+# Networks of a grid that are looked at before anything is loaded: some hundredths of a second.
+_CHECKED = 1000
 
 Preset = Literal[PRESETS]  # type: ignore[valid-type]
 
@@ -97,6 +102,8 @@ class Sweep:
         """
         recipe = self.recipe()
         self._check_flags()
+        for one in recipe.grid:  # what is wrong with a value is said before torch is loaded
+            deque(islice(stacks(one), _CHECKED), maxlen=0)
         from gradbounds.actions.sweep import dry_run, sweep_into
 
         if self.dry_run and self.cluster is not None:

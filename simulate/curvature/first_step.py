@@ -20,8 +20,9 @@ Direction = dict[str, Tensor]
 # Of inputs: torch keeps 32 bits of a seed, and the matrices have the small ones.
 _INPUTS = 2**30
 
-# Of the search for the break-even rate: how far it goes at once, how near it gets, and where it gives up.
-_STRIDE, _NEAR, _PASSES = 3.0, 0.02, 40
+# Of the search for the break-even rate: how far it goes at once, how near it gets, and where it gives up: after so many
+# passes, or above so many times the guess, where a loss that stays below its start crosses it by rounding alone.
+_STRIDE, _NEAR, _PASSES, _FARTHEST = 3.0, 0.02, 40, 3.0**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def gradients(problem: Problem) -> tuple[float, Direction]:
     return total, found
 
 
-def direction(gradient: Direction, optimizer: str) -> Direction:
+def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Direction:
     """The step u of torch's own class: what it takes off with rate 1 at its first step, from parameters 0.
 
     Parameters of 0 lose no digits; none of these steps depends on their values.
@@ -84,6 +85,8 @@ def direction(gradient: Direction, optimizer: str) -> Direction:
     Args:
         gradient: of all parameters.
         optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay).
+        turned: whether matrices are (d_in, d_out), as a Stack's, and not (d_out, d_in), as torch's layers hold them:
+            Muon's factor for shapes is of the latter.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -100,8 +103,7 @@ def direction(gradient: Direction, optimizer: str) -> Direction:
     size = 1.0
     if optimizer == "normalized":
         size = float(sum(one.square().sum() for one in gradient.values())) ** 0.5
-    # Muon's factor for shapes is that of matrices (d_out, d_in), as torch's layers hold them.
-    turned = optimizer == "muon"
+    turned = turned and optimizer == "muon"
     held = dict[str, nn.Parameter]()
     for name, one in gradient.items():
         given = (one.T if turned else one).contiguous() / size
@@ -189,7 +191,7 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
         guess: of the rate.
 
     Returns:
-        NaN if there is none within 40 passes.
+        NaN if there is none within 40 passes and up to 3^9 guesses.
     """
     passes = 0
 
@@ -201,11 +203,11 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
         return (value - loss) / rate if value == value and value != float("inf") else gain
 
     low, below, high, above = 0.0, -gain, guess, mean_slope(guess)
-    while above < 0 and passes < _PASSES:
+    while above < 0 and high < _FARTHEST * guess:
         low, below = high, above
         high *= _STRIDE
         above = mean_slope(high)
-    while low == 0.0 and passes < _PASSES:
+    while low == 0.0 and above >= 0 and passes < _PASSES:
         tried = high * max(1 / _STRIDE, min(0.9, below / (below - above)))
         found = mean_slope(tried)
         if found < 0:
@@ -213,7 +215,7 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
         else:
             high, above = tried, found
     side = 0
-    while high > low * (1 + _NEAR) and passes < _PASSES:
+    while above >= 0 and high > low * (1 + _NEAR) and passes < _PASSES:
         share = below / (below - above)
         tried = low + (high - low) * share
         if min(tried / low, high / tried) < 1 + _NEAR / 2:

@@ -1,5 +1,6 @@
 """What a user's factory makes: a module, a batch and a loss, with what fails named."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,26 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def module_seed(seed: int, width: int, depth: int, number: int) -> int:
+    """The seed of the module of a width, a depth and a number, from a root seed."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
+
+
 class ProbeError(ValueError):
     """Something of the user's failed; the cause is kept."""
+
+
+@contextmanager
+def named_size(width: int, depth: int) -> Iterator[None]:
+    """Say at which width and depth something of the user's failed.
+
+    Raises:
+        ProbeError: it did.
+    """
+    try:
+        yield
+    except ProbeError as error:
+        raise ProbeError(f"{str(error).rstrip('.')} at width {width}, depth {depth}.") from error.__cause__
 
 
 @contextmanager

@@ -4,9 +4,7 @@ A factory makes a module of a width and a depth; it is made anew for every seed,
 measured by hooks on its layers.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from simulate.modules.factories import Factory, ProbeError, made, seeded
+from simulate.modules.factories import Factory, made, module_seed, named_size, seeded
 from simulate.modules.hooks import Recorder
 from simulate.modules.layers import LayerList, layer_lists, token_axis
 from simulate.modules.nearest_stack import nearest_stack
@@ -94,8 +92,8 @@ def probe(
     for width in widths:
         for depth in depths:
             for number in range(seeds):
-                own = int.from_bytes(hashlib.sha256(f"{seed}:{width}:{depth}:{number}".encode()).digest()[:6], "big")
-                with seeded(own), _named(f"at width {width}, depth {depth}"):
+                own = module_seed(seed, width, depth, number)
+                with seeded(own), named_size(width, depth):
                     found, said, stack = _one(factory, width, depth, own, layers, device, respond=number < _ASKED)
                 done += 1
                 if on_module is not None:
@@ -105,14 +103,6 @@ def probe(
                 if stack is not None:
                     stacks.setdefault((width, depth), stack)
     return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
-
-
-@contextmanager
-def _named(where: str) -> Iterator[None]:
-    try:
-        yield
-    except ProbeError as error:
-        raise ProbeError(f"{str(error).rstrip('.')} {where}.") from error.__cause__
 
 
 def _one(

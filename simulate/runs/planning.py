@@ -17,13 +17,15 @@ from theory.stack.quantities import QUANTITIES
 # Small Stacks that differ in what dominates: fixed steps, random numbers, products, elementwise work.
 _PROBES = (
     Stack(width=4, depth=1, tokens=1, vocab=2),
-    Stack(width=4, depth=32, tokens=1, vocab=2),
-    Stack(width=256, depth=4, tokens=1, vocab=2),
-    Stack(width=128, depth=2, tokens=64, vocab=2),
-    Stack(width=16, depth=4, tokens=256, vocab=2),
+    Stack(width=4, depth=8, tokens=1, vocab=2),
     Stack(width=64, depth=1, tokens=4, vocab=512),
+    Stack(width=128, depth=1, tokens=32, vocab=2),
+    Stack(width=16, depth=2, tokens=64, vocab=2),
+    Stack(width=256, depth=2, tokens=1, vocab=2),
 )
 _REPETITIONS = 2
+# Beyond, what is left to calibrate runs once.
+_SECONDS = 1.0
 
 # A process that has imported everything, and a file's own overhead, from measurements on Linux.
 _PROCESS_BYTES = 4e8
@@ -52,7 +54,7 @@ class Plan:
 
 
 def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits) -> Plan:
-    """Estimate a sweep from a calibration of a second or two on the cells' device.
+    """Estimate a sweep from a calibration of about a second on the cells' device.
 
     Args:
         cells: what to sample.
@@ -64,7 +66,7 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
         ValueError: the device is not there.
     """
     kinds = {(cell.engine, cell.device, cell.dtype): cell for cell in cells}
-    rates = {kind: _rates(cell) for kind, cell in kinds.items()}
+    rates = {kind: _rates(cell, _SECONDS / len(kinds)) for kind, cell in kinds.items()}
     blocks = np.array([cell.blocks(draws) for cell in cells])
     each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in cells])
     per_layer = sum(q.per_layer for q in QUANTITIES.values())
@@ -83,13 +85,20 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     )
 
 
-def _rates(cell: Cell) -> np.ndarray:
-    """Seconds per step, random number, flop and element of this machine, by nonnegative least squares."""
+def _rates(cell: Cell, enough: float) -> np.ndarray:
+    """Seconds per step, random number, flop and element of this machine, by nonnegative least squares.
+
+    Args:
+        cell: how to sample, and where.
+        enough: seconds after which nothing is repeated any more.
+    """
     probes = [Cell(stack, cell.engine, cell.device, cell.dtype) for stack in _PROBES]
-    seconds = []
+    seconds, end = [], time.perf_counter() + enough
     for probe in probes:
-        sample_block(probe, 0, 0)
-        seconds.append(min(_timed(probe) for _ in range(_REPETITIONS)))
+        times = [_timed(probe)]  # the first is to warm up, and counts where nothing follows
+        while len(times) <= _REPETITIONS and time.perf_counter() < end:
+            times.append(_timed(probe))
+        seconds.append(min(times))
     # Relative errors count: every row is divided by its time.
     rows = np.array([astuple(block_work(probe)) for probe in probes]) / np.array(seconds)[:, None]
     scale = rows.max(0)

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from checks.stacks.stable_rates import predictor
+from tests.helpers.rendered_tables import STATISTICS, networks_of_stable_rates
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
@@ -43,3 +46,23 @@ def test_noise_scales_in_the_depth():
     found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]
     assert found == pytest.approx([194, 7.4], rel=0.01)
     assert noise_scale(Stack(placement="deepnorm", depth=6, tokens=8, vocab=16)).whole == pytest.approx(11000, rel=0.03)
+
+
+def test_stable_rates():
+    """What the page of stable rates says in words, from the recorded networks."""
+    page = (Path(__file__).parents[2] / "docs" / "stable_rate.md").read_text(encoding="utf-8")
+    table = networks_of_stable_rates()
+    medians = table[table["bounded"]].groupby(["loss", "depth", "width", "placement"])["eta_max"].median()
+    assert "at $L=16$ to within 10% at every\n  width" in page
+    squared = medians["squared", 16].unstack()
+    assert (np.abs(squared["post"] / squared["pre"] - 1) < 0.1).all()
+    assert "Peri-LN with cross-entropy has no largest rate up to $L=4$." in page
+    entropy = table[table["loss"] == "cross-entropy"].groupby(["placement", "depth"])["bounded"].mean()
+    assert (entropy["peri"][[1, 2, 4]] < 0.5).all()
+    assert (entropy.drop("peri") == 1).all()
+    assert "to within a factor of 1.2 to 1.8" in page
+    off = {}
+    for loss, one in table.groupby("loss"):
+        small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()
+        off |= {(loss, name): predictor(one, name, small, ~small).off for name in STATISTICS if name != "1/d"}
+    assert (round(min(off.values()), 1), round(max(off.values()), 1)) == (1.2, 1.8)

@@ -8,7 +8,15 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.helpers.rendered_tables import exponents_of_curvature, families, h1_at_nine_sizes, shares
+from tests.helpers.rendered_tables import (
+    exponents_of_curvature,
+    families,
+    h1_at_nine_sizes,
+    largest_stable_rates,
+    predictors_of_stable_rates,
+    shares,
+    stable_rates_in_the_width,
+)
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -60,6 +68,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
     "encoder_decoder.md": {"shares of the growth": shares},
     "finite_width.md": {"families": families},
+    "stable_rate.md": {
+        "largest stable rates": largest_stable_rates,
+        "in the width": stable_rates_in_the_width,
+        "predictors": predictors_of_stable_rates,
+    },
     "hessian.md": {
         "along the top direction": along_the_top_direction,
         "H1 at nine sizes": h1_at_nine_sizes,

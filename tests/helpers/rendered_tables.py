@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from checks.stacks.stable_rates import predictor, table_of_networks
 from theory.stack import TITLES
 
 ROOT = Path(__file__).parents[2]
 TWO = {"post": "Post-LN", "pre": "Pre-LN"}
+STATISTICS = (
+    "break-even rate", "Hessian rate", "critical rate", "2/λ", "1/tr G", "1/rms change of logits", "1/|g|²", "1/d",
+)  # fmt: skip
 MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
 
 
@@ -70,6 +78,59 @@ def exponents_of_curvature() -> str:
                 if depth is not None:
                     rows.append([f"{name}, {title}, {said}", _interval(depth), _interval(width)])
     return _table(["", "in $L$ at $d = 32$", "in $d$ at $L = 8$"], rows)
+
+
+def largest_stable_rates() -> str:
+    """Medians over networks at d = 128, and in parentheses over 2/λ, each network's own."""
+    table, rows = networks_of_stable_rates().query("width == 128"), []
+    depths = sorted(set(table["depth"]))
+    for (loss, placement), one in table.groupby(["loss", "placement"], sort=False):
+        numbers = []
+        for depth in depths:
+            here = one[one["depth"] == depth]
+            many = (here["eta_max"] * here["bounded"].astype(float)).median() > 0
+            ratio = (here["eta_max"] / here["2/λ"]).median()
+            numbers.append(f"{here['eta_max'].median():.2g} ({ratio:.2g})" if many else "none found")
+        rows.append([loss, TITLES[str(placement)], *numbers])
+    return _table(["loss", "", *(f"$L = {depth}$" for depth in depths)], sorted(rows))
+
+
+def stable_rates_in_the_width() -> str:
+    """Slopes of the logarithm of the stable rate in that of d, over networks of every width up to 128."""
+    table, rows = networks_of_stable_rates().query("bounded and width <= 128"), []
+    depths = sorted(set(table["depth"]))
+    for (loss, placement), one in table.groupby(["loss", "placement"], sort=False):
+        numbers = []
+        for depth in depths:
+            here = one[one["depth"] == depth]
+            if here["width"].nunique() < 3:
+                numbers.append("–")
+                continue
+            line = stats.linregress(np.log(here["width"]), np.log(here["eta_max"]))
+            numbers.append(_minus(f"{line.slope:.2f} ± {line.stderr:.2f}"))
+        rows.append([loss, TITLES[str(placement)], *numbers])
+    return _table(["loss", "", *(f"$L = {depth}$" for depth in depths)], sorted(rows))
+
+
+def predictors_of_stable_rates() -> str:
+    """Every statistic of initialization: fitted at d ≤ 128, L ≤ 4, judged on what is wider or deeper."""
+    table, rows = networks_of_stable_rates(), []
+    for loss, one in table.groupby("loss", sort=False):
+        small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()
+        for statistic in STATISTICS:
+            found = predictor(one, statistic, small, ~small)
+            rows.append([
+                loss, statistic.replace("|g|", "‖g‖"), f"{found.exponent:.2f}",
+                f"{_percent(found.coverage)} [{_percent(found.coverage_low)}, {_percent(found.coverage_high)}]",
+                f"{found.interval_ratio:.1f}", f"{found.off:.2f}",
+            ])  # fmt: skip
+    return _table(["loss", "statistic", "exponent", "covered by 90% intervals", "upper over lower end", "off by"], rows)
+
+
+def networks_of_stable_rates() -> pd.DataFrame:
+    """Every network of which `make evidence` has recorded the largest stable rate."""
+    files = sorted((ROOT / "tests" / "evidence").glob("stable-rate-*.json"))
+    return table_of_networks([_committed(str(file.relative_to(ROOT))) for file in files])
 
 
 def _committed(path: str) -> Any:

@@ -131,7 +131,9 @@ def made_up(exponent, beyond, seed):
             x = np.exp(generator.normal(size=16)) / width
             y = x**exponent * np.exp(0.2 * generator.normal(size=16)) * (beyond if width > 128 else 1)
             about = {"placement": "post", "width": width, "depth": depth, "loss": "squared"}
-            stacks.append(about | {"eta_max": y.tolist(), "statistic": x.tolist()})
+            # A rate beyond all bounds, which no fit may see.
+            wild = {"eta_max": [*y, 1e9], "statistic": [*x, 1.0], "critical rate": [*y, 1.0]}
+            stacks.append(about | {name: list(map(float, values)) for name, values in wild.items()})
     return table_of_networks([{"stacks": stacks}])
 
 

@@ -1,0 +1,296 @@
+"""The first step of an optimizer from any module of a factory: its rates, and each group of parameters' part.
+
+For the parameters θ − η u of a module and the loss of its batch, with whatever the module and its loss draw at random
+drawn alike for every η. Derivatives are backward passes alone, which more operations have than forward-mode ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from simulate.curvature.first_step import Direction, break_even_rate, direction
+from simulate.curvature.operators import plain_operations
+from simulate.modules.factories import Factory, Loss, Made, ProbeError, called, made, module_seed, named_size, seeded
+from simulate.modules.layers import LayerList, layer_lists
+
+ModuleOptimizer = Literal["sgd", "adam", "muon"]
+MODULE_OPTIMIZERS: tuple[ModuleOptimizer, ...] = get_args(ModuleOptimizer)
+"""Optimizers whose first step is taken from a module."""
+
+WHOLE = "all"
+"""The group of everything that is stepped."""
+
+COLUMNS = ("width", "depth", "seed", "optimizer", "group", "gain", "curvature", "share", "hessian", "break_even_rate",
+           "passes", "loss")  # fmt: skip
+
+# A loss that is linear in the output has no Gauss-Newton matrix; what rounding leaves of it is below this share of the
+# gain over a rate of first order.
+_ROUNDING = 1e-6
+
+
+def module_steps(
+    factory: Factory,
+    optimizers: Sequence[str],
+    *,
+    widths: Sequence[int],
+    depths: Sequence[int],
+    seeds: int,
+    seed: int = 0,
+    layers: Sequence[str] = (),
+    device: str = "cpu",
+    on_module: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """The first step from the modules that `simulate.probe` measures with the same arguments.
+
+    Args:
+        factory: of modules and batches, as `simulate.probe` takes it.
+        optimizers: some of "sgd", "adam" (ε → 0) and "muon" (the matrices, embeddings left out; the rest stays).
+        widths: given to the factory.
+        depths: given to the factory.
+        seeds: modules of every width and depth.
+        seed: root seed.
+        layers: globs that name the layers.
+        device: of module and batch.
+        on_module: called with how many modules are done, and of how many, after each.
+
+    Returns:
+        One row per width, depth, seed (0, 1, ...), optimizer and group ("all", every layer, and every other module with
+        parameters of its own): gain g·u, curvature u'Gu of this group's step alone with the Gauss-Newton matrix of loss
+        and output (NaN where the loss is linear in the output, or the output holds no tensor), and share, this
+        group's of u'Gu of the whole step. Of "all" also hessian, u'Hu (NaN where there is no second
+        derivative), break_even_rate (NaN where there is none within 40 passes) with the forward passes that it took,
+        and loss.
+
+    Raises:
+        ValueError: an unknown optimizer, no matrix for Muon, or as `simulate.probe`.
+    """
+    for name in optimizers:
+        if name not in MODULE_OPTIMIZERS:
+            raise ValueError(f"first_step must name some of {', '.join(MODULE_OPTIMIZERS)}, got {name!r}.")
+    rows: list[dict[str, Any]] = []
+    done = 0
+    for width in widths:
+        for depth in depths:
+            for number in range(seeds):
+                own = module_seed(seed, width, depth, number)
+                with seeded(own), named_size(width, depth):
+                    found = one_step(made(factory, width, depth, own, device), optimizers, own, layers, depth)
+                rows += [{"width": width, "depth": depth, "seed": number} | row for row in found]
+                done += 1
+                if on_module is not None:
+                    on_module(done, len(widths) * len(depths) * seeds)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def one_step(
+    one: Made, optimizers: Sequence[str], seed: int, layers: Sequence[str] = (), depth: int = 0
+) -> list[dict[str, Any]]:
+    """The rows of one module, by optimizer and group."""
+    path = Path(one, seed)
+    groups = _groups(one.module, layer_lists(one.module, layers, depth), path.gradient)
+    rows = []
+    for optimizer in optimizers:
+        u = module_direction(one.module, path.gradient, optimizer)
+        rows += [{"optimizer": optimizer} | row for row in _rows(path, u, groups)]
+    return rows
+
+
+def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimizer: str) -> Direction:
+    """The step u of torch's own class from a module, by the names of its parameters.
+
+    Muon steps the matrices, as torch.nn holds them (d_out, d_in); embeddings, and what is no matrix, stay.
+
+    Raises:
+        ProbeError: there is no matrix for Muon.
+        ValueError: an unknown optimizer.
+    """
+    chosen = dict(gradient)
+    if optimizer == "muon":
+        tables = {id(one.weight) for one in module.modules() if isinstance(one, nn.Embedding)}
+        kept = {name for name, p in module.named_parameters() if p.ndim == 2 and id(p) not in tables}
+        chosen = {name: one for name, one in gradient.items() if name in kept}
+        if not chosen:
+            raise ProbeError(f"module {type(module).__name__!r} must have matrices for muon, and has none")
+    # In double precision no square of a gradient is 0 that is not.
+    taken = direction({name: one.double() for name, one in chosen.items()}, optimizer, turned=False)
+    return {name: one.to(gradient[name].dtype) for name, one in taken.items()}
+
+
+class Path:
+    """A module's loss along steps, and the gradient at its start.
+
+    Args:
+        one: module, batch and loss; gradients of the module's parameters are left as they were.
+        seed: of what module and loss draw at random.
+
+    Raises:
+        ProbeError: module or loss fails, or has no gradient.
+    """
+
+    def __init__(self, one: Made, seed: int) -> None:
+        self.seed = seed
+        self.one = replace(one, loss=self._same_draws(one.loss))
+        with self._fixed():
+            loss = self.one.backward()
+        named = dict(one.module.named_parameters())
+        self.loss = float(loss.detach())
+        self.gradient: Direction = {n: p.grad.detach().clone() for n, p in named.items() if p.grad is not None}
+        one.module.zero_grad(set_to_none=True)
+        self.held = {name: p.detach() for name, p in named.items()}
+        # A norm's running means are of the module, and every pass begins with the same ones.
+        self.buffers = {name: b.detach() for name, b in one.module.named_buffers()}
+
+    def _fixed(self) -> AbstractContextManager[None]:
+        return seeded(self.seed + 1)
+
+    def _same_draws(self, loss: Loss) -> Loss:
+        def of(output: Any) -> Tensor:
+            with self._fixed():
+                return loss(output)
+
+        return of
+
+    def output(self, moved: Mapping[str, Tensor]) -> Any:
+        """The module's output with some parameters moved."""
+        buffers = {name: b.clone() for name, b in self.buffers.items()}
+        tensors = {f"module.{name}": value for name, value in {**self.held, **buffers, **moved}.items()}
+        with self._fixed():
+            return torch.func.functional_call(_Calling(self.one.module), tensors, (self.one.inputs,))
+
+    def loss_of(self, output: Any) -> Tensor:
+        """The loss, of the same labels and noise every time."""
+        return self.one.loss(output).reshape(())
+
+    def at(self, u: Direction, rate: float) -> float:
+        """The loss at θ − rate u."""
+        with torch.no_grad():
+            return float(self.loss_of(self.output({name: self.held[name] - rate * one for name, one in u.items()})))
+
+
+class _Calling(nn.Module):
+    """A module that takes its inputs as one argument."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Any) -> Any:
+        return called(self.module, inputs)
+
+
+def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Parameters by their layer, or by the module that holds them."""
+    layers = [name for part in lists for name in part.names]
+    found: dict[str, list[str]] = {}
+    for name in gradient:
+        layer = next((one for one in layers if name.startswith(f"{one}.")), None)
+        found.setdefault(layer or name.rpartition(".")[0] or type(module).__name__, []).append(name)
+    return found
+
+
+def _rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    """One optimizer's: of the whole step, and of every group that it steps."""
+    own = {name: [p for p in members if p in u] for name, members in groups.items()}
+    own = {name: members for name, members in own.items() if members}
+    gains = {n: float(sum((path.gradient[p].double() * u[p]).sum() for p in members)) for n, members in own.items()}
+    gain = sum(gains.values())
+    curvatures, shares = _gauss_newton(path, u, own)
+    scale = gain**2 / max(abs(path.loss), 1e-30)
+    if not curvatures.get(WHOLE, 0.0) > _ROUNDING * scale:
+        curvatures = shares = {}
+    missing = float("nan")
+    curvature, hessian = curvatures.get(WHOLE, missing), _hessian(path, u)
+    rate, passes = missing, 0
+    if 0 < gain < float("inf"):
+        guesses = (2 * gain / one for one in (curvature, hessian) if one > 0)
+        guess = next(guesses, max(abs(path.loss), 1e-30) / gain)
+        rate, passes = break_even_rate(lambda eta: path.at(u, eta), path.loss, gain, guess)
+    whole = {
+        "group": WHOLE, "gain": gain, "curvature": curvature, "share": 1.0, "hessian": hessian,
+        "break_even_rate": rate, "passes": passes, "loss": path.loss,
+    }  # fmt: skip
+    rest = [
+        {"group": n, "gain": gains[n], "curvature": curvatures.get(n, missing), "share": shares.get(n, missing)}
+        for n in own
+    ]
+    return [whole, *rest]
+
+
+def _gauss_newton(
+    path: Path, u: Direction, groups: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Each u'Gu: of every group's step alone and of all together; and each group's share of the latter.
+
+    With w_a what the output moves by along the step of group a, and H the Hessian of the loss by the output, these are
+    w_a·H w_a and w_a·H w over w·H w. Empty where the output has no tensor, or an operation no second derivative.
+    """
+    some = next(iter(u.values()))
+    etas = {name: torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True) for name in groups}
+    moved = {p: path.held[p] - etas[name] * u[p] for name, members in groups.items() for p in members}
+    try:
+        with plain_operations():
+            leaves, form = pytree.tree_flatten(path.output(moved))
+            places = [k for k, z in enumerate(leaves) if isinstance(z, Tensor) and z.requires_grad]
+            if not places:
+                return {}, {}
+            # What is linear in cotangents v is differentiated by them: a Jacobian product by two backward passes.
+            v = [torch.zeros_like(leaves[k], requires_grad=True) for k in places]
+            paired = torch.stack([(a * leaves[k]).sum() for a, k in zip(v, places, strict=True)]).sum()
+            slopes = torch.autograd.grad(paired, list(etas.values()), create_graph=True, allow_unused=True)
+            moves = {
+                name: _products(slope, v) for name, slope in zip(etas, slopes, strict=True) if slope is not None
+            }  # fmt: skip
+            moves = {WHOLE: [torch.stack(one).sum(0) for one in zip(*moves.values(), strict=True)]} | moves
+            z = [leaves[k].detach().requires_grad_() for k in places]
+            leaves = [one.detach() if isinstance(one, Tensor) else one for one in leaves]
+            for k, one in zip(places, z, strict=True):
+                leaves[k] = one
+            first = torch.autograd.grad(
+                path.loss_of(pytree.tree_unflatten(leaves, form)), z, create_graph=True, allow_unused=True
+            )  # fmt: skip
+            bent = {name: _second(first, z, w) for name, w in moves.items()}
+    except (RuntimeError, NotImplementedError):
+        return {}, {}
+    # A step goes along −u, and squares do not mind.
+    curvatures = {name: _dot(moves[name], bent[name]) for name in moves}
+    total = curvatures[WHOLE]
+    shares = {name: _dot(w, bent[WHOLE]) / total if total else float("nan") for name, w in moves.items()}
+    return curvatures, shares
+
+
+def _products(slope: Tensor, v: Sequence[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(slope, list(v), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(a) if w is None else w.detach() for a, w in zip(v, found, strict=True)]
+
+
+def _second(first: Sequence[Tensor | None], z: Sequence[Tensor], w: Sequence[Tensor]) -> list[Tensor]:
+    """The product of the Hessian by z with w, from the gradient by z; zeros of a loss that is linear."""
+    parts = [(a * b).sum() for a, b in zip(first, w, strict=True) if a is not None and a.requires_grad]
+    if not parts:
+        return [torch.zeros_like(one) for one in z]
+    found = torch.autograd.grad(torch.stack(parts).sum(), list(z), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(a) if b is None else b for a, b in zip(z, found, strict=True)]
+
+
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    return float(sum((x.double() * y.double()).sum() for x, y in zip(a, b, strict=True)))
+
+
+def _hessian(path: Path, u: Direction) -> float:
+    """u'Hu; NaN where an operation has no second derivative."""
+    some = next(iter(u.values()))
+    eta = torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True)
+    try:
+        with plain_operations():
+            loss = path.loss_of(path.output({name: path.held[name] - eta * one for name, one in u.items()}))
+            (slope,) = torch.autograd.grad(loss, eta, create_graph=True)
+            (found,) = torch.autograd.grad(slope, eta)
+    except (RuntimeError, NotImplementedError):
+        return float("nan")
+    return float(found)
