@@ -31,6 +31,7 @@ from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
 _CHECKS = Path("checks/data")
+_NOT_COMMITTED = "None of these verdicts has a committed one to be compared with."
 _REASONS = 5
 """Reasons why numbers are not judged that `check` prints."""
 
@@ -120,7 +121,10 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
     _say(found, table)
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(found, table), *_changes(found, committed)]
-    print(f"{len(common(found, committed))} of these {len(found)} verdicts have a committed one to compare with.")
+    compared = len(common(found, committed))
+    print(
+        f"{compared} of these {len(found)} verdicts were compared with committed ones." if compared else _NOT_COMMITTED
+    )
     tell(wrong=wrong)
     for line in wrong:
         print(line)

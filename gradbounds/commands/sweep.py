@@ -67,7 +67,7 @@ class Sweep:
     target_exponent: Annotated[
         float | None, optional("add draws until its exponents in d and L have this standard error", "FLOAT")
     ] = None
-    max_draws: Annotated[int, Flag(help="of a cell, where there is a target")] = 2**16
+    max_draws: Annotated[int, Flag(help="most draws of a cell, where a --target is given")] = 2**16
     max_time: Annotated[str, Flag(help="no block is begun later, where there is a target", metavar="90s|10m|2h")] = ""
     workers: Annotated[
         int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")

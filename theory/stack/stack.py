@@ -102,21 +102,21 @@ class Stack:
         allowed="a positive finite number, from 1e-100 to 1e100", low=1e-100, high=1e100,
     )  # fmt: skip
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
-    activation: Activation | str = named("relu", ACTIVATIONS, "of the feed-forward units")
+    activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
     leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
     initialization: Initialized | str = named(
-        "xavier_normal", INITIALIZATIONS, "of the layers' matrices; of square ones fan_in is the same"
+        "xavier_normal", INITIALIZATIONS, "law of the layers' matrices; xavier_normal and fan_in agree on square ones"
     )
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
-    branches: Branches = choice("both", get_args(Branches), "of every layer, or one kind alone")
+    branches: Branches = choice("both", get_args(Branches), "branches of every layer, or one kind of them")
     residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
     branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
-    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "before the output: the placement's own, or one added")
+    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
     normalization: Normalization = choice(
         "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
     )
-    norm_epsilon: float = real(0.0, "added to a norm's variance", allowed="a number of at least 0", low=0)
+    norm_epsilon: float = real(0.0, "number added to a norm's variance", allowed="a number of at least 0", low=0)
     dropout: float = real(
         0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
@@ -142,7 +142,7 @@ class Stack:
         0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
     )
     input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
-    positions: Positions = choice("none", get_args(Positions), "added to the inputs")
+    positions: Positions = choice("none", get_args(Positions), "encodings added to the inputs")
     embeddings: Embeddings = choice(
         "untied", get_args(Embeddings), "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e"
     )

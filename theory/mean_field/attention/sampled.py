@@ -130,9 +130,9 @@ def _query_path(
     stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
     removed: Overlaps,
 ) -> tuple[Energies, Array, Array]:  # fmt: skip
-    """Energies of W^Q and W^K, and the gradient kernels that pass through them to what asks and to what is asked.
+    """Energies of W^Q and W^K, and the gradient kernels that pass through them to query tokens and key tokens.
 
-    Kernels are those of the tokens that ask and of those that are asked; `kept` is what dropping some left of patterns.
+    `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of patterns.
     A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
     """
     s_sq = stack.query_key_scale**2
