@@ -3,6 +3,7 @@
 A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; the text around it is free.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
 DOCS = Path(__file__).parents[2] / "docs"
+EVIDENCE = Path(__file__).parents[1] / "evidence"
 FLOORS = ("theory", "simulate", "checks", "figures", "gradbounds")
 
 
@@ -33,11 +35,29 @@ def parts() -> str:
     return "\n".join(lines).rstrip()
 
 
+def quadratic_range() -> str:
+    """How far the quadratic model describes the loss along a first step, over the critical rate."""
+    found = json.loads((EVIDENCE / "first-step-range.json").read_text(encoding="utf-8"))
+    titles = {"sgd": "SGD", "adam": "Adam", "muon": "Muon"}
+    lines = [
+        "| | " + " | ".join(f"{title}, {what}" for title in titles.values() for what in ("change", "loss")) + " |",
+        "|---" * 7 + "|",
+    ]
+    for setting, by_optimizer in found["median, least, most over the critical rate"].items():
+        ends = [by_optimizer[name][what] for name in titles for what in ("change", "loss")]
+        title = setting if "L = " in setting else f"{setting}, L = 2"
+        lines.append(f"| {title} | " + " | ".join("{:.2g} ({:.2g} to {:.2g})".format(*one) for one in ends) + " |")
+    return "\n".join(lines)
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
-RENDERED: dict[str, dict[str, Callable[[], str]]] = {"architecture.md": {"floors": floors, "parts": parts}}
+RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "architecture.md": {"floors": floors, "parts": parts},
+    "first_step.md": {"quadratic-range": quadratic_range},
+}
 
 
 def rendered(page: str) -> str:
