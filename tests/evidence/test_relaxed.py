@@ -1,7 +1,12 @@
-"""Every relaxation, alone and with others, in number: d = 1024, L = 2 and 6, n = 4 and 16, both paper placements."""
+"""Every relaxation, alone and with others, in number, and random queries and keys on a grid of their own.
+
+Relaxations have d = 1024, L = 2 and 6, n = 4 and 16, and both paper placements.
+"""
 
 import json
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +20,8 @@ from theory import Stack, predict
 pytestmark = pytest.mark.evidence
 
 DRAWS = 128
+HEAD_DRAWS = {"conditioned": 1024, "dense": 192}
+PLACEMENTS = ("post", "pre", "peri", "deepnorm")
 
 
 def gram(tokens):
@@ -46,3 +53,66 @@ def test_every_relaxation(kept_folder):
                 beyond += [{"case": label} | row for row in table if row["of what is allowed"] > 1]
     record("relaxations", {"draws": DRAWS, "numbers": numbers, "beyond": beyond, "widest of each case": found})
     assert len(beyond) <= 3, beyond
+
+
+def queries_case(stack: Stack) -> list[dict[str, Any]]:
+    """Every number of one case."""
+    return deviations(sample(stack, draws=DRAWS, seed=5), predict(stack, patterns=2048))
+
+
+def test_the_grid(kept_folder):
+    """Within 3% or 4 standard errors of samples and patterns together; s = 2 beside it, with what it deviates."""
+    found: dict[str, Any] = {}
+    beyond, numbers = [], 0
+    grid = product((0.5, 1.0, 1.5, 2.0), (1, 4), (4, 16), (2, 6), PLACEMENTS, ("none", "causal"))
+    for scale, heads, tokens, depth, placement, mask in grid:
+        stack = Stack(
+            placement=placement, width=1024, depth=depth, tokens=tokens, vocab=64, query_key_scale=scale, heads=heads,
+            mask=mask,
+        )  # fmt: skip
+        label = f"s = {scale:g}, h = {heads}, n = {tokens}, L = {depth}, {placement}, mask {mask}"
+        table = kept_case(kept_folder, label, partial(queries_case, stack))
+        found[label] = max(table, key=lambda row: row["of what is allowed"])
+        if scale < 2:
+            numbers += len(table)
+            beyond += [{"case": label} | row for row in table if row["of what is allowed"] > 1]
+    record("queries", {"draws": DRAWS, "numbers": numbers, "beyond": beyond, "widest of each case": found})
+    assert len(beyond) <= 0.001 * numbers, beyond
+
+
+def head_width_case(stack: Stack, engine: str) -> dict[str, Any]:
+    """Every number of one case, and the first layer's W^Q over the prediction, and over that of wide heads."""
+    samples = sample(stack, engine=engine, draws=HEAD_DRAWS[engine], seed=6)
+    patterns = max(64, 16384 // stack.heads)
+    prediction, wide = (predict(one, patterns=patterns) for one in (stack, replace(stack, width=2**30)))
+    values = samples["grad_sq_WQ"][:, 0].astype(float) / stack.width
+    mean, error = values.mean(), values.std(ddof=1) / len(values) ** 0.5
+    own, limit = (float(one["grad_sq_WQ"][0]) / one.stack.width for one in (prediction, wide))
+    return {
+        "deviations": deviations(samples, prediction),
+        "first queries": {
+            "over the prediction": round(mean / own - 1, 4),
+            "over that of wide heads": round(mean / limit - 1, 4),
+            "standard error": round(error / own, 4),
+        },
+    }
+
+
+def test_head_widths(kept_folder):
+    """From d_k = 1 to 64, at d = 512: within 3% or 4 standard errors; beside it how far off wide heads are."""
+    found: dict[str, Any] = {}
+    beyond, numbers = [], 0
+    grid = product((1.0, 1.5), (1, 2), ("post", "pre"), (1, 2, 4, 8, 16, 64), ("conditioned", "dense"))
+    for scale, depth, placement, head_width, engine in grid:
+        stack = Stack(
+            placement=placement, width=512, depth=depth, tokens=4, vocab=64, query_key_scale=scale,
+            heads=512 // head_width,
+        )  # fmt: skip
+        label = f"d_k = {head_width}, s = {scale:g}, L = {depth}, {placement}, {engine}"
+        row = kept_case(kept_folder, label, partial(head_width_case, stack, engine))
+        numbers += len(row["deviations"])
+        beyond += [{"case": label} | one for one in row["deviations"] if one["of what is allowed"] > 1]
+        widest = max(row["deviations"], key=lambda one: one["of what is allowed"])
+        found[label] = {"widest": widest, "W^Q, layer 1": row["first queries"]}
+    record("heads", {"draws": HEAD_DRAWS, "numbers": numbers, "beyond": beyond, "of each case": found})
+    assert not beyond

@@ -3,17 +3,18 @@
 A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; the text around it is free.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.helpers.rendered_tables import (
+    along_the_top_direction,
     exponents_of_curvature,
     families,
     h1_at_nine_sizes,
     largest_stable_rates,
     predictors_of_stable_rates,
+    quadratic_range,
     shares,
     stable_rates_in_the_width,
 )
@@ -43,23 +44,6 @@ def parts() -> str:
     return "\n".join(lines).rstrip()
 
 
-def along_the_top_direction() -> str:
-    """What the Hessian is made of along Gauss-Newton's top direction, by classes and positions."""
-    found = json.loads((DOCS.parent / "tests" / "evidence" / "along-top-direction.json").read_text(encoding="utf-8"))
-    titles = {"post": "Post-LN", "pre": "Pre-LN"}
-    heads = [f"{title}, {part}" for title in titles.values() for part in ("radial", "rest", "λ(H)/λ(G)")]
-    lines = [f"| $n$ | $V$ | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
-    for label in (key.removeprefix("post, ") for key in found["over v'Gv"] if key.startswith("post")):
-        numbers = [
-            f"{mean:.2f} ± {sem:.2f}".replace("-", "−")
-            for placement in titles
-            for mean, sem in found["over v'Gv"][f"{placement}, {label}"].values()
-        ]
-        tokens, vocab = (word.partition(" = ")[2] for word in label.split(", "))
-        lines.append(f"| {tokens} | {vocab} | {' | '.join(numbers)} |")
-    return "\n".join(lines)
-
-
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
@@ -78,6 +62,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "H1 at nine sizes": h1_at_nine_sizes,
         "exponents of curvature": exponents_of_curvature,
     },
+    "first_step.md": {"quadratic-range": quadratic_range},
 }
 
 

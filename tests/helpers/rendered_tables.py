@@ -80,6 +80,30 @@ def exponents_of_curvature() -> str:
     return _table(["", "in $L$ at $d = 32$", "in $d$ at $L = 8$"], rows)
 
 
+def along_the_top_direction() -> str:
+    """What the Hessian is made of along Gauss-Newton's top direction, by classes and positions."""
+    found = _committed("tests/evidence/along-top-direction.json")["over v'Gv"]
+    heads = [f"{title}, {part}" for title in TWO.values() for part in ("radial", "rest", "λ(H)/λ(G)")]
+    rows = []
+    for label in (key.removeprefix("post, ") for key in found if key.startswith("post")):
+        sizes = [word.partition(" = ")[2] for word in label.split(", ")]
+        numbers = [f"{mean:.2f} ± {sem:.2f}" for name in TWO for mean, sem in found[f"{name}, {label}"].values()]
+        rows.append([*sizes, *map(_minus, numbers)])
+    return _table(["$n$", "$V$", *heads], rows)
+
+
+def quadratic_range() -> str:
+    """How far the quadratic model describes the loss along a first step, over the critical rate."""
+    found = _committed("tests/evidence/first-step-range.json")["median, least, most over the critical rate"]
+    titles = {"sgd": "SGD", "adam": "Adam", "muon": "Muon"}
+    rows = []
+    for setting, by_optimizer in found.items():
+        ends = [by_optimizer[name][what] for name in titles for what in ("change", "loss")]
+        title = setting if "L = " in setting else f"{setting}, L = 2"
+        rows.append([title, *("{:.2g} ({:.2g} to {:.2g})".format(*one) for one in ends)])
+    return _table(["", *(f"{title}, {what}" for title in titles.values() for what in ("change", "loss"))], rows)
+
+
 def largest_stable_rates() -> str:
     """Medians over networks at d = 128, and in parentheses over 2/λ, each network's own."""
     table, rows = networks_of_stable_rates().query("width == 128"), []
