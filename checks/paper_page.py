@@ -1,4 +1,7 @@
-"""`paper_checks.md`: every claim in one line, a section for each, and settings and commands at the end."""
+"""`paper_checks.md`: every claim in one line, a section for each, and settings and commands at the end.
+
+The rows without one of the paper's assumptions have a page of their own, `docs/relaxed_claims.md`.
+"""
 
 import re
 from collections.abc import Sequence
@@ -21,8 +24,7 @@ root mean squares over draws; "-" is no number. This page is generated from the 
 edited by hand.
 """
 
-_RELAXATIONS = """
-## Relaxations
+_RELAXATIONS = """# Claims without their assumptions
 
 What becomes of T1, F1 and F2 when an assumption of their setting is switched off, and G1, which is our own: the
 measured number with the half-width of its 95% interval, large-width theory's for the same networks in parentheses, and
@@ -34,8 +36,12 @@ whether the statement holds there. These are no verdicts on the paper, which say
 - Over the upper half of the layers, G1 has a closed form for each network, below 0 where gradients grow towards the
   input.
 
-More: [docs/relaxations.md](docs/relaxations.md), [docs/queries.md](docs/queries.md),
-[docs/layer_growth.md](docs/layer_growth.md)."""
+More: [relaxations.md](relaxations.md), [queries.md](queries.md), [layer_growth.md](layer_growth.md). The verdicts on
+the paper itself are in [paper_checks.md](../paper_checks.md). This page is generated from the results in `checks/data`
+and never edited by hand."""
+
+# Where the rows of relaxations are, seen from paper_checks.md.
+RELAXED_PAGE = "docs/relaxed_claims.md"
 
 
 class _Listed:
@@ -57,7 +63,7 @@ def markdown(committed: Sequence[Results]) -> str:
     """The page.
 
     Args:
-        committed: the results, of which those of one command stay together in the tables of relaxations.
+        committed: the results, of which those without one of the paper's assumptions are counted here and no more.
     """
     settings, commands = _Listed("S"), _Listed("C")
     rows = [(v, one.command) for one in committed for v in one.verdicts]
@@ -75,11 +81,27 @@ def markdown(committed: Sequence[Results]) -> str:
         judged = [(v, command) for v, command in found if not v.relaxed]
         if judged:
             lines += _section(CLAIMS[name], judged, settings, commands)
-    if any(v.relaxed for v, _ in rows):
-        lines.append(_RELAXATIONS)
-    for one in committed:
-        lines += _relaxed_table([v for v in one.verdicts if v.relaxed], commands.name(f"`{one.command}`"))
+    untested = [CLAIMS[name] for name, found in by_claim.items() if not found]
+    lines += ["", "## What was not tested", ""]
+    lines += [f"- {claim.id}, {claim.source}: {claim.statement}." for claim in untested]
+    relaxed = [v for v, _ in rows if v.relaxed]
+    if relaxed:
+        names = [name for name in built_in if any(v.claim == name for v in relaxed)]
+        lines += ["\n## Relaxations\n", f"Without one of the paper's assumptions ([the numbers]({RELAXED_PAGE})):", ""]
+        lines += [f"- {name}: {_counted([v for v in relaxed if v.claim == name])}." for name in names]
     lines += ["", "## Settings", "", *settings.lines(), "", "## Commands", "", *commands.lines()]
+    return "\n".join(lines).replace("||", "‖") + "\n"
+
+
+def relaxed_markdown(committed: Sequence[Results]) -> str:
+    """The page of the rows without one of the paper's assumptions.
+
+    Args:
+        committed: the results, of which those of one command stay together in a table.
+    """
+    lines = [_RELAXATIONS]
+    for one in committed:
+        lines += _relaxed_table([v for v in one.verdicts if v.relaxed], f"`{one.command}`")
     return "\n".join(lines).replace("||", "‖") + "\n"
 
 
@@ -89,8 +111,8 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
         return _row([claim.id, claim.source, claim.statement, "**not tested here**", "-"])
     of_paper = [v for v in verdicts if not v.relaxed]
     if not of_paper:
-        cells[0] = f"[{claim.id}](#relaxations)"
-        return _row([*cells, _counted(verdicts), "one row for each network, under Relaxations"])
+        cells[0] = f"[{claim.id}]({RELAXED_PAGE})"
+        return _row([*cells, _counted(verdicts), f"one row for each network, in [{RELAXED_PAGE}]({RELAXED_PAGE})"])
     decides = deciding(of_paper)
     told = f"{decides.part}: {_measured(decides)}, claimed {decides.claimed}"
     told += f"; the bound is x{significant(decides.loose)} larger than the norm" if decides.loose is not None else ""

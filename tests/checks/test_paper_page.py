@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.paper_page import markdown
+from checks.paper_page import markdown, relaxed_markdown
 from checks.results import Results, committed_results
 from checks.verdict import Verdict
 
@@ -56,6 +56,7 @@ def test_where_there_is_no_theory_there_is_a_dash():
 
 
 def test_an_ablation_is_no_verdict_on_the_paper():
-    text = page(HOLDS, replace(HOLDS, verdict="fails", relaxed="without cross-attention"))
-    assert "**fails**" not in text
-    assert "| without cross-attention | 2.500 ± 0.500 (2.000) fails |" in text
+    results = [Results("a command", [HOLDS, replace(HOLDS, verdict="fails", relaxed="without cross-attention")], [])]
+    assert "**fails**" not in line(markdown(results), "| [T1]")
+    assert "- T1: **fails**." in markdown(results).partition("## Relaxations")[2]
+    assert "| without cross-attention | 2.500 ± 0.500 (2.000) fails |" in relaxed_markdown(results)
