@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
@@ -50,13 +51,29 @@ def quadratic_range() -> str:
     return "\n".join(lines)
 
 
+def published_rates() -> str:
+    """The first step of Adam from translation models, beside the rates of the papers; medians over networks."""
+    content = json.loads((EVIDENCE / "first-step-translation.json").read_text(encoding="utf-8"))
+    losses = " | ".join(f"loss at {rate:g}" for rate in content["published rates"])
+    lines = [f"| | critical rate | Hessian rate | break-even rate | loss before | {losses} |", "|---" * 8 + "|"]
+    for placement, models in content["models"].items():
+        numbers = [
+            *(median(one[name] for one in models) for name in ("critical rate", "Hessian rate", "break-even rate")),
+            median(one["loss"] for one in models),
+            *(median(found) for found in zip(*(m["losses at the published rates"] for m in models), strict=True)),
+        ]
+        title = {"post": "Post-LN", "pre": "Pre-LN"}[placement]
+        lines.append(f"| {title} | " + " | ".join(f"{one:.3g}" for one in numbers) + " |")
+    return "\n".join(lines)
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
-    "first_step.md": {"quadratic-range": quadratic_range},
+    "first_step.md": {"quadratic-range": quadratic_range, "published-rates": published_rates},
 }
 
 
