@@ -59,7 +59,7 @@ def listing(parts: dict[str, Part]) -> Table:
 def forget(root: Path, part: Part) -> None:
     """Let everything run again that the part's files of tests have done."""
     for file in {test.partition("::")[0] for test in part.tests}:
-        shutil.rmtree(root / KEPT / file, ignore_errors=True)
+        shutil.rmtree(root / KEPT / Path(file).name, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

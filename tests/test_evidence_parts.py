@@ -29,12 +29,13 @@ def test_every_evidence_test_has_one_part():
     assert not [test for test, count in Counter(listed).items() if count > 1]
     files = {test for test in listed if "::" not in test}
     names = [test.partition("[")[0] for test in listed if "::" in test]
-    for file in sorted(FOLDER.glob("test_*.py")):
+    for file in sorted(FOLDER.rglob("test_*.py")):
+        name = file.relative_to(FOLDER).as_posix()
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        tests = {f"{file.name}::{node.name}" for node in tree.body
+        tests = {f"{name}::{node.name}" for node in tree.body
                  if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}  # fmt: skip
-        here = {name for name in names if name.startswith(f"{file.name}::")}
-        assert here == (set() if file.name in files else tests), f"parts.toml must name what {file.name} has"
+        here = {one for one in names if one.startswith(f"{name}::")}
+        assert here == (set() if name in files else tests), f"parts.toml must name what {name} has"
 
 
 def test_every_evidence_file_has_one_part():

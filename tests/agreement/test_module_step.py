@@ -80,19 +80,18 @@ def test_a_loss_that_is_linear_in_the_output_has_no_critical_rate():
     assert np.isnan(whole["curvature"]) and whole["gain"] > 0 and np.isfinite(whole["hessian"])
 
 
-@pytest.mark.parametrize("name", ["encoder-post", "encoder-pre", "GPT"])
-def test_the_break_even_rate_is_where_a_fine_grid_of_steps_crosses(name):
-    """Within 5%, the steps taken by torch's own classes on the module; twice the rate is seen."""
+@pytest.mark.parametrize(("name", "optimizer"), [("encoder-post", "sgd"), ("encoder-pre", "muon"), ("GPT", "adam")])
+def test_the_break_even_rate_is_where_a_fine_grid_of_steps_crosses(name, optimizer):
+    """Within 5%, the steps taken by torch's own classes on the module."""
     factory = doubled(nano_gpt if name == "GPT" else BUILTINS[name].factory)
     with seeded(1):
-        one = made(factory, 32, 2, 1, "cpu")
+        one = made(factory, 16, 2, 1, "cpu")
     one.module.eval()
-    for row in one_step(one, ["sgd", "adam", "muon"], 1, depth=2):
-        if row["group"] == "all" and np.isfinite(row["break_even_rate"]):
-            grid = row["break_even_rate"] * np.geomspace(0.6, 1.1, 32)
-            above = np.array(losses_of_steps(one, row["optimizer"], grid)) >= row["loss"]
-            assert above.any() and row["break_even_rate"] == pytest.approx(grid[above.argmax()], rel=0.05)
-            assert row["passes"] <= 20
+    row = one_step(one, [optimizer], 1, depth=2)[0]
+    grid = row["break_even_rate"] * np.geomspace(0.7, 1.1, 20)
+    above = np.array(losses_of_steps(one, optimizer, grid)) >= row["loss"]
+    assert above.any() and row["break_even_rate"] == pytest.approx(grid[above.argmax()], rel=0.05)
+    assert row["passes"] <= 20
 
 
 def test_a_module_that_is_a_stack_has_theory_s_critical_rate():

@@ -14,6 +14,7 @@ from tests.helpers.rendered_tables import (
     h1_at_nine_sizes,
     largest_stable_rates,
     predictors_of_stable_rates,
+    published_rates,
     quadratic_range,
     shares,
     stable_rates_in_the_width,
@@ -62,7 +63,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "H1 at nine sizes": h1_at_nine_sizes,
         "exponents of curvature": exponents_of_curvature,
     },
-    "first_step.md": {"quadratic-range": quadratic_range},
+    "first_step.md": {"quadratic-range": quadratic_range, "published-rates": published_rates},
 }
 
 

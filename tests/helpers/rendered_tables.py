@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,20 @@ def quadratic_range() -> str:
         title = setting if "L = " in setting else f"{setting}, L = 2"
         rows.append([title, *("{:.2g} ({:.2g} to {:.2g})".format(*one) for one in ends)])
     return _table(["", *(f"{title}, {what}" for title in titles.values() for what in ("change", "loss"))], rows)
+
+
+def published_rates() -> str:
+    """The first step of Adam from translation models, beside the rates of the papers; medians over networks."""
+    content, rows = _committed("tests/evidence/first-step-translation.json"), []
+    for placement, models in content["models"].items():
+        numbers = [
+            *(median(one[name] for one in models) for name in ("critical rate", "Hessian rate", "break-even rate")),
+            median(one["loss"] for one in models),
+            *(median(found) for found in zip(*(m["losses at the published rates"] for m in models), strict=True)),
+        ]
+        rows.append([TWO[placement], *(f"{one:.3g}" for one in numbers)])
+    losses = [f"loss at {rate:g}" for rate in content["published rates"]]
+    return _table(["", "critical rate", "Hessian rate", "break-even rate", "loss before", *losses], rows)
 
 
 def largest_stable_rates() -> str:

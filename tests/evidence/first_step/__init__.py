@@ -1,0 +1,1 @@
+"""Evidence on the first step of training, and on the rates of many."""
