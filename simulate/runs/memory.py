@@ -4,7 +4,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -55,6 +55,10 @@ class BatchLimits:
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
+
+    def as_now(self) -> "BatchLimits":
+        """These limits with what is free now, so that the system is not asked again for each of many cells of a CPU."""
+        return self if self.memory is not None else replace(self, memory=_SHARE * free_memory())
 
     def blocks(self, cell: Cell) -> int:
         """The number of blocks of a cell in a batch here and now, at least 1."""

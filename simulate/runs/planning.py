@@ -27,6 +27,9 @@ _REPETITIONS = 2
 # Beyond, what is left to calibrate runs once.
 _SECONDS = 1.0
 
+# Cells whose work is counted one by one, some tenths of a second.
+_MOST_CELLS = 1000
+
 # A process that has imported everything, and a file's own overhead, from measurements on Linux.
 _PROCESS_BYTES = 4e8
 _FILE_BYTES = 2e4
@@ -68,13 +71,21 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     kinds = {(cell.engine, cell.device, cell.dtype): cell for cell in cells}
     rates = {kind: _rates(cell, _SECONDS / len(kinds)) for kind, cell in kinds.items()}
     blocks = np.array([cell.blocks(draws) for cell in cells])
-    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in cells])
+    sampled = blocks * np.array([cell.draws_per_block for cell in cells])
     per_layer = sum(q.per_layer for q in QUANTITIES.values())
     values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.depth for cell in cells])
     sizes = np.array([4 if cell.dtype == "float32" else 8 for cell in cells])
-    sampled = blocks * np.array([cell.draws_per_block for cell in cells])
-    batches = [min(count, limits.blocks(cell)) * block_bytes(cell) for cell, count in zip(cells, blocks, strict=True)]
-    seconds = float(blocks @ each) / workers
+    # Of a great many cells some stand for all; the largest is among them, for its memory.
+    largest = max(range(len(cells)), key=lambda k: cells[k].stack.width * cells[k].stack.depth * cells[k].stack.tokens)
+    at = np.arange(len(cells))
+    if len(cells) > _MOST_CELLS:
+        at = np.append(np.random.default_rng(0).choice(at, _MOST_CELLS, replace=False), largest)
+    some, counts = [cells[int(k)] for k in at], blocks[at]
+    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in some])
+    if all(cell.device_kind == "cpu" for cell in cells):
+        limits = limits.as_now()
+    batches = [min(count, limits.blocks(cell)) * block_bytes(cell) for cell, count in zip(some, counts, strict=True)]
+    seconds = float(counts @ each) * float(blocks.sum() / counts.sum()) / workers
     return Plan(
         cells=len(cells),
         blocks=int(blocks.sum()),

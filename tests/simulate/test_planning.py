@@ -50,3 +50,17 @@ def test_a_calibration_ends_soon_on_a_slow_machine(monkeypatch):
 )
 def test_long_times_are_in_units_that_suit(seconds, said):
     assert duration(seconds).startswith(said)
+
+
+def test_some_of_many_cells_stand_for_all(monkeypatch):
+    """The total within 25%: 100 of 300 cells, whose steps are uniform, have a standard error of 5%."""
+    monkeypatch.setattr(planning, "_rates", lambda *_: np.array([1.0, 0.0, 0.0, 0.0]))
+    monkeypatch.setattr(planning, "_MOST_CELLS", 100)
+    cells = [Cell(Stack(width=width, depth=depth)) for width in range(2, 12) for depth in range(1, 31)]
+    some = plan(cells, draws=64, workers=1, limits=BatchLimits(at_once=1))
+    monkeypatch.setattr(planning, "_MOST_CELLS", len(cells))
+    every = plan(cells, draws=64, workers=1, limits=BatchLimits(at_once=1))
+    assert some.seconds == pytest.approx(every.seconds, rel=0.25)
+    assert some.seconds != every.seconds
+    assert some.memory == pytest.approx(every.memory, rel=0.1)
+    assert (some.draws, some.blocks) == (every.draws, every.blocks)
