@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from itertools import product
 from typing import Any
 
@@ -35,7 +36,8 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
     """
     unknown = set(grid) - set(FIELDS) - {"zip"}
     if unknown:
-        raise ValueError(f"grid must have fields {', '.join(FIELDS)} and zip, got {', '.join(sorted(unknown))}.")
+        named = ", ".join(sorted(unknown))
+        raise ValueError(f"grid must have fields {', '.join(FIELDS)} and zip, got {named}.{nearest(unknown, FIELDS)}")
     given: dict[str, Any] = {"placement": PAPER} | {name: grid[name] for name in FIELDS if name in grid}
     values = {name: field_values(name, some) for name, some in given.items()}
     groups = _groups(grid.get("zip", []), values)
@@ -48,6 +50,19 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
         width = stack.get("width", FIELDS["width"].default)
         tied = {name: TIED[name][value](width) for name, value in chosen.items() if name not in stack}
         yield Stack(**stack, **tied)
+
+
+def nearest(unknown: Iterable[str], known: Iterable[str]) -> str:
+    """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near."""
+    names = list(known)
+    close = [found[0] for name in sorted(unknown) if (found := get_close_matches(name, names, n=1))]
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def field_name(given: str) -> str:
+    """A field as the command line may spell it, with hyphens or underscores, by its name."""
+    name = given.strip().replace("-", "_")
+    return name if name in FIELDS else given
 
 
 def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:

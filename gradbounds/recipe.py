@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, stacks
+from gradbounds.grid import FIELDS, nearest, stacks
 from theory import Stack
 
 _FOLDER = resources.files("gradbounds") / "presets"
@@ -108,7 +108,8 @@ def recipe_of(content: Mapping[str, Any]) -> Recipe:
     unknown = set(content) - set(known)
     if unknown:
         hint = " (fields of the network stand in [grid])" if unknown & set(FIELDS) else ""
-        raise ValueError(f"file must have keys {', '.join(known)}, got {', '.join(sorted(unknown))}{hint}.")
+        near = "" if hint else nearest(unknown, known)
+        raise ValueError(f"file must have keys {', '.join(known)}, got {', '.join(sorted(unknown))}{hint}.{near}")
     grid = content.get("grid", {})
     grids = grid if isinstance(grid, list) else [grid]
     if not grids or not all(isinstance(one, dict) for one in grids):

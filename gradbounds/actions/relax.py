@@ -14,7 +14,7 @@ from checks.theory_and_samples import comparison
 from figures import path, relaxations
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
-from gradbounds.grid import FIELDS, field_values
+from gradbounds.grid import FIELDS, field_values, nearest
 from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
@@ -82,7 +82,7 @@ def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
     """
     numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
     if field not in numbers:
-        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.")
+        raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
     found = field_values(field, values)
     return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in found}
 

@@ -173,7 +173,8 @@ def _profile_lines(frame: pd.DataFrame) -> list[str]:
     table = profiles(frame)
     table = table[(table["matrix"] == "W2") & (table["without"] == "nothing")]
     table = table[table["depth"] == table["depth"].min()]
-    lines = []
+    layers = "".join(f"{layer:8d}" for layer in sorted(table["layer"].unique()))
+    lines = [f"{'layer':39}" + layers[1:]]
     for (placement, initialization, part), rows in table.groupby(["placement", "initialization", "part"]):
         rows = rows.sort_values("layer")
         for name, column in (("E||grad||", "mean norm"), ("||E grad||", "norm of mean"), ("theory", "predicted")):
@@ -186,6 +187,7 @@ def _growth_lines(grown: pd.DataFrame) -> list[str]:
     """Growth a layer of the decoder's W2, as a factor, whole and without each ingredient."""
     lines = []
     for row in grown[grown["depth"] == grown["depth"].min()].itertuples():
-        said = f"{TITLES[str(row.placement)]:8} {row.initialization:7} decoder without {row.without:20}"
+        what = "whole" if row.without == "nothing" else f"without {row.without}"
+        said = f"{TITLES[str(row.placement)]:8} {row.initialization:7} decoder {what:28}"
         lines.append(f"{said} slope of ln||dL/dW2|| {row.growth:7.3f} +- {row.sem:.3f}, theory {row.predicted:7.3f}")
     return lines

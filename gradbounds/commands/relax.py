@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from gradbounds.commands.flags import Flag, WithJson
+from gradbounds.grid import field_name
 from theory import Stack
 
 
@@ -21,7 +22,7 @@ class Relax(WithJson):
         "2:16:x2",
     )
     along: Annotated[
-        str, Flag(help="one field of numbers to go along instead, as query_key_scale", metavar="FIELD")
+        str, Flag(help="one field of numbers to go along instead, as query-key-scale", metavar="FIELD")
     ] = ""
     values: Annotated[tuple[str, ...], Flag(help="its values", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ()
     draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
@@ -32,6 +33,6 @@ class Relax(WithJson):
         """Exit code."""
         from gradbounds.actions.relax import relax
 
-        steps: dict[str, Any] = {"along": self.along, "values": self.values}
+        steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
         sampling: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers}
         return relax(self.out, self.base, self.widths, self.depths, **steps, **sampling)

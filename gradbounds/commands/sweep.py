@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradbounds.commands.flags import Flag, optional
-from gradbounds.grid import FIELDS, TIED, stacks
+from gradbounds.grid import FIELDS, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
 
@@ -186,7 +186,7 @@ class Sweep:
         """
         grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
         if self.zip:
-            grid["zip"] = [group.split(",") for group in self.zip]
+            grid["zip"] = [[field_name(name) for name in group.split(",")] for group in self.zip]
         if self.file is not None and self.preset is not None:
             raise ValueError(f"file and preset must not be given together, got {str(self.file)!r} and {self.preset!r}.")
         if self.file is not None:

@@ -188,6 +188,8 @@ BAD_FILES = [
         "[grid]\nheight = 8",
         "sequences, source_tokens and zip, got height.",
     ),
+    ("[grid]\nwidht = 8", "and zip, got widht. Did you mean width?"),
+    ("drawz = 8", "text, got drawz. Did you mean draws?"),
     ("[grid]\nwidth = []", "width must have at least one value, got none."),
     ("[grid]\nwidth = true", "width must be integers, ranges"),
     ("[grid]\nwidth = 8.5", "width must be integers, ranges"),

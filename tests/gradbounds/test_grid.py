@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradbounds.cli import main
+from gradbounds.cli import main, parsed
 from gradbounds.commands.sweep import Fields, Sweep
-from gradbounds.grid import FIELDS, field_values, stacks
+from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
 
@@ -167,3 +167,11 @@ def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):
     file.write_text('[[grid]]\nplacement = "post"\nwidth = 8\n[[grid]]\nplacement = "post"\nwidth = 16\ndepth = 2\n')
     changed = Sweep(file=file, grid=Fields(width=("32",))).recipe().stacks()
     assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]
+
+
+def test_hyphens_and_underscores_name_the_same_field():
+    for spelled in ("query-key-scale", "query_key_scale"):
+        line = ["sweep", "--width", "8", "16", f"--{spelled}", "0", "1", "--zip", f"width,{spelled}", "--dry-run"]
+        (grid,) = parsed(line).recipe().grid
+        assert [(s.width, s.query_key_scale) for s in stacks({**grid, "placement": "post"})] == [(8, 0.0), (16, 1.0)]
+    assert (field_name("query-key-scale"), field_name("a-b")) == ("query_key_scale", "a-b")
