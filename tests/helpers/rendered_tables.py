@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -106,15 +105,13 @@ def quadratic_range() -> str:
 
 
 def published_rates() -> str:
-    """The first step of Adam from translation models, beside the rates of the papers; medians over networks."""
+    """The first step of Adam from translation models, beside the rates of the papers; a row for each network."""
     content, rows = _committed("tests/evidence/first-step-translation.json"), []
-    for placement, models in content["models"].items():
-        numbers = [
-            *(median(one[name] for one in models) for name in ("critical rate", "Hessian rate", "break-even rate")),
-            median(one["loss"] for one in models),
-            *(median(found) for found in zip(*(m["losses at the published rates"] for m in models), strict=True)),
-        ]
-        rows.append([TWO[placement], *(f"{one:.3g}" for one in numbers)])
+    for placement, networks in content["models"].items():
+        for one in networks:
+            rates = [one[name] for name in ("critical rate", "Hessian rate", "break-even rate", "loss")]
+            numbers = [*rates, *one["losses at the published rates"]]
+            rows.append([TWO[placement], *("none" if number is None else f"{number:.3g}" for number in numbers)])
     losses = [f"loss at {rate:g}" for rate in content["published rates"]]
     return _table(["", "critical rate", "Hessian rate", "break-even rate", "loss before", *losses], rows)
 
