@@ -20,6 +20,10 @@ EXPONENT_MARGIN = 0.02
 """How far an exponent may lie from the predicted one over the same grid, and a predicted limit from the claim's."""
 
 
+LOOSE = 2.0
+"""A bound that is kept is "loose" where it is more than so many times what it bounds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What came of one claim in one setting.

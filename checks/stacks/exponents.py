@@ -12,7 +12,7 @@ from checks.stacks.proof_chain import RECORDED, factor_exponents
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, Agreement, estimate, scalar_agreement
 from checks.theory_and_samples import prediction_of
-from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting, significant
+from checks.verdict import EXPONENT_MARGIN, LOOSE, Verdict, Word, grouped, names, setting, significant
 from simulate import Samples
 from theory import Stack, predict
 from theory.paper.proof_chain import growth as symbolic_growth
@@ -62,7 +62,7 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
     note += f"; d^a against d^a sqrt(ln d): {choice.model.replace('x', 'd')} (power of ln d "
     note += f"{significant(choice.log_power, 2)} +- {significant(choice.sem, 2)}); {_local_words(last, widths)}"
     # A slope over a finite grid cannot refute an order of growth; it can only show that it is not needed.
-    word: Word = "premise fails" if not premise else "holds, loose" if below and loose > 2 else "undecided"
+    word: Word = "premise fails" if not premise else "holds, loose" if below and loose > LOOSE else "undecided"
     return Verdict(
         claim="T1",
         part=part,

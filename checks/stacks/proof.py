@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from checks.statistics import FALSE_ALARM, MARGIN, exceeds, scalar_agreement, share
-from checks.verdict import Verdict, Word, names, setting
+from checks.verdict import LOOSE, Verdict, Word, names, setting
 from simulate import Samples
 from theory.mean_field.concentration import gaussian_excess_probability, gaussian_tail_bound
 from theory.paper.low_tail import counterexample
@@ -148,14 +148,14 @@ def proposition1() -> list[Verdict]:
         Verdict(
             claim="D2",
             part="chi-squares of d, both sides of t = nu^2/b",
-            verdict="fails" if above else "holds, loose" if loose > 2 else "holds",
+            verdict="fails" if above else "holds, loose" if loose > LOOSE else "holds",
             claimed=f"at most {limit:.4g} at d = {d}, t = {share_of_d:g} d",
             predicted=exact,
             measured=proportion,
             interval=interval,
             agreement="differs" if apart else "agrees",
             setting=f"d = 1, 8, 64; t = 0.3 d, d, 3 d; {_DRAWS} draws each",
-            loose=loose if loose > 2 and not above else None,
+            loose=loose if loose > LOOSE and not above else None,
             note=f"P[X >= d + t] where the bound is tightest; of {len(tightest)} pairs {above} exceed it",
         )
     ]

@@ -18,7 +18,7 @@ from checks.statistics import (
     share,
 )
 from checks.theory_and_samples import cell_fields, prediction_of
-from checks.verdict import Verdict, Word, grouped, names, setting, significant
+from checks.verdict import LOOSE, Verdict, Word, grouped, names, setting, significant
 from simulate import Samples
 from theory.paper.theorem1 import allowed_failure, bound_value
 from theory.stack import TITLES
@@ -143,4 +143,4 @@ def _bound_word(exceeded: NDArray[np.bool_], allowed: float, loose: float) -> Wo
         return "fails"
     if share(exceeded)[1][1] > allowed:
         return "undecided"
-    return "holds, loose" if loose > 2 else "holds"
+    return "holds, loose" if loose > LOOSE else "holds"

@@ -59,10 +59,11 @@ def relax(
     code = sweep_into(out, recipe, Execution(workers=workers))
     cells = Run.open(out).samples()
     table = relaxation_table(cells, base)
-    tell(relaxations=table, left_out=left_out, agreement=comparison(cells)["agreement"].value_counts().to_dict())
+    agreement = comparison(cells)
+    tell(relaxations=table, left_out=left_out, agreement=agreement["agreement"].value_counts().to_dict())
     for line in table_lines(table):
         print(line)
-    print(f"Theory against samples, every quantity and layer: {agreement_counts(comparison(cells))}.")
+    print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
     if along:
         value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
         table["value"] = table["relaxation"].map(value_of)

@@ -36,6 +36,9 @@ Job = tuple[Subject, int, Matrix, str, int]
 # The CPU's generator keeps the last 32 bits of a seed.
 _LARGEST_SEED = 2**32
 
+# Of the top eigenvalue whose vector is asked for: parts of v'Hv need no more.
+_OF_DIRECTION = 1e-2
+
 # Of both extreme eigenvalues, mostly.
 _EXTREME_PRODUCTS = 21
 
@@ -166,7 +169,7 @@ def _one(
     own = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
     size = sum(p.numel() for p in problem.parameters(patterns))
     if probe == ALONG:
-        parts = asdict(curvature_along(problem, top_direction(problem, seed=own)))
+        parts = asdict(curvature_along(problem, top_direction(problem, seed=own, tolerance=_OF_DIRECTION)))
         return pd.DataFrame({"node": parts.values(), "weight": float("nan"), "dimension": size})
     if probe == EXTREME:
         low, high = extreme_eigenvalues(problem, matrix, seed=own)

@@ -110,6 +110,7 @@ def test_stacks(tmp_path, capsys):
     assert main([*ends[:-1], str(tmp_path / "ends")]) == 0
     said = capsys.readouterr().out
     assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
+    assert re.search(r"Post-LN, v'Hv over v'Gv along .* top direction: 1 \(Gauss-Newton\) -[0-9.]+ \(radial\)", said)
     assert main([*run, "--no-extreme"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"Post-LN, L = 1, trace ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
