@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ from simulate.runs.files import write_whole
 FOLDER = Path(__file__).parent.parent / "evidence"
 
 
-def record(name: str, found: dict[str, Any]) -> None:
-    """Write one file of findings."""
-    (FOLDER / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+def record(name: str, found: dict[str, Any], *, short: bool = False) -> None:
+    """Write one file of findings; if short, with a list of plain values on one line, for columns of many."""
+    text = json.dumps(found, indent=1)
+    if short:
+        text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda one: f"[{' '.join(one[1].split())}]", text)
+    (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:

@@ -60,7 +60,7 @@ def test_stable_rates(part, kept_folder):
                     name = f"stable rate {fields} {loss} {asked['networks']} {STEPS}"
                     of_stack = kept_case(kept_folder, name, partial(one_stack, fields, loss, asked["networks"]))
                     found.append(fields | {"loss": loss} | of_stack)
-    record(f"stable-rate-{part}", {"base": BASE | {"steps": STEPS}, "stacks": found})
+    record(f"stable-rate-{part}", {"base": BASE | {"steps": STEPS}, "stacks": found}, short=True)
     for one in found:
         for name, values in one.items():
             if isinstance(values, list) and name not in ("failure", "Hessian rate"):
