@@ -19,8 +19,9 @@ exact large-width theory predicts for the same number, and what randomly initial
 
 First every claim in one line, with the row that decides it. Then a section for each claim: its statement, its rows from
 the largest setting to the smallest, and what the numbers are. Settings (S1, S2, ...) and commands (C1, C2, ...) are
-listed once, at the end. [docs/verdicts.md](docs/verdicts.md) says what a verdict means. Intervals are 95%; norms are
-root mean squares over draws; "-" is no number. This page is generated from the results in `checks/data` and never
+listed once, at the end. Samples agree with theory where nothing else is said behind the number; "..." stands for the
+beginning of the part above. [docs/verdicts.md](docs/verdicts.md) says what a verdict means. Intervals are 95%; norms
+are root mean squares over draws; "-" is no number. This page is generated from the results in `checks/data` and never
 edited by hand.
 """
 
@@ -39,6 +40,9 @@ whether the statement holds there. These are no verdicts on the paper, which say
 More: [relaxations.md](relaxations.md), [queries.md](queries.md), [layer_growth.md](layer_growth.md). The verdicts on
 the paper itself are in [paper_checks.md](../paper_checks.md). This page is generated from the results in `checks/data`
 and never edited by hand."""
+
+# Of a beginning that is not said again in the next row.
+_LONG = 30
 
 # Where the rows of relaxations are, seen from paper_checks.md.
 RELAXED_PAGE = "docs/relaxed_claims.md"
@@ -73,7 +77,7 @@ def markdown(committed: Sequence[Results]) -> str:
         _INTRODUCTION,
         "## The claims",
         "",
-        "| claim | source | statement | verdict | the row that decides |",
+        "| claim | source | in words | verdict | the row that decides |",
         "|---|---|---|---|---|",
         *(_summary(CLAIMS[name], [v for v, _ in _largest_first(found)]) for name, found in by_claim.items()),
     ]
@@ -106,9 +110,10 @@ def relaxed_markdown(committed: Sequence[Results]) -> str:
 
 
 def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
-    cells = [f"[{claim.id}](#{_anchor(claim)})", claim.source, claim.statement]
+    words = claim.in_words or claim.statement
+    cells = [f"[{claim.id}](#{_anchor(claim)})", claim.source, words]
     if not verdicts:
-        return _row([claim.id, claim.source, claim.statement, "**not tested here**", "-"])
+        return _row([claim.id, claim.source, words, "**not tested here**", "-"])
     of_paper = [v for v in verdicts if not v.relaxed]
     if not of_paper:
         cells[0] = f"[{claim.id}]({RELAXED_PAGE})"
@@ -139,24 +144,45 @@ def _section(claim: Claim, rows: Sequence[tuple[Verdict, str]], settings: _Liste
     lines = [
         f"\n## {claim.id}: {claim.source}\n",
         f"{claim.statement}. {claim.tight}\n",
-        "| part | setting | paper | theory | samples | theory and samples | verdict | note |",
-        "|---|---|---|---|---|---|---|---|",
+        "| part | setting | paper | theory | samples | verdict | note |",
+        "|---|---|---|---|---|---|---|",
     ]
+    above = ""
     for v, command in _largest_first(rows):
         resampled = f" Interval by resampling draws: {_interval(v.bootstrap)}." if v.bootstrap else ""
-        known = bool(np.isfinite(v.predicted))
         cells = [
-            v.part,
-            settings.name(f"{v.setting} ({commands.name(f'`{command}`')})"),
+            _after(above, v.part),
+            settings.name(f"{_beside(v)} ({commands.name(f'`{command}`')})"),
             v.claimed,
-            f"{v.predicted:.4g}" if known else "-",
+            _theory(v),
             _measured(v),
-            v.agreement if known else "-",
             f"**{v.words}**",
             notes.name(_sentence(v.note) + resampled),
         ]
         lines.append(_row(cells))
+        above = v.part
     return [*lines, "", *(re.sub(r"^- \*\*(\d+)\*\*:", r"\1.", line) for line in notes.lines())]
+
+
+def _theory(v: Verdict) -> str:
+    """What theory has, and how samples stand to it unless they agree."""
+    if not np.isfinite(v.predicted):
+        return "-"
+    return f"{v.predicted:.4g}" if v.agreement == "agrees" else f"{v.predicted:.4g} ({v.agreement})"
+
+
+def _beside(v: Verdict) -> str:
+    """A setting without the beginning that the part's name has already."""
+    words, named = v.setting.split(", "), set(v.part.split(", "))
+    first = next((k for k, word in enumerate(words) if word not in named), 0)
+    return ", ".join(words[first:])
+
+
+def _after(above: str, part: str) -> str:
+    """A part's name below another row's, without the long beginning that both have."""
+    words, others = part.split(", "), above.split(", ")
+    same = next((k for k, (a, b) in enumerate(zip(words, others, strict=False)) if a != b), 0)
+    return f"... {', '.join(words[same:])}" if len(", ".join(words[:same])) >= _LONG else part
 
 
 def _largest_first(rows: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.paper_page import markdown, relaxed_markdown
+from checks.paper_page import _after, markdown, relaxed_markdown
 from checks.results import Results, committed_results
 from checks.verdict import Verdict
 
@@ -51,7 +51,9 @@ def test_the_largest_setting_comes_first_and_settings_are_listed_once():
 
 def test_where_there_is_no_theory_there_is_a_dash():
     row = line(page(replace(HOLDS, predicted=float("nan"), agreement="undecided")), "| Post-LN, bound")
-    assert "| at least 1 | - | 2.5 [2, 3] | - | **holds** |" in row
+    assert "| at least 1 | - | 2.5 [2, 3] | **holds** |" in row
+    row = line(page(replace(HOLDS, agreement="beyond")), "| Post-LN, bound")
+    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | **holds** |" in row
     assert "nan" not in markdown(committed_results())
 
 
@@ -60,3 +62,20 @@ def test_an_ablation_is_no_verdict_on_the_paper():
     assert "**fails**" not in line(markdown(results), "| [T1]")
     assert "- T1: **fails**." in markdown(results).partition("## Relaxations")[2]
     assert "| without cross-attention | 2.500 ± 0.500 (2.000) fails |" in relaxed_markdown(results)
+
+
+@pytest.mark.parametrize(
+    ("above", "part", "shown"),
+    [
+        ("", "largest eigenvalue, Post over Pre-LN, d = 8", "largest eigenvalue, Post over Pre-LN, d = 8"),
+        (
+            "largest eigenvalue, Post over Pre-LN, d = 8",
+            "largest eigenvalue, Post over Pre-LN, d = 4",
+            "... d = 4",
+        ),
+        ("Post-LN, bound", "Post-LN, exponent", "Post-LN, exponent"),
+        ("Post-LN, bound", "Post-LN, bound", "Post-LN, bound"),
+    ],
+)
+def test_a_long_beginning_is_said_once(above, part, shown):
+    assert _after(above, part) == shown

@@ -20,7 +20,7 @@ from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import top_direction
 from simulate.curvature.output_draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw
 from simulate.curvature.problems import stack_problem
-from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack
 from theory.mean_field.mean_hessian import has_zero_mean_hessian, mean_hessian_trace
 
@@ -133,15 +133,6 @@ def test_mean_hessian(kept_folder):
         for part, within in apart:
             assert abs(one[part] - within) > FAR * one[f"{part}_sem"]
     assert {v.verdict for v in verdicts} == {"holds"}
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [rounded(one) for one in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 ALONG = {"width": 32, "depth": 2}

@@ -28,6 +28,15 @@ def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
+def rounded(value: Any) -> Any:
+    """Numbers to four digits."""
+    if isinstance(value, dict):
+        return {name: rounded(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
 def circumstances(out: Path, command: Sequence[str]) -> dict[str, Any]:
     """The command, with files' names for their paths, and the machine of what a command left in a folder."""
     about = json.loads((out / "about.json").read_text(encoding="utf-8"))

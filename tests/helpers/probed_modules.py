@@ -60,6 +60,18 @@ def one_module(width, depth):
     return body, batch
 
 
+def under_the_paper_s_initialization(layers, width):
+    """Give encoder layers of torch.nn W^Q = W^K = 0, W^O = 1, N(0, 1/d) entries elsewhere, and no biases."""
+    for layer in layers:
+        layer.linear1, layer.linear2 = (nn.Linear(width, width, bias=False) for _ in range(2))
+        with torch.no_grad():
+            nn.init.normal_(layer.linear1.weight, std=width**-0.5)
+            nn.init.normal_(layer.linear2.weight, std=width**-0.5)
+            layer.self_attn.in_proj_weight.zero_()
+            nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
+            layer.self_attn.out_proj.weight.copy_(torch.eye(width))
+
+
 def as_a_stack(placement):
     """An encoder of torch.nn that is a Stack: W^Q = W^K = 0, W^O = 1, N(0, 1/d) entries, and nothing else stepped."""
 
@@ -67,14 +79,8 @@ def as_a_stack(placement):
         module, batch = BUILTINS[f"encoder-{placement}"].factory(width, depth)
         module.requires_grad_(False)
         module.head.weight.requires_grad_(True)
+        under_the_paper_s_initialization(module.body.layers, width)
         for layer in module.body.layers:
-            layer.linear1, layer.linear2 = (nn.Linear(width, width, bias=False) for _ in range(2))
-            with torch.no_grad():
-                nn.init.normal_(layer.linear1.weight, std=width**-0.5)
-                nn.init.normal_(layer.linear2.weight, std=width**-0.5)
-                layer.self_attn.in_proj_weight.zero_()
-                nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
-                layer.self_attn.out_proj.weight.copy_(torch.eye(width))
             layer.self_attn.in_proj_weight.requires_grad_(True)
         return module, batch
 

@@ -11,7 +11,7 @@ from gradbounds import probe as judged
 from gradbounds.cli import main
 from simulate import probe, sample
 from simulate.modules.catalogue import BUILTINS
-from tests.helpers.probed_modules import one_module
+from tests.helpers.probed_modules import one_module, under_the_paper_s_initialization
 from theory import Stack
 
 
@@ -76,14 +76,7 @@ def simplified(placement):
 
     def factory(width, depth):
         module, batch = BUILTINS[f"encoder-{placement}"].factory(width, depth)
-        for layer in module.body.layers:
-            layer.linear1, layer.linear2 = (nn.Linear(width, width, bias=False) for _ in range(2))
-            with torch.no_grad():
-                nn.init.normal_(layer.linear1.weight, std=width**-0.5)
-                nn.init.normal_(layer.linear2.weight, std=width**-0.5)
-                layer.self_attn.in_proj_weight.zero_()
-                nn.init.normal_(layer.self_attn.in_proj_weight[2 * width :], std=width**-0.5)
-                layer.self_attn.out_proj.weight.copy_(torch.eye(width))
+        under_the_paper_s_initialization(module.body.layers, width)
         return module, batch
 
     return factory

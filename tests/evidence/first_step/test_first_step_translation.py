@@ -14,7 +14,7 @@ from simulate.curvature.problems import translation_problem
 from simulate.modules.factories import Made
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import read_pairs
-from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.evidence_file import kept_case, record, rounded
 
 FOLDER = os.environ.get("MULTI30K", "")
 pytestmark = [pytest.mark.evidence, pytest.mark.skipif(not FOLDER, reason="MULTI30K is not set")]
@@ -69,12 +69,3 @@ def test_translation(kept_folder):
     record("first-step-translation", content | {"models": shown})
     for one in (model for models in found.values() for model in models):
         assert one["critical rate"] > 0 and one["break-even rate"] > 0
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to four digits."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [rounded(one) for one in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
