@@ -88,4 +88,4 @@ def test_what_has_no_verdict_is_said_to_be_untested():
     page = markdown([Results("gradbounds verify", proof.lemma4(), [])])
     assert page.count("**not tested here**") == len(CLAIMS) - 1
     for claim in CLAIMS.values():
-        assert f"{claim.source} | {claim.statement}".replace("||", "‖") in page
+        assert f"{claim.source} | {claim.in_words or claim.statement}".replace("||", "‖") in page
