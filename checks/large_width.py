@@ -11,6 +11,7 @@ from typing import Literal, get_args
 from checks.statistics import MARGIN
 from theory import Stack
 from theory.mean_field.attention.sampled import is_approximate, looks_at_itself
+from theory.stack.groups import Matrices
 from theory.stack.placements import COMPOSITIONS
 
 TABLE = Path(__file__).parent / "data" / "large_width" / "coefficients.json"
@@ -180,8 +181,12 @@ def _unmeasured(stack: Stack) -> str:
         return f"the family '{name}' is not measured"
     if stack.branches != "both":
         return "layers of one kind of branch are not measured"
-    if stack.residual_scale or stack.branch_gain or stack.final_norm == "added":
-        return "alpha, beta and final norms of one's own are not measured"
+    if stack.residual_scale or stack.branch_scale or stack.branch_gain or stack.final_norm == "added":
+        return "alpha, tau, beta and final norms of one's own are not measured"
+    if stack.layout == "parallel":
+        return "parallel branches are not measured"
+    if stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0:
+        return "standard deviations of one's own are not measured"
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     if stack.ffn == "plain" or normed or not composition.branch(stack.depth):

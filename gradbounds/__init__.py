@@ -36,11 +36,19 @@ if TYPE_CHECKING:
     from theory.first_step.noise_scale import NoiseScale, noise_scale
     from theory.first_step.prediction import FirstStep, first_step
     from theory.paper.theorem1 import bound_value
+    from theory.stack import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
 else:
     # Where each name is: its module, and its name there where that is another. The imports above say the same to
     # editors and type checkers; a test compares both.
     _HOMES = {
         "Stack": "theory",
+        "Attention": "theory.stack",
+        "FeedForward": "theory.stack",
+        "Inputs": "theory.stack",
+        "Loss": "theory.stack",
+        "Matrices": "theory.stack",
+        "Residual": "theory.stack",
+        "Sizes": "theory.stack",
         "predict": "theory",
         "Prediction": "theory",
         "NoRuleError": "theory",
@@ -111,23 +119,30 @@ else:
 
 
 __all__ = [
+    "Attention",
     "Cell",
     "Claim",
     "Composition",
     "Estimate",
     "Execution",
+    "FeedForward",
     "FirstStep",
     "Initialization",
+    "Inputs",
+    "Loss",
+    "Matrices",
     "ModuleReport",
     "NoRuleError",
     "NoiseScale",
     "PowerLaw",
     "Prediction",
     "Quantity",
+    "Residual",
     "Run",
     "Samples",
-    "Stack",
+    "Sizes",
     "StableRate",
+    "Stack",
     "TextWindows",
     "Verdict",
     "bound_value",

@@ -151,7 +151,7 @@ class StackModule(nn.Module):
             if part is not None:
                 for layer in range(1, part.depth + 1):
                     for role, (d_in, d_out) in weight_shapes(part).items():
-                        std = (gain(part, role) / d_in) ** 0.5
+                        std = (gain(part.of_layer(layer), role) / d_in) ** 0.5
                         uniform = INITIALIZATIONS[part.initialization].uniform
                         self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, uniform=uniform)
         self._add("Wemb", "", (stack.width, stack.vocab), stack.output_scale * stack.width**-0.5, dtype)

@@ -19,9 +19,11 @@ _CLOSE = 1e-9
 ACTIVATIONS: dict[str, TorchFunction] = {
     "relu": torch.relu_,
     "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "tanh": torch.tanh,
     "leaky_relu": F.leaky_relu,
+    "relu_squared": lambda x: torch.relu_(x) * x,
     "identity": lambda x: x,
 }
 """By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""

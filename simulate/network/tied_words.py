@@ -50,4 +50,8 @@ class Words:
         """
         where = self.first[:, :, None].expand_as(input_gradient)
         through = torch.zeros_like(input_gradient).scatter_add(1, where, input_gradient)
-        return (through * (stack.width**0.5 / stack.output_scale) + row_gradient).square().sum((1, 2))
+        return (
+            (through * (stack.embedding_scale * stack.width**0.5 / stack.output_scale) + row_gradient)
+            .square()
+            .sum((1, 2))
+        )

@@ -4,7 +4,8 @@ Tokens are rows, x W; LayerNorm has scale 1 and bias 0; every draw in the batch 
 Source: Xiong et al. (2020), arXiv:2002.04745v2, Table 1 and section 3.3.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -40,17 +41,24 @@ def residual(x: Stream, branch: Stream) -> Stream:
     return x + branch
 
 
-def sublayer(stack: Stack, layer: int, engine: Engine, x: Stream, branch: Branch) -> tuple[Stream, Stream, Stream]:
-    """One sub-layer: z = α x + τ D(N(f(κ N(x)))), D the dropout; each norm where the placement has one.
+def sublayer(
+    stack: Stack, layer: int, engine: Engine, x: Stream, branches: Sequence[Branch]
+) -> tuple[Stream, Stream, Stream]:
+    """One sub-layer: z = α x + τ Σ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
+
+    Each norm stands where the placement has one.
 
     Returns:
         The stream after it, the residual sum z, and what was added to α x.
     """
     placement = stack.composition
-    into = normalize(stack, x) if placement.input_norm else x
-    made = branch(_scaled(into, placement.input_scale(layer)))
-    made = normalize(stack, made) if placement.output_norm else made
-    added = _scaled(_dropped(engine, made, stack.dropout), placement.branch(stack.depth))
+    into = _scaled(normalize(stack, x) if placement.input_norm else x, placement.input_scale(layer))
+    parts = []
+    for branch in branches:
+        made = branch(into)
+        made = normalize(stack, made) if placement.output_norm else made
+        parts.append(_scaled(_dropped(engine, made, stack.dropout), placement.branch(stack.depth)))
+    added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, placement.residual(stack.depth)), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added
 
@@ -165,6 +173,17 @@ def sequence_loss(
     return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
 
 
+def _branches(stack: Stack, engine: Engine, record: Record, memory: Source | None) -> list[tuple[str, list[Branch]]]:
+    """What is added to the stream in a layer, one sum after the other, with the name of the energy of each sum."""
+    attend, units = partial(attention, stack, engine, record), partial(feed_forward, stack, engine, record)
+    if stack.layout == "parallel":
+        return [("hidden_energy", [attend, units])]
+    steps: list[tuple[str, list[Branch]]] = [("attention_energy", [attend]), ("hidden_energy", [units])]
+    if memory is not None:
+        steps.insert(1, ("cross_energy", [partial(attention, stack, engine, record, memory=memory)]))
+    return {"attention": steps[:1], "feed_forward": steps[1:]}.get(stack.branches, steps)
+
+
 def layers(
     stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
 ) -> tuple[Stream, Stream]:
@@ -174,18 +193,11 @@ def layers(
         What the output matrix, or the layers that attend to this stack, are given; and the last residual sum.
     """
     composition = stack.composition
-    branches: list[tuple[str, Branch]] = [
-        ("attention_energy", lambda rows: attention(stack, engine, record, rows)),
-        ("hidden_energy", lambda rows: feed_forward(stack, engine, record, rows)),
-    ]
-    if memory is not None:
-        branches.insert(1, ("cross_energy", lambda rows: attention(stack, engine, record, rows, memory)))
-    if stack.branches != "both":
-        branches = branches[:1] if stack.branches == "attention" else branches[1:]
+    x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
     for layer in range(1, stack.depth + 1):
-        for name, branch in branches:
-            x, total, added = sublayer(stack, layer, engine, x, branch)
+        for name, branches in _branches(stack.of_layer(layer), engine, record, memory):
+            x, total, added = sublayer(stack, layer, engine, x, branches)
             second = second + added if composition.second_stream else second
             record.layer(name, energy(total))
         if stack.branches == "attention":  # the last residual sum of a layer

@@ -231,11 +231,13 @@ def _correlated(stack: Stack, streams: Streams, x: Tensor) -> Tensor:
 
 
 def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
-    """Inputs with their positions added: a network's sequences have the same."""
+    """Inputs, of their scale, with their positions added: a network's sequences have the same."""
+    scale = stack.embedding_scale
+    x = x if scale == 1.0 else x * scale
     if stack.positions == "none":
         return x
     if stack.positions == "learned":
-        positions = engine.streams.normal(stack.tokens, stack.width, dtype=engine.dtype)
+        positions = engine.streams.normal(stack.tokens, stack.width, dtype=engine.dtype) * scale
     else:
         even = torch.arange(0, stack.width, 2, device=x.device, dtype=torch.float64)
         angles = torch.arange(stack.tokens, device=x.device)[:, None] * 10000 ** (-even / stack.width)

@@ -18,6 +18,7 @@ from checks.large_width import (
 )
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
 from theory import Stack
+from theory.stack import Matrices
 
 USUAL = {"depth": 3, "tokens": 4, "vocab": 16}
 LINEAR = {"query_key_scale": 1.5, "heads": 32, "attention_scale": "linear"}
@@ -83,7 +84,17 @@ def test_families():
     assert family(with_source) == "post, plain, queries, source"
 
 
-LATER = {"branches", "leaky_slope", "residual_scale", "branch_gain", "final_norm", "label_groups"}
+LATER = {
+    "branches",
+    "leaky_slope",
+    "residual_scale",
+    "branch_scale",
+    "branch_gain",
+    "final_norm",
+    "label_groups",
+    "layout",
+}
+LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {"embedding_scale", "embedding_norm"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

@@ -152,7 +152,10 @@ def test_along_a_field(tmp_path, capsys):
         shown = np.concatenate([bars.lines[0].get_ydata() for bars in axis.containers])
         np.testing.assert_allclose(np.asarray(shown, float), table.sort_values(["placement", "value"])[name])
     for bad, message in (
-        (["--along", "mask", "--values", "causal"], "along must be one of ffn_ratio, leaky_slope, residual_scale"),
+        (
+            ["--along", "mask", "--values", "causal"],
+            "along must be one of ffn_ratio, leaky_slope, init_std, value_gain",
+        ),
         (["--along", "dropout"], "dropout must have at least one value, got none"),
         (["--along", "dropout", "--values", "2"], "dropout must be a number in [0, 1), got 2.0"),
     ):

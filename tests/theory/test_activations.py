@@ -20,6 +20,18 @@ PHI = {
         lambda u: (1 + math.erf(u / 2**0.5)) / 2 + u * math.exp(-(u**2) / 2) / (2 * math.pi) ** 0.5,
     ),
     "silu": (lambda u: u / (1 + math.exp(-u)), lambda u: (1 + math.exp(-u) * (1 + u)) / (1 + math.exp(-u)) ** 2),
+    "gelu_tanh": (
+        lambda u: u * (1 + math.tanh((2 / math.pi) ** 0.5 * (u + 0.044715 * u**3))) / 2,
+        lambda u: (
+            (1 + math.tanh((2 / math.pi) ** 0.5 * (u + 0.044715 * u**3))) / 2
+            + u
+            / 2
+            / math.cosh((2 / math.pi) ** 0.5 * (u + 0.044715 * u**3)) ** 2
+            * (2 / math.pi) ** 0.5
+            * (1 + 3 * 0.044715 * u**2)
+        ),
+    ),
+    "relu_squared": (lambda u: max(u, 0.0) ** 2, lambda u: 2 * max(u, 0.0)),
     "tanh": (math.tanh, lambda u: 1 - math.tanh(u) ** 2),
 }
 

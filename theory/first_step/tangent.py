@@ -102,13 +102,14 @@ class FeedForward:
 
     def __post_init__(self) -> None:
         stack, shapes = self.stack, weight_shapes(self.stack)
-        activation, before = activation_of(stack.activation, stack.leaky_slope), self.given * gain(stack, "W1")
+        activation, lines = activation_of(stack.activation, stack.leaky_slope), self.given * gain(stack, "W1")
+        before = self.given * gain(stack, "WG") if stack.ffn == "gated" else lines
         slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
         rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
         u = gaussian_samples(before[0], generator)
         if stack.ffn == "gated":
-            other = gaussian_samples(before[0], generator)
-            hidden, kernels = active * before, {"WG": slope * before, "W1": active}
+            other = gaussian_samples(lines[0], generator)
+            hidden, kernels = active * lines, {"WG": slope * lines, "W1": active}
             self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
             units = activation.value(u) * other
         else:
@@ -178,10 +179,11 @@ class Walk:
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[Inside, Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
+            own = stack.of_layer(k // 2 + 1)
             if k % 2:
-                places.append((inside, FeedForward(stack, tokens, inside.given, seed=k)))
+                places.append((inside, FeedForward(own, tokens, inside.given, seed=k)))
             else:
-                places.append((inside, Attention(stack, tokens, inside.given)))
+                places.append((inside, Attention(own, tokens, inside.given)))
         return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:

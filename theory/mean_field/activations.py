@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
-from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel
+from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel, relu_squared_kernel
 from theory.mean_field.kernels import Kernel, Tokens
 from theory.stack.activations import ACTIVATIONS as NAMES
 from theory.stack.activations import Function, Moment
@@ -22,6 +22,9 @@ LEAK = 0.01
 # 4e-7 where u = v, whose poles are double (the slope of tanh; GELU is entire).
 _STEP = 0.4
 _LARGEST = 100.0
+
+# Hendrycks and Gimpel (2016): GELU's form by tanh, as torch has it.
+_ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 # Of registered activations: nodes in r and in each of four arcs of t, doubled until the moment settles; and the radius
 # beyond which nothing is expected, which is checked.
@@ -65,6 +68,27 @@ class Homogeneous:
 
     def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(u > 0, 1.0, self.leak)
+
+
+@dataclass(frozen=True, slots=True)
+class ReluSquared:
+    """φ(u) = ReLU(u)²: degree two of the arc-cosine kernels, and its slope's 4 times degree one.
+
+    Source: Cho and Saul (2009), equation 6.
+    """
+
+    def kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
+        scales = tokens.scales(kernel)
+        return tokens.entrywise(relu_squared_kernel, tokens.correlation(kernel)) * (scales * scales)
+
+    def slope_kernel(self, tokens: Tokens, kernel: Kernel) -> Kernel:
+        return tokens.entrywise(relu_kernel, tokens.correlation(kernel)) * tokens.scales(kernel) * 4.0
+
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(u, 0.0) ** 2
+
+    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 2.0 * np.maximum(u, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +264,15 @@ def _gelu_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return ndtr(u) + u * np.exp(-0.5 * u**2) / math.sqrt(2 * math.pi)
 
 
+def _gelu_tanh(u: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 * u * (1 + np.tanh(_ROOT * (u + _CUBIC * u**3)))
+
+
+def _gelu_tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
+    t = np.tanh(_ROOT * (u + _CUBIC * u**3))
+    return 0.5 * (1 + t) + 0.5 * u * (1 - t**2) * _ROOT * (1 + 3 * _CUBIC * u**2)
+
+
 def _silu(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return u * expit(u)
 
@@ -255,8 +288,10 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Homogeneous(relu_kernel, relu_slope_kernel, 0.0),
     "leaky_relu": _leaky_relu(LEAK),
+    "relu_squared": ReluSquared(),
     "identity": Homogeneous(_identity, _one, 1.0),
     "gelu": Smooth(GaussianMoment(_gelu), GaussianMoment(_gelu_slope)),
+    "gelu_tanh": Smooth(GaussianMoment(_gelu_tanh), GaussianMoment(_gelu_tanh_slope)),
     "silu": Smooth(GaussianMoment(_silu), GaussianMoment(_silu_slope)),
     "tanh": Smooth(GaussianMoment(np.tanh), GaussianMoment(_tanh_slope)),
 }

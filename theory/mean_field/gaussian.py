@@ -55,6 +55,17 @@ def relu_slope_kernel(correlation: Entry) -> Entry:
     return (math.pi - arccos(correlation)) * _PER_TURN
 
 
+def relu_squared_kernel(correlation: Entry) -> Entry:
+    """E[ReLU(u)² ReLU(v)²] for standard normals u, v of the given correlation: 3/2 at ρ = 1, 1/4 at ρ = 0.
+
+    (3 ρ √(1 − ρ²) + (π − arccos ρ)(1 + 2 ρ²)) / (2π).
+    Source: Cho and Saul (2009), the arc-cosine kernel of degree 2, halved.
+    """
+    sqrt, arccos = (math.sqrt, math.acos) if isinstance(correlation, float) else (np.sqrt, np.arccos)
+    square = correlation * correlation
+    return (3 * correlation * sqrt(1.0 - square) + (math.pi - arccos(correlation)) * (1.0 + 2.0 * square)) * _PER_TURN
+
+
 @lru_cache(maxsize=4096)
 def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: float | None = None) -> float:
     """E[p·p'] for p = softmax(a), p' = softmax(a'), exact for any V and scale by quadrature.

@@ -81,7 +81,7 @@ def is_exchangeable(stack: Stack) -> bool:
 
 def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
     """Layout and kernels of exchangeable tokens."""
-    own = Pair(1.0, stack.input_correlation)
+    own = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
     source = Source(Exchangeable(stack.source_tokens), own) if stack.source_tokens else None
     return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
 
@@ -113,7 +113,8 @@ def _source(stack: Stack, batch: int) -> Source | None:
 
 
 def _gaussian_kernel(stack: Stack) -> Array:
-    return np.asarray(np.kron(np.eye(stack.sequences), stack.input_covariance) + position_kernel(stack))
+    covariance = stack.input_covariance * stack.embedding_scale**2
+    return np.asarray(np.kron(np.eye(stack.sequences), covariance) + position_kernel(stack))
 
 
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
@@ -126,14 +127,15 @@ def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
     words, labels = (part.reshape(-1, stack.rows) for part in (ids[:, :-1], ids[:, 1:]))
     equal_words, equal_labels = ((part[:, :, None] == part[:, None, :]) * 1.0 for part in (words, labels))
     means, source = position_means(stack), _source(stack, len(words))
-    return Inputs(equal_words + position_kernel(stack), equal_labels, words, labels, means=means, source=source)
+    kernel = equal_words * stack.embedding_scale**2 + position_kernel(stack)
+    return Inputs(kernel, equal_labels, words, labels, means=means, source=source)
 
 
 def position_kernel(stack: Stack) -> Any:
     """p_i·p_j/d of the position vectors, (N, N), or 0; every sequence has the same.
 
     Sinusoidal ones have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
-    cos((i − j) ω_k). Learned ones are independent N(0, I_d).
+    cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale.
 
     Source: Vaswani et al. (2017), section 3.5.
     """
@@ -141,7 +143,7 @@ def position_kernel(stack: Stack) -> Any:
     if stack.positions == "none":
         return 0.0
     if stack.positions == "learned":
-        kernel = np.eye(n)
+        kernel = np.eye(n) * stack.embedding_scale**2
     else:
         lag = np.arange(n)[:, None] - np.arange(n)
         kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
@@ -153,7 +155,8 @@ def position_means(stack: Stack) -> Array | None:
 
     Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
     """
-    centres = stack.normalization == "layer" or (stack.normalization == "none" and stack.final_norm == "added")
+    added = "added" in (stack.final_norm, stack.embedding_norm)
+    centres = stack.normalization == "layer" or (stack.normalization == "none" and added)
     if stack.positions != "sinusoidal" or not centres:
         return None
     angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)

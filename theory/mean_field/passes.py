@@ -13,8 +13,8 @@ class Forward:
 
     Attributes:
         layers: quantities of every layer, by name.
-        pullbacks: of every sub-layer and of what is read out, from below.
-        insides: kernels in every sub-layer, from below; none with two streams.
+        pullbacks: of the norm of the inputs, every sub-layer and what is read out, from below.
+        insides: kernels in every sub-layer, from below; none with two streams or parallel branches.
         total: the last residual sum.
         total_scales: what the norms above it divide a kernel by; 1 if there is none.
         hidden: kernel of the last feed-forward units.

@@ -241,6 +241,8 @@ def _check_rules(stack: Stack) -> None:
     """
     unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
     without = [name for name in unknown if getattr(stack, name)]
+    without += ["embedding_norm"] if stack.embedding_norm == "added" else []
+    without += ["layout 'parallel'"] if stack.layout == "parallel" else []
     if stack.embeddings == "tied" and (without or stack.composition.second_stream):
         what = " and ".join(without) or f"placement {stack.placement!r}"
         raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")

@@ -174,21 +174,25 @@ def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.ran
             stack.encoder, source.tokens, replace(inputs, kernel=source.kernel, means=source.means), generator
         )
         encoded = read, Memory(source.tokens, read.output, source.attention)
-    pullbacks: list[Pullback] = []
+    stream, first = _embedded(stack, tokens, Stream(kernel, means))
+    pullbacks: list[Pullback] = [first]
     insides: list[Inside] = []
     composition = stack.composition
-    stream = Stream(kernel, means)
     if composition.second_stream:
-        stream = Stream(np.tile(kernel, (2, 2)), None if means is None else np.tile(means, 2))
+        stream = Stream(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
     total, hidden = stream, kernel
-    branches = [] if stack.branches == "feed_forward" else _attentions(stack, tokens, encoded, generator)
-    units = [] if stack.branches == "attention" else [(feed_forward(stack), "hidden_energy")]
     for layer in range(1, stack.depth + 1):
-        for branch, name in [*branches, *units]:
+        own = stack.of_layer(layer)
+        branches = [] if stack.branches == "feed_forward" else _attentions(own, tokens, encoded, generator)
+        units = [] if stack.branches == "attention" else [(feed_forward(own), "hidden_energy")]
+        steps = [([branch], name) for branch, name in [*branches, *units]]
+        if stack.layout == "parallel":
+            steps = [([branch for branch, _ in [*branches, *units]], "hidden_energy")]
+        for together, name in steps:
             if composition.second_stream:
-                passed = two_streams(stack, tokens, stream, branch)
+                passed = two_streams(stack, tokens, stream, *together)
             else:
-                passed = sublayer(stack, layer, tokens, stream, branch)
+                passed = sublayer(stack, layer, tokens, stream, together)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             insides += [passed.inside] if passed.inside else []
@@ -212,6 +216,18 @@ def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.ran
     pullbacks.append(pullback)
     layers = {name: found for name, found in layers.items() if found}
     return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
+
+
+def _embedded(stack: Stack, tokens: Tokens, inputs: Stream) -> tuple[Stream, Pullback]:
+    """The inputs, normalized if the stack says so. Both streams of two start there, and add up on the way down."""
+    after, scales = normed(stack, tokens, inputs, stack.embedding_norm == "added")
+
+    def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+        if stack.composition.second_stream:
+            gradient = joined(gradient, tokens.count)
+        return gradient / scales, {}, overlaps
+
+    return after, pullback
 
 
 def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Number, Pullback]:
@@ -253,7 +269,7 @@ def _pulled_back(stack: Stack, tokens: Tokens, forward: Forward, gradient: Kerne
     for pullback in reversed(forward.pullbacks):
         gradient, energies, overlaps = pullback(gradient, overlaps)
         collected.append(energies)
-    return (joined(gradient, tokens.count) if stack.composition.second_stream else gradient), collected
+    return gradient, collected
 
 
 def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:

@@ -4,7 +4,7 @@ Every rule returns its output kernel and its pullback, which maps the gradient k
 input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights it passes, with Q the kernel of their inputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,22 +55,24 @@ def feed_forward(stack: Stack) -> Branch:
         stack.ffn == "gated",
     )
     first, second = gain(stack, "W1"), gain(stack, "W2")
+    gate = gain(stack, "WG") if gated else first
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
-        before = kernel * first
+        before, lines = kernel * gate, kernel * first
         active = activation.kernel(tokens, before)
-        hidden = active * before if gated else active
+        hidden = active * lines if gated else active
 
         def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)
             energies = {"W2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
             energies["W1"] = tokens.total(kernel * below)
+            below = below * first
             if gated:
-                to_gate = above * slope * before
+                to_gate = above * slope * lines
                 energies["WG"] = tokens.total(kernel * to_gate)
-                below = below + to_gate
-            return below * first, energies
+                below = below + to_gate * gate
+            return below, energies
 
         return hidden * second, pullback, {"hidden": hidden}
 
@@ -119,7 +121,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside:
-    """A sub-layer of one stream: x, κ N(x), f of it, N of that, their sum; and what each norm divides a kernel by."""
+    """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by."""
 
     stream: Stream
     given: Kernel
@@ -131,8 +133,8 @@ class Inside:
     after_scales: Number
 
 
-def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: Branch) -> Passed:
-    """One sub-layer of one stream.
+def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branches: Sequence[Branch]) -> Passed:
+    """One sub-layer of one stream: one branch, or several in parallel, each of the same tokens.
 
     A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
     squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric. Dropout
@@ -142,12 +144,15 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
     alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
     kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
-    made, branch_pullback, recorded = branch(tokens, into.kernel * kappa_sq)
-    out, out_scales = normed(stack, tokens, Stream(made), composition.output_norm)
-    total = Stream(
-        stream.kernel * alpha**2 + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq,
-        None if stream.means is None else stream.means * alpha,
-    )
+    given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, dict[str, Number]()
+    made = []
+    for branch in branches:
+        kernel, branch_pullback, own = branch(tokens, given)
+        out, scales = normed(stack, tokens, Stream(kernel), composition.output_norm)
+        summed = summed + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq
+        made.append((kernel, scales, out.kernel, branch_pullback))
+        recorded |= own
+    total = Stream(summed, None if stream.means is None else stream.means * alpha)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
     tracked = asks_for_overlaps(stack, tokens)
 
@@ -155,19 +160,25 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branch: B
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
             overlaps = removed(gradient, total, after_scales)
-        dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / out_scales
-        if tracked and composition.output_norm:
-            of_branch = removed(dropped, Stream(made), out_scales)
-        else:
-            of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
-        below, energies = branch_pullback(dropped, of_branch)
+        below, energies = 0.0, dict[str, Number]()
+        for kernel, scales, _, branch_pullback in made:
+            dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
+            if tracked and composition.output_norm:
+                of_branch = removed(dropped, Stream(kernel), scales)
+            else:
+                of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
+            own, found = branch_pullback(dropped, of_branch)
+            below, energies = own + below, energies | found
         below = below * kappa_sq / into_scales
         if tracked:
             own = removed(below, stream, into_scales) if composition.input_norm else None
             overlaps = _sum(_times(overlaps, alpha**4), own)
         return gradient * alpha**2 + below, energies, overlaps
 
-    inside = Inside(stream, into.kernel * kappa_sq, into_scales, made, out_scales, out.kernel, total, after_scales)
+    inside = None
+    if len(made) == 1:
+        ((kernel, scales, added, _),) = made
+        inside = Inside(stream, given, into_scales, kernel, scales, added, total, after_scales)
     return Passed(after, total, pullback, recorded, inside)
 
 

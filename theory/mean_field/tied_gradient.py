@@ -104,7 +104,7 @@ def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.
     """
     composition, insides = stack.composition, forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
-    held = [np.ones(inputs.words.shape)]
+    held = [np.full(inputs.words.shape, stack.embedding_scale)]
     for inside in insides:
         held.append(held[-1] * composition.residual(stack.depth) / _root(inside.after_scales))
     scales = forward.output_scales
@@ -170,7 +170,8 @@ def _below_sublayer(
         Place(inside.made, 0.0, below.words, empty), inside.made_scales
     )
     branch = _below_units if index % 2 else _below_attention
-    noise, part, energies = branch(stack, made.noise, made.stream, inside, generator)
+    own_stack = stack.of_layer(index // 2 + 1)
+    noise, part, energies = branch(own_stack, made.noise, made.stream, inside, generator)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
     given = given.below_norm(below, inside.given_scales)
     direct = gradient.noise + own_kernel
@@ -218,19 +219,20 @@ def _below_units(
     whole = noise + part @ inside.made @ part.mT
     energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}
     noise, part = second * whole, second / ratio * part
-    before, root = first * inside.given, cholesky(first * inside.given)
-    n = before.shape[-1]
+    gate = gain(stack, "WG") if stack.ffn == "gated" else first
+    root = cholesky(inside.given)
+    n = root.shape[-1]
     normals = qmc.MultivariateNormalQMC(np.zeros(2 * n), rng=generator).random(_POINTS)
-    gates = normals[:, :n] @ root.mT
+    gates = normals[:, :n] @ root.mT * gate**0.5
     active, slope = activation.value(gates), activation.slope(gates)
     if stack.ffn == "gated":
-        lines = normals[:, n:] @ root.mT
+        lines = normals[:, n:] @ root.mT * first**0.5
         hidden = active * lines
         paths = {"W1": (lines, active), "WG": (gates, slope * lines)}
     else:
         hidden = active
         paths = {"W1": (gates, slope)}
-    inverse = np.linalg.pinv(before, rcond=1e-10, hermitian=True)
+    inverse = np.linalg.pinv(inside.given, rcond=1e-10, hermitian=True)
     below, along = np.zeros_like(noise), np.zeros_like(noise)
     for role, (units, slopes) in paths.items():
         # w_i = Σ_p C_ip (s_i h_p): its moments are forms in C, and their matrices the same for all samples.
@@ -242,7 +244,8 @@ def _below_units(
         squares = np.einsum("...ip,...ipjq,...jq->...ij", part, moments, part, optimize=True)
         whole = noise * (slopes.mT @ slopes / _POINTS) + ratio * squares
         energies[role] = (inside.given * whole).sum((-2, -1))
-        below, along = below + first * whole, along + first * ratio * on
+        # B has the inverse of the units' own kernel, which is that of their gain times the tokens'.
+        below, along = below + gain(stack, role) * whole, along + ratio * on
     return below, along, energies
 
 

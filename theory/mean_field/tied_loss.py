@@ -102,5 +102,6 @@ def embedding_energy(
     # A repeated word's column is that of its first occurrence.
     errors = output.own @ same
     energy = (kernel * everywhere).sum((-2, -1))
-    energy += (same * gradient).sum((-2, -1)) / stack.output_scale**2
-    return energy + 2.0 / stack.output_scale * (errors * across).sum((-2, -1))
+    into = stack.embedding_scale / stack.output_scale
+    energy += (same * gradient).sum((-2, -1)) * into**2
+    return energy + 2.0 * into * (errors * across).sum((-2, -1))

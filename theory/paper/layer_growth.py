@@ -24,7 +24,14 @@ from theory.stack.weights import gain, weight_shapes
 
 _ALIGNED = 1e-9
 _STEPS = 100_000
-_LIMITS = {"gelu": "relu", "silu": "relu", "relu": "relu", "leaky_relu": "leaky_relu", "identity": "identity"}
+_LIMITS = {
+    "gelu": "relu",
+    "gelu_tanh": "relu",
+    "silu": "relu",
+    "relu": "relu",
+    "leaky_relu": "leaky_relu",
+    "identity": "identity",
+}
 """What an activation is, up to a factor, of very large inputs; tanh(√q u) has slopes at 0 that grow without end."""
 
 
@@ -65,12 +72,13 @@ class _Rates:
 def _rates(stack: Stack, activation: str) -> _Rates:
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
     first, second, phi, two = gains["W1"], gains["W2"], activation_of(activation, stack.leaky_slope), Exchangeable(2)
+    gate = gains.get("WG", first)
 
     def value(at: float) -> float:
-        return float(phi.kernel(two, Pair(first, first * at)).off)
+        return float(phi.kernel(two, Pair(gate, gate * at)).off)
 
     def slope(at: float) -> float:
-        return float(phi.slope_kernel(two, Pair(first, first * at)).off) * first
+        return float(phi.slope_kernel(two, Pair(gate, gate * at)).off) * gate
 
     gated = stack.ffn == "gated"
     return _Rates(
@@ -110,7 +118,12 @@ def layer_factor(stack: Stack) -> float:
     alpha, kept = rates.alpha_sq, rates.kept
     at = _settled(rates)
     if kept == 1.0 and at == 1.0:
-        return sqrt((alpha + rates.made(1.0)) / (alpha + rates.returned(1.0)))
+        back = (alpha + rates.returned(1.0)) / (alpha + rates.made(1.0))
+        # The second eigenvalue of a causal mask is 1/2: this is what a layer multiplies the last gap by.
+        if stack.mask == "causal" and stack.tokens > 1:
+            if back * (alpha + rates.attended / 4) / (alpha + rates.attended) >= 1.0:
+                raise ValueError("mask must be 'none' for a factor per layer of units that keep tokens apart under it.")
+        return sqrt(1.0 / back)
     if stack.query_key_scale:
         raise ValueError("query_key_scale must be 0 where tokens do not align, since attention is then random.")
     within, scale = _attended(rates, at)
@@ -192,6 +205,11 @@ def depth_exponent(stack: Stack) -> float:
                 "activation must not be tanh for a power of L with placement 'output': a stream that grows steepens it "
                 "beside what it returns, and gradients grow faster than any power."
             )
+        if activation not in _LIMITS:
+            raise ValueError(
+                f"activation must be one of {', '.join(_LIMITS)} for a power of L with placement 'output', got "
+                f"{activation!r}."
+            )
         activation = _LIMITS[activation]
     rates = _rates(stack, activation)
     at = _settled_by_sums(rates, normed=composition.output_norm)
@@ -239,6 +257,8 @@ def _check_common(stack: Stack) -> None:
         "attention_dropout": stack.attention_dropout == 0.0,
         "embeddings": stack.embeddings == "untied",
         "source_tokens": stack.source_tokens == 0,
+        "layout": stack.layout == "sequential",
+        "branch_scale": stack.branch_scale in (0.0, 1.0),
         "mask": stack.mask == "none" or stack.dropout == 0.0 or stack.tokens == 1,
         "query_key": stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear",
     }

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theory.stack.registry import Table
 
-Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu", "identity"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "relu_squared", "identity"]
 
 Function = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Moment = Callable[[float, float, float], float]

@@ -1,33 +1,20 @@
 """The one description of a random Transformer stack, shared by theory, simulation and tables."""
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.stack.activations import ACTIVATIONS, Activation
-from theory.stack.fields import choice, integer, matrix, named, real
+from theory.stack.activations import ACTIVATIONS
+from theory.stack.groups import Attention, FeedForward, Group, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, Composition
 from theory.stack.registry import Table
 
-Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
-Ffn = Literal["plain", "gated"]
-Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
-Projection = Literal["identity", "random"]
-Normalization = Literal["layer", "rms", "none"]
-QueryKey = Literal["untied", "tied"]
-AttentionScale = Literal["sqrt", "linear"]
-Mask = Literal["none", "causal"]
-Positions = Literal["none", "sinusoidal", "learned"]
-Embeddings = Literal["untied", "tied"]
-Labels = Literal["uniform", "zipf"]
-LossOn = Literal["all", "last"]
-FinalNorm = Literal["own", "added"]
-Branches = Literal["both", "attention", "feed_forward"]
+__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -59,18 +46,17 @@ def title(name: object) -> str:
     return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)
 
 
+_G = TypeVar("_G", bound=Group)
+
 PAPER = ("post", "pre")
 """The placements of Xiong et al. (2020): what the paper claims is about these."""
 
-_LEAK = 0.01
-_SOME = "a finite number of at least 0"
-
-SIZES = ("placement", "width", "depth", "tokens", "vocab", "output_scale")
+SIZES = tuple(f.name for f in fields(Sizes))
 """The fields that the paper's statements leave free; each of the others relaxes an assumption."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
     """A random Transformer stack at initialization: everything about the network, nothing about sampling.
 
     The defaults are the simplified setting of the paper: one head, W^Q = W^K = 0 (uniform attention),
@@ -78,6 +64,7 @@ class Stack:
     matrix W_emb of shape (V, d) with N(0, σ_e²/d) entries under a softmax cross-entropy averaged over the
     n positions. Engine, device, draws, seed and text belong to sampling, not here.
 
+    Fields are flat, and declared in the groups of `theory.stack.groups`; `of` takes whole groups, `part` gives one.
     A field added later must default to the paper's value: cell keys hold only what differs from a default.
 
     Source: Xiong et al. (2020), arXiv:2002.04745v2, section 3.3 and Table 1; docs/setting.md for the other fields.
@@ -89,102 +76,74 @@ class Stack:
     {'placement': 'pre', 'width': 128}
     """
 
-    placement: Placement | str = named(
-        "post", COMPOSITIONS, "where LayerNorm stands: after each residual sum (post), before each branch (pre), ..."
-    )
-    # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
-    width: int = integer(512, 2, "hidden width d")
-    depth: int = integer(6, 1, "number of layers L", most=100_000)
-    tokens: int = integer(8, 1, "sequence length n", most=1_000_000)
-    vocab: int = integer(512, 2, "number of output classes V")
-    output_scale: float = real(
-        1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)",
-        allowed="a positive finite number, from 1e-100 to 1e100", low=1e-100, high=1e100,
-    )  # fmt: skip
-    ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
-    activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
-    leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
-    ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
-    initialization: Initialized | str = named(
-        "xavier_normal", INITIALIZATIONS, "law of the layers' matrices; xavier_normal and fan_in agree on square ones"
-    )
-    output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
-    branches: Branches = choice("both", get_args(Branches), "branches of every layer, or one kind of them")
-    residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
-    branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
-    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
-    normalization: Normalization = choice(
-        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
-    )
-    norm_epsilon: float = real(0.0, "number added to a norm's variance", allowed="a number of at least 0", low=0)
-    dropout: float = real(
-        0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
-        low=0, high=np.nextafter(1, 0),
-    )  # fmt: skip
-    attention_dropout: float = real(
-        0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
-        low=0, high=np.nextafter(1, 0),
-    )  # fmt: skip
-    query_key_scale: float = real(
-        0.0,
-        "s; entries of W^Q and W^K are N(0, s^2/d), and the paper has 0",
-        allowed="a number in [0, 4]",
-        low=0,
-        high=4,
-    )
-    query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
-    heads: int = integer(1, 1, "attention heads h, which divide the width")
-    attention_scale: AttentionScale = choice(
-        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d/h), or d/h (linear)"
-    )
-    mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
-    input_correlation: float = real(
-        0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
-    )
-    input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
-    positions: Positions = choice("none", get_args(Positions), "encodings added to the inputs")
-    embeddings: Embeddings = choice(
-        "untied", get_args(Embeddings), "whether inputs are the rows of W_emb, times sqrt(d)/sigma_e"
-    )
-    labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
-    label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
-    label_smoothing: float = real(0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]",
-                                  low=0, high=1)  # fmt: skip
-    loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
-    sequences: int = integer(
-        1, 1, "independent sequences whose losses are averaged, at the same weights", most=1_000_000
-    )
-    source_tokens: int = integer(
-        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none",
-        most=1_000_000,
-    )  # fmt: skip
+    @classmethod
+    def of(cls, *groups: Group, **others: Any) -> Self:
+        """A stack of whole groups and single fields, each given once.
 
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(self, f.name, f.metadata["check"](f.name, getattr(self, f.name)))
+        Raises:
+            ValueError: two groups of a kind, a field beside the group that it is of, or as for any stack.
+
+        >>> Stack.of(Attention(heads=8, mask="causal"), FeedForward(ffn="gated", activation="silu"), depth=2)
+        Stack(depth=2, activation='silu', ffn='gated', heads=8, mask='causal')
+        """
+        given: dict[str, Any] = {}
+        for group in groups:
+            own = {f.name: getattr(group, f.name) for f in fields(group)}
+            if again := sorted(own.keys() & (given.keys() | others.keys())):
+                raise ValueError(f"{', '.join(again)} must be given once, got {type(group).__name__} beside it.")
+            given |= own
+        return cls(**given, **others)
+
+    def part(self, group: type[_G]) -> _G:
+        """The fields of one group.
+
+        >>> Stack(heads=8, width=64).part(Attention)
+        Attention(heads=8)
+        """
+        return group(**{f.name: getattr(self, f.name) for f in fields(group)})
+
+    def of_layer(self, layer: int) -> "Stack":
+        """The stack that draws its matrices as this one does in layer 1..L."""
+        return self if self.depth_scaling != "layer" else _of_layer(self, layer)
+
+    def _check(self) -> None:
+        super()._check()
         if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or self.ffn_width < 1:
             raise ValueError(
                 f"ffn_ratio must make ffn_ratio * width an integer of at least 1, got {self.ffn_ratio!r} at "
                 f"width {self.width}."
             )
-        if self.tokens > 1 and self.input_correlation < -1 / (self.tokens - 1):
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
+        self._check_inputs()
+        self._check_norms()
+        if self.label_groups > self.tokens or (self.label_groups and self.embeddings == "tied"):
             raise ValueError(
-                f"input_correlation must be at least -1/(tokens - 1) = {-1 / (self.tokens - 1):g}, got "
-                f"{self.input_correlation!r}."
+                f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
+                f"{self.label_groups!r} with embeddings {self.embeddings!r}."
             )
-        given = len(self.input_covariance) if self.input_gram else self.tokens
+        if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
+            raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
+        if self.layout == "parallel" and (self.source_tokens or self.composition.second_stream):
+            raise ValueError(
+                f"layout must be 'sequential' with a source or two streams, got {self.source_tokens} source tokens "
+                f"and placement {self.placement!r}."
+            )
+        _ = self.encoder  # which refuses what it cannot take
+
+    def _check_inputs(self) -> None:
+        for name in ("tokens", "source_tokens"):
+            if (n := getattr(self, name)) > 1 and self.input_correlation < -1 / (n - 1):
+                raise ValueError(
+                    f"input_correlation must be at least -1/({name} - 1) = {-1 / (n - 1):g}, got "
+                    f"{self.input_correlation!r}."
+                )
+        given = self.tokens if self.gram is None else len(self.gram)
         if given != self.tokens or (self.input_gram and self.input_correlation):
             raise ValueError(
                 f"input_gram must have tokens = {self.tokens} rows, and stand without input_correlation, got "
                 f"{given} rows and input_correlation = {self.input_correlation!r}."
             )
-        if self.source_tokens > 1 and self.input_correlation < -1 / (self.source_tokens - 1):
-            raise ValueError(
-                f"input_correlation must be at least -1/(source_tokens - 1) = {-1 / (self.source_tokens - 1):g}, got "
-                f"{self.input_correlation!r}."
-            )
-        if self.width % self.heads:
-            raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         if self.positions == "sinusoidal" and self.width % 2:
             raise ValueError(f"width must be even for sinusoidal positions, got {self.width}.")
         if self.embeddings == "tied" and (self.input_correlation or self.input_gram or self.vocab < self.rows):
@@ -192,6 +151,8 @@ class Stack:
                 f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
                 f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
             )
+
+    def _check_norms(self) -> None:
         if self.attention_dropout and self.composition.output_norm and not self.norm_epsilon:
             raise ValueError(
                 f"norm_epsilon must be above 0 with attention_dropout and placement {self.placement!r}: where all of a "
@@ -202,18 +163,6 @@ class Stack:
                 f"norm_epsilon must be above 0 with placement {self.placement!r} and inputs that sum to zero: the "
                 "first attention takes their mean, and its branch is 0, which has no norm."
             )
-        if self.leaky_slope != _LEAK and self.activation != "leaky_relu":
-            raise ValueError(f"leaky_slope must stand with activation 'leaky_relu', got {self.activation!r}.")
-        if self.label_groups > self.tokens or (self.label_groups and self.embeddings == "tied"):
-            raise ValueError(
-                f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
-                f"{self.label_groups!r} with embeddings {self.embeddings!r}."
-            )
-        if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
-            raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
-        if self.normalization == "none" and self.norm_epsilon:
-            raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
-        _ = self.encoder  # which refuses what it cannot take
 
     @property
     def _first_branch_is_zero(self) -> bool:
@@ -223,7 +172,7 @@ class Stack:
         if not composition.output_norm or self.norm_epsilon or weighted or self.positions != "none":
             return False
         gram = self.input_covariance
-        if composition.input_norm:
+        if composition.input_norm or self.embedding_norm == "added":
             sizes = np.sqrt(np.diag(gram))
             gram = gram / np.outer(sizes, sizes)
         return bool(gram.sum() <= 1e-12 * np.trace(gram))
@@ -240,6 +189,8 @@ class Stack:
             composition = replace(composition, residual=lambda _: self.residual_scale)
         if self.branch_gain:
             composition = replace(composition, gain=lambda _: self.branch_gain)
+        if self.branch_scale:
+            composition = replace(composition, branch=lambda _: self.branch_scale)
         return composition
 
     @property
@@ -267,9 +218,9 @@ class Stack:
 
     @property
     def input_covariance(self) -> NDArray[np.float64]:
-        """Covariance of the Gaussian inputs of a sequence, (n, n), positions left out."""
-        if self.input_gram:
-            return np.array(json.loads(self.input_gram))
+        """Covariance of the Gaussian inputs of a sequence, (n, n), but for their scale; positions left out."""
+        if (gram := self.gram) is not None:
+            return gram
         return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
@@ -288,12 +239,9 @@ class Stack:
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
 
-    def __repr__(self) -> str:
-        """What makes this stack, without the fields that are at their defaults."""
-        return f"Stack({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
-    def non_default(self) -> dict[str, str | int | float]:
-        """The fields that differ from the defaults, in field order: what makes two stacks different."""
-        return {
-            f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
-        }
+@lru_cache(maxsize=4096)
+def _of_layer(stack: Stack, layer: int) -> Stack:
+    factor = (2.0 * layer) ** -0.5
+    gains = {"projection_gain": stack.projection_gain * factor, "down_gain": stack.down_gain * factor}
+    return replace(stack, depth_scaling="none", **gains)

@@ -50,14 +50,25 @@ def rows_met(stack: Stack) -> dict[str, int]:
     return {role: met[role] for role in weight_shapes(stack)}
 
 
+_GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}
+
+
 def gain(stack: Stack, role: str) -> float:
     """Variance of an entry times d_in: what a matrix does to the energy per coordinate, the placement's β² included.
 
     Queries and keys have their own, s².
+
+    Raises:
+        ValueError: gains differ from layer to layer, so that they are those of `stack.of_layer(layer)`.
     """
     role = role.replace("X", "W")
     if role in ("WQ", "WK"):
         return stack.query_key_scale**2
     d_in, d_out = weight_shapes(stack)[role]
-    own = INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
-    return own * stack.composition.gain(stack.depth) ** 2
+    own = stack.init_std**2 * d_in or INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
+    own *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
+    if stack.depth_scaling == "none" or role not in ("WO", "W2"):
+        return float(own)
+    if stack.depth_scaling == "layer":
+        raise ValueError("depth_scaling must be 'none' or 'depth' where layers are alike, got 'layer'.")
+    return float(own / (2 * stack.depth))

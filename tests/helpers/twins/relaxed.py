@@ -12,6 +12,8 @@ from simulate.runs.sample import network_inputs, source_inputs
 PHI = {
     "relu": torch.relu,
     "gelu": nn.functional.gelu,
+    "gelu_tanh": lambda u: nn.functional.gelu(u, approximate="tanh"),
+    "relu_squared": lambda u: torch.relu(u) ** 2,
     "silu": nn.functional.silu,
     "tanh": torch.tanh,
     "identity": lambda u: u,
@@ -33,18 +35,18 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     width, linear = stack.width // stack.heads, stack.attention_scale == "linear"
     if ids is not None:
         table = weights["Wemb"][0].clone()
-        table[:, ids] = stack.output_scale * stack.width**-0.5 * x.T
+        table[:, ids] = stack.output_scale * stack.width**-0.5 / stack.embedding_scale * x.T
         weights = weights | {"Wemb": [table]}
     weights = {role: [w.clone().requires_grad_() for w in group] for role, group in weights.items()}
 
     if ids is not None:
-        x = weights["Wemb"][0][:, ids].T * (stack.width**0.5 / stack.output_scale)
+        x = weights["Wemb"][0][:, ids].T * (stack.embedding_scale * stack.width**0.5 / stack.output_scale)
 
-    alpha = stack.residual_scale or 1.0
+    alpha, tau = stack.residual_scale or 1.0, stack.branch_scale or 1.0
     phi = PHI.get(stack.activation, lambda u: torch.where(u > 0, u, stack.leaky_slope * u))
 
     def norm(rows, last=False):
-        if stack.normalization == "none" and not (last and stack.final_norm == "added"):
+        if stack.normalization == "none" and not (last and "added" in (stack.final_norm, stack.embedding_norm)):
             return rows
         centred = rows - rows.mean(-1, keepdim=True) if stack.normalization != "rms" else rows
         return centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
@@ -83,20 +85,22 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
 
     def layers(x, prefix, memory=None):
         sums = []
+        if stack.embedding_norm == "added":
+            x = norm(x, last=True)
         for layer in range(stack.depth):
             branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
                 stack.branches, [attention, feed_forward]
             )
             if memory is not None:
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
-            for branch in branches:
+            for together in [branches] if stack.layout == "parallel" else [[branch] for branch in branches]:
                 if stack.placement == "post":
-                    sums.append(alpha * x + branch(x, layer, prefix))
+                    sums.append(alpha * x + tau * sum(branch(x, layer, prefix) for branch in together))
                     x = norm(sums[-1])
                 else:
-                    x = alpha * x + branch(norm(x), layer, prefix)
+                    x = alpha * x + tau * sum(branch(norm(x), layer, prefix) for branch in together)
                     sums.append(x)
-        own = stack.placement == "post" and stack.final_norm == "own"
+        own = stack.final_norm == "own" and (stack.placement == "post" or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
 
     memory, read = None, []
@@ -131,9 +135,9 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 found[name] = torch.stack([torch.stack([of(a).sum() for a in one]).mean() for one in patterns[prefix]])
         return {prefix + name: value for name, value in found.items()}
 
-    each = 1 if stack.branches != "both" else 2 if source is None else 3
+    each = 1 if stack.branches != "both" or stack.layout == "parallel" else 2 if source is None else 3
     found = {"loss": loss} | of_layers(sums, "", each)
-    if stack.branches == "feed_forward":
+    if stack.branches == "feed_forward" or stack.layout == "parallel":
         del found["attention_energy"]
     if source is not None:
         found |= of_layers(read, "encoder_", 2)

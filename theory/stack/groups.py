@@ -1,0 +1,235 @@
+"""The fields of a Stack, in groups by the part of the network that they describe.
+
+A Stack has the fields of all groups side by side, so that flags, files and keys of cells are flat. A group by itself is
+a part of a description that can be kept, passed on and put together with others: `Stack.of(Attention(heads=8), ...)`. A
+group refuses what is wrong by itself, and Stack what its groups do not allow together.
+"""
+
+import json
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theory.stack.activations import ACTIVATIONS, Activation
+from theory.stack.fields import choice, integer, matrix, named, real
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.placements import COMPOSITIONS
+
+Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
+Ffn = Literal["plain", "gated"]
+Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
+DepthScaling = Literal["none", "depth", "layer"]
+Projection = Literal["identity", "random"]
+Normalization = Literal["layer", "rms", "none"]
+QueryKey = Literal["untied", "tied"]
+AttentionScale = Literal["sqrt", "linear"]
+Mask = Literal["none", "causal"]
+Positions = Literal["none", "sinusoidal", "learned"]
+Embeddings = Literal["untied", "tied"]
+EmbeddingNorm = Literal["none", "added"]
+Labels = Literal["uniform", "zipf"]
+LossOn = Literal["all", "last"]
+FinalNorm = Literal["own", "added"]
+Branches = Literal["both", "attention", "feed_forward"]
+Layout = Literal["sequential", "parallel"]
+
+_LEAK = 0.01
+_SOME = "a finite number of at least 0"
+_POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Group:
+    """Some fields, each checked when it is given."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, f.metadata["check"](f.name, getattr(self, f.name)))
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what fields do not allow together."""
+
+    def __repr__(self) -> str:
+        """What makes this one, without the fields that are at their defaults."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
+
+    def non_default(self) -> dict[str, str | int | float]:
+        """The fields that differ from the defaults, in field order: what makes two of them different."""
+        return {
+            f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Sizes(Group):
+    """What the paper's statements leave free: the placement of LayerNorm, the sizes, and the output matrix's scale."""
+
+    placement: Placement | str = named(
+        "post", COMPOSITIONS, "where LayerNorm stands: after each residual sum (post), before each branch (pre), ..."
+    )
+    # d = 2 is the least width at which LayerNorm has a direction left; V = 2 the least with a choice.
+    width: int = integer(512, 2, "hidden width d")
+    depth: int = integer(6, 1, "number of layers L", most=100_000)
+    tokens: int = integer(8, 1, "sequence length n", most=1_000_000)
+    vocab: int = integer(512, 2, "number of output classes V")
+    output_scale: float = real(1.0, "sigma_e; entries of W_emb are N(0, sigma_e^2/d)", **_POSITIVE)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FeedForward(Group):
+    """The feed-forward units."""
+
+    ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
+    activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
+    leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
+    ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.leaky_slope != _LEAK and self.activation != "leaky_relu":
+            raise ValueError(f"leaky_slope must stand with activation 'leaky_relu', got {self.activation!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Matrices(Group):
+    """How large the entries of the layers' matrices are."""
+
+    initialization: Initialized | str = named(
+        "xavier_normal", INITIALIZATIONS, "law of the layers' matrices; xavier_normal and fan_in agree on square ones"
+    )
+    init_std: float = real(
+        0.0, "standard deviation of W^V, W^O, W1, W2 and WG whatever their shapes; 0 for the initialization's",
+        allowed=_SOME, low=0,
+    )  # fmt: skip
+    depth_scaling: DepthScaling = choice(
+        "none", get_args(DepthScaling),
+        "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer)",
+    )  # fmt: skip
+    value_gain: float = real(1.0, "factor on the standard deviation of W^V", **_POSITIVE)
+    projection_gain: float = real(1.0, "factor on the standard deviation of W^O", **_POSITIVE)
+    gate_gain: float = real(1.0, "factor on the standard deviation of WG", **_POSITIVE)
+    up_gain: float = real(1.0, "factor on the standard deviation of W1", **_POSITIVE)
+    down_gain: float = real(1.0, "factor on the standard deviation of W2", **_POSITIVE)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.init_std and self.initialization != "xavier_normal":
+            raise ValueError(
+                f"init_std must be 0 where another initialization is given, got {self.init_std!r} with "
+                f"{self.initialization!r}."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Residual(Group):
+    """What a layer is made of, and how its branches are added to the stream."""
+
+    branches: Branches = choice("both", get_args(Branches), "branches of every layer, or one kind of them")
+    layout: Layout = choice(
+        "sequential", get_args(Layout), "one branch after the other, or both in parallel from the same tokens"
+    )
+    residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
+    branch_scale: float = real(
+        0.0, "tau; factor on what every branch adds; 0 for the placement's own", allowed=_SOME, low=0
+    )
+    branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
+    final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
+    normalization: Normalization = choice(
+        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
+    )
+    norm_epsilon: float = real(0.0, "number added to a norm's variance", allowed="a number of at least 0", low=0)
+    dropout: float = real(
+        0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
+        low=0, high=np.nextafter(1, 0),
+    )  # fmt: skip
+
+    def _check(self) -> None:
+        super()._check()
+        if self.normalization == "none" and self.norm_epsilon:
+            raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
+        if self.layout == "parallel" and self.branches != "both":
+            raise ValueError(f"layout must be 'sequential' for layers of one kind of branch, got {self.branches!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Attention(Group):
+    """Which tokens a token attends to, and by what."""
+
+    output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
+    attention_dropout: float = real(
+        0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
+        low=0, high=np.nextafter(1, 0),
+    )  # fmt: skip
+    query_key_scale: float = real(
+        0.0,
+        "s; entries of W^Q and W^K are N(0, s^2/d), and the paper has 0",
+        allowed="a number in [0, 4]",
+        low=0,
+        high=4,
+    )
+    query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
+    heads: int = integer(1, 1, "attention heads h, which divide the width")
+    attention_scale: AttentionScale = choice(
+        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d/h), or d/h (linear)"
+    )
+    mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Inputs(Group):
+    """What enters the network."""
+
+    input_correlation: float = real(
+        0.0, "correlation of the Gaussian inputs of a sequence", allowed="a number in [-1, 1]", low=-1, high=1
+    )
+    input_gram: str = matrix("covariance of the n Gaussian inputs, as a list of rows")
+    embedding_scale: float = real(
+        1.0, "standard deviation of the inputs' coordinates, and of learned positions", **_POSITIVE
+    )
+    positions: Positions = choice("none", get_args(Positions), "encodings added to the inputs")
+    embedding_norm: EmbeddingNorm = choice("none", get_args(EmbeddingNorm), "norm of the inputs, or none")
+    embeddings: Embeddings = choice(
+        "untied", get_args(Embeddings),
+        "whether inputs are the rows of W_emb, scaled to coordinates of the standard deviation embedding_scale",
+    )  # fmt: skip
+    sequences: int = integer(
+        1, 1, "independent sequences whose losses are averaged, at the same weights", most=1_000_000
+    )
+    source_tokens: int = integer(
+        0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none",
+        most=1_000_000,
+    )  # fmt: skip
+
+    @property
+    def gram(self) -> NDArray[np.float64] | None:
+        """The given covariance, or None."""
+        return np.array(json.loads(self.input_gram)) if self.input_gram else None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Loss(Group):
+    """The labels, and which of them count."""
+
+    labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
+    label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
+    label_smoothing: float = real(
+        0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]", low=0, high=1
+    )
+    loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
+
+
+GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Matrices, Residual, Attention, Inputs, Loss)
+"""In the order in which a Stack has their fields."""
+
+
+def group_of(name: str) -> type[Group]:
+    """The group that a field of a Stack belongs to."""
+    return next(group for group in GROUPS if name in {f.name for f in fields(group)})
+
+
+def own_fields(group: type[Group]) -> dict[str, Any]:
+    """The fields of a group by name, as `dataclasses.fields` has them."""
+    return {f.name: f for f in fields(group)}
