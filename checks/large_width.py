@@ -185,6 +185,8 @@ def _unmeasured(stack: Stack) -> str:
         return "alpha, tau, beta and final norms of one's own are not measured"
     if stack.layout == "parallel":
         return "parallel branches are not measured"
+    if stack.query_key_scale and (stack.rotary or stack.query_key_norm != "none" or stack.head_width):
+        return "rotated and normalized queries and keys are not measured"
     if stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0:
         return "standard deviations of one's own are not measured"
     composition = stack.composition

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         register_initialization,
         register_placement,
     )
+    from theory.configurations import Note, stack_from_config
     from theory.first_step.noise_scale import NoiseScale, noise_scale
     from theory.first_step.prediction import FirstStep, first_step
     from theory.paper.theorem1 import bound_value
@@ -66,6 +67,8 @@ else:
         "FirstStep": "theory.first_step.prediction",
         "noise_scale": "theory.first_step.noise_scale",
         "NoiseScale": "theory.first_step.noise_scale",
+        "stack_from_config": "theory.configurations",
+        "Note": "theory.configurations",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -134,6 +137,7 @@ __all__ = [
     "ModuleReport",
     "NoRuleError",
     "NoiseScale",
+    "Note",
     "PowerLaw",
     "Prediction",
     "Quantity",
@@ -162,6 +166,7 @@ __all__ = [
     "register_initialization",
     "register_placement",
     "sample",
+    "stack_from_config",
     "sweep",
     "verdicts",
 ]

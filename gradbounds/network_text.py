@@ -1,19 +1,29 @@
 """One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
+from theory.configurations import Note
 from theory.stack import TITLES
+from theory.stack.weights import gain, weight_shapes
 
 _STREAM = {"hidden_energy": "|x|^2/d", "token_correlation": "x_i.x_j/d"}
 
 # First layer over last, up to so much in the logarithm.
 _FLAT = 0.05
+
+# First layer over last, from where it is said to stand out.
+_UNEVEN = 1.5
+
+# Longest value of a field that a title has whole.
+_LONG = 40
 
 
 def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
@@ -49,7 +59,8 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
 def _title(stack: Stack) -> str:
     sizes = {name: getattr(stack, name) for name in ("width", "depth", "tokens", "vocab")}
     named = {name: value for name, value in (sizes | stack.non_default()).items() if name != "placement"}
-    fields = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]
+    fields = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]
+    fields = [one if len(one) < _LONG else f"{one[:_LONG]}..." for one in fields]
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"
 
 
@@ -109,6 +120,88 @@ def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
     return [
         f"Norms of the first layer over the last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()
     ]
+
+
+def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
+    """What a reader should know of a network of several layers: how uneven gradients, stream and steps are."""
+    value = "predicted" if table["predicted"].notna().any() else "mean"
+    columns = {name: _of_layers(table, name, value) for name in [*matrices(table), *_STREAM]}
+    columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_") and len(norms) > 1}
+    gradients = {name: norms for name, norms in columns.items() if name not in _STREAM and norms.min() > 0}
+    if not gradients:
+        return []
+    ratios = {name: norms[0] / norms[-1] for name, norms in gradients.items()}
+    most, least = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
+    lines = ["", "What stands out"]
+    if max(ratios[most], 1 / ratios[least]) < _UNEVEN:
+        lines.append(f"- Gradients of the first and the last layer differ by less than {_UNEVEN:g} times.")
+    else:
+        lines.append(
+            f"- The first layer's gradients are {ratios[least]:.3g} ({matrix_name(least)}) to {ratios[most]:.3g} times "
+            f"({matrix_name(most)}) the last layer's."
+        )
+    energy, correlation = columns["hidden_energy"], columns.get("token_correlation")
+    lines.append(
+        f"- The stream's |x|^2/d is {energy[0]:.3g} after the first layer and {energy[-1]:.3g} after the last."
+    )
+    if correlation is not None:
+        first, last = correlation[0] / energy[0], correlation[-1] / energy[-1]
+        lines.append(
+            f"- The cosine between two tokens is {first:.2f} after the first layer and {last:.2f} after the last."
+        )
+    steps = {
+        (name, layer): norm / _size(stack, name, layer)
+        for name, norms in gradients.items()
+        for layer, norm in enumerate(norms, start=1)
+    }
+    (name, layer), largest = max(steps.items(), key=lambda item: item[1])
+    (other, above), smallest = min(steps.items(), key=lambda item: item[1])
+    lines.append(
+        f"- A step of SGD changes W{name[6:]} of layer {layer} most beside its own size, and W{other[6:]} of layer "
+        f"{above} least, {largest / smallest:.3g} times less (|dL/dW|/|W|)."
+    )
+    return lines
+
+
+def _of_layers(table: pd.DataFrame, name: str, value: str) -> NDArray[np.float64]:
+    rows = table[(table["quantity"] == name) & (table["layer"] > 0) & table[value].notna()]
+    return rows.sort_values("layer")[value].to_numpy(float)
+
+
+def _size(stack: Stack, name: str, layer: int) -> float:
+    """The root mean square of a matrix's Frobenius norm, by the name of its gradient's."""
+    role = name.removeprefix("grad_")
+    return float((gain(stack.of_layer(layer), role) * weight_shapes(stack)[role][1]) ** 0.5)
+
+
+def comparison_lines(changes: Sequence[str], table: pd.DataFrame, other: pd.DataFrame) -> list[str]:
+    """What some changed fields make of a network: ratios of first to last layer, and of the last layer's norms.
+
+    Args:
+        changes: FIELD=VALUE.
+        table: the `layer_table` of the network.
+        other: that of the network with the changes.
+    """
+    value = "predicted" if table["predicted"].notna().any() else "mean"
+    lines = ["", f"With {', '.join(changes)}, by theory", f"  {'':<12}{'first over last layer':>30}{'last layer':>28}"]
+    lines.append(f"  {'':<12}{'here':>15}{'changed':>15}{'here':>14}{'changed':>14}")
+    for name in dict.fromkeys([*matrices(table), *matrices(other), *_STREAM]):
+        cells = []
+        for own, column in ((table, value), (other, "predicted")):
+            norms = _of_layers(own, name, column)
+            known = len(norms) > 0 and norms[-1] != 0
+            cells.append((f"{norms[0] / norms[-1]:.3g}" if known else "-", f"{norms[-1]:.4g}" if known else "-"))
+        (first, last), (changed_first, changed_last) = cells
+        lines.append(f"  {matrix_name(name):<12}{first:>15}{changed_first:>15}{last:>14}{changed_last:>14}")
+    return lines
+
+
+def note_lines(notes: Sequence[Note]) -> list[str]:
+    """What a configuration has that the network does not: what is left out in a line each, what is neutral in one."""
+    lines = [f"- {note}" for note in notes if note.what == "left out"]
+    neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
+    lines = (["", "Left out of the configuration", *lines]) if lines else []
+    return [*lines, *([f"Neutral at initialization: {neutral}."] if neutral else [])]
 
 
 def _is_flat(ratio: float) -> bool:

@@ -34,7 +34,7 @@ MAY_IMPORT = {
 ARROWS = {
     "theory": {
         "stack": "", "mean_field": "stack", "paper": "stack mean_field", "registration": "stack mean_field",
-        "first_step": "stack mean_field",
+        "first_step": "stack mean_field", "configurations": "stack",
     },
     "simulate": {
         "text": "",
@@ -74,8 +74,9 @@ ARROWS = {
         "recipe": "grid",
         "clusters": "recipe shadowing",
         "network_text": "",
+        "described_network": "grid",
         "json_output": "",
-        "actions": "grid recipe manifest progress table_cache network_text json_output",
+        "actions": "grid recipe manifest progress table_cache network_text json_output described_network",
         "commands": "grid recipe clusters actions",
         "cli": "__init__ commands json_output",
         "__main__": "cli shadowing",

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
+from gradbounds.described_network import changed, described
 from gradbounds.json_output import SCHEMA, text
-from gradbounds.network_text import matrix_name, network_lines
+from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole
@@ -29,7 +30,7 @@ from theory.stack import PAPER
 _DRAWS = 16
 
 # Patterns times layers, heads and pairs of tokens, some seconds; and no fewer and no more patterns than these.
-_WORK, _FEWEST, _MOST = 2.0**24, 16, 4096
+_WORK, _FEWEST, _MOST = 2.0**24, 4, 4096
 
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 256
@@ -39,13 +40,16 @@ _LONG = 2.0
 
 
 def predict_stack(
-    stack: Stack, *, draws: int | None, seed: int, patterns: int | None, out: Path | None, as_json: bool
-) -> int:
+    flags: Stack, *, config: Path | None, like: str | None, compare: Sequence[str], draws: int | None, seed: int,
+    patterns: int | None, out: Path | None, as_json: bool,
+) -> int:  # fmt: skip
     """Print one network's table, and write it with its figure into a folder.
 
     Raises:
-        ValueError: an argument is outside its range, or the folder cannot be written.
+        ValueError: an argument is outside its range, a configuration cannot be read, or the folder not be written.
     """
+    stack, notes = described(flags, config, like)
+    other = changed(stack, compare) if compare else None
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)
@@ -55,10 +59,16 @@ def predict_stack(
     draws = _DRAWS if draws is None and prediction is None else draws
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
+    beside = None if other is None else layer_table(predict(other, patterns=patterns or _patterns(other)), None)
     if as_json:
-        print(text(_content(stack, table, slopes, reason)))
+        content = _content(stack, table, slopes, reason) | {"notes": [asdict(note) for note in notes]}
+        print(text(content | ({} if beside is None else {"compared": {"stack": other, "quantities": beside}})))
     else:
-        for line in (*network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table)):
+        for line in (
+            *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
+            *standing_out(stack, table), *([] if beside is None else comparison_lines(compare, table, beside)),
+            *note_lines(notes),
+        ):  # fmt: skip
             print(line)
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
@@ -69,7 +79,7 @@ def predict_stack(
 
 def _patterns(stack: Stack) -> int:
     """Attention patterns of a prediction that takes some seconds; the same everywhere."""
-    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts)
+    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
     return int(np.clip(2.0 ** np.floor(np.log2(_WORK / each)), _FEWEST, _MOST))
 
 

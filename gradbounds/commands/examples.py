@@ -5,7 +5,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "bound": ("gradbounds bound --width 512 --depth 6", "gradbounds bound --placement pre --depth 48 --latex"),
     "predict": (
         "gradbounds predict --placement pre --width 768 --depth 12 --activation gelu --ffn-ratio 4 --mask causal",
-        "gradbounds predict --placement post --depth 6 --draws 64 --out runs/prediction",
+        "gradbounds predict --like llama-3-8b --compare placement=peri",
     ),
     "first-step": (
         "gradbounds first-step --placement post pre --width 128:512:x2 --depth 6 --optimizer sgd adam muon",

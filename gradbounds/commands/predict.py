@@ -10,9 +10,23 @@ from theory import Stack
 
 @dataclass(frozen=True, kw_only=True)
 class Predict:
-    """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples."""
+    """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
+
+    The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
+    are given change fields.
+    """
 
     stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    config: Annotated[
+        Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
+    ] = None
+    like: Annotated[
+        str | None, optional("a published model, such as gpt2 or llama-3-8b; a wrong name lists them", "NAME", "none")
+    ] = None
+    compare: Annotated[
+        tuple[str, ...],
+        optional("predict the network with these fields changed beside it", "FIELD=VALUE [...]", "none"),
+    ] = ()
     draws: Annotated[
         int | None, optional("networks to sample beside theory", "N", default="none; 16 where theory has no rule")
     ] = None
@@ -31,5 +45,6 @@ class Predict:
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(
-            self.stack, draws=self.draws, seed=self.seed, patterns=self.patterns, out=self.out, as_json=self.json
-        )
+            self.stack, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
+            patterns=self.patterns, out=self.out, as_json=self.json,
+        )  # fmt: skip

@@ -19,6 +19,10 @@ from theory.mean_field.attention import sampled as random_attention
 SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
 CASES = [
     {"heads": 3},
+    {"query_key_norm": "head", "heads": 3, "norm_epsilon": 0.1},
+    {"query_key_norm": "all", "heads": 2, "rotary": 0.7, "rotary_base": 50.0, "mask": "causal"},
+    {"rotary": 1.0, "sequences": 2, "tokens": 3},
+    {"heads": 5, "head_width": 3, "output_projection": "random"},
     {"mask": "causal", "output_projection": "random"},
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
@@ -49,6 +53,11 @@ THEORY = [
     {"query_key_scale": 0.5, "depth": 6, "tokens": 16},
     {"query_key_scale": 1.0, "heads": 4, "mask": "causal"},
     {"query_key_scale": 1.5},
+    {"query_key_scale": 1.2, "heads": 8, "rotary": 1.0, "mask": "causal", "placement": "pre", "tokens": 6},
+    {"query_key_scale": 0.6, "heads": 16, "rotary": 0.5, "sequences": 2, "input_correlation": 0.8},
+    {"query_key_scale": 0.5, "heads": 8, "query_key_norm": "head", "norm_epsilon": 0.1},
+    {"query_key_scale": 0.7, "heads": 8, "query_key_norm": "all", "placement": "output", "rotary": 1.0},
+    {"query_key_scale": 1.5, "heads": 6, "head_width": 32, "output_projection": "random", "init_std": 0.04},
     {"placement": "pre", "query_key_scale": 1.5, "heads": 4},
     {"placement": "pre", "query_key_scale": 1.0, "mask": "causal", "output_projection": "random", "depth": 3},
     {"placement": "pre", "query_key_scale": 0.8, "input_correlation": 0.5, "normalization": "rms"},

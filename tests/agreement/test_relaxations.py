@@ -26,7 +26,7 @@ def named(relaxed):
 
 def test_every_field_is_relaxed_somewhere():
     """Queries and keys have tests of their own, `test_queries`."""
-    queries = {"query_key_scale", "query_key", "heads", "attention_scale"}
+    queries = {"query_key_scale", "query_key", "query_key_norm", "heads", "attention_scale", "rotary", "rotary_base"}
     assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
 
 

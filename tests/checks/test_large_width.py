@@ -94,7 +94,12 @@ LATER = {
     "label_groups",
     "layout",
 }
-LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {"embedding_scale", "embedding_norm"}
+LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {
+    "embedding_scale",
+    "embedding_norm",
+    "head_width",
+}
+LATER |= {"query_key_norm", "rotary", "rotary_base"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

@@ -1,6 +1,8 @@
 """`gradbounds predict`: its numbers are theory's and the samples', and it says what theory lacks."""
 
+import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ from checks.stacks.gradients_by_layer import exponents, layer_table
 from gradbounds.cli import main
 from simulate import sample
 from theory import Stack, predict
+from theory.configurations import stack_from_config
 
 SMALL = ("--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16")
 STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
@@ -101,3 +104,45 @@ def test_check_shows_a_run_s_gradients_and_says_what_has_no_rule(capsys, tmp_pat
     assert "Samples, root mean squares: 64 networks" in said
     assert "Theory has no rule for 1 of 1 networks: embeddings must be 'untied'" in said
     assert "wide enough" not in said
+
+
+NANOGPT = {"n_layer": 2, "n_head": 4, "n_embd": 64, "block_size": 128, "vocab_size": 65, "dropout": 0.2, "bias": False}
+
+
+def test_a_configuration_file(capsys, tmp_path):
+    """Its network is predicted, flags change it, and each of its fields is named or used."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(NANOGPT))
+    line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
+    assert main([*line, "--json", "--compare", "placement=peri", "depth-scaling=none"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    stack, notes = stack_from_config(NANOGPT, tokens=4, embeddings="untied")
+    assert found["stack"] == json.loads(json.dumps(dataclasses.asdict(stack)))
+    assert {note["field"] for note in found["notes"]} == {note.field for note in notes}
+    beside = {"placement": "peri", "depth_scaling": "none"}
+    assert {name: found["compared"]["stack"][name] for name in beside} == beside
+    assert main([*line, "--compare", "placement=post", "--activation", "tanh"]) == 0
+    said = capsys.readouterr().out
+    ratios = np.sqrt(predict(replace(stack, activation="tanh"), patterns=8)["grad_sq_W1"])
+    compared = said[said.index("With placement=post, by theory") :].splitlines()
+    assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
+    assert "- dropout = 0.2 is left out: gradients are those without dropout, as in evaluation" in said
+    assert "- tie_word_embeddings = True is left out: embeddings are untied here" in said
+    assert "Neutral at initialization: bias, block_size." in said
+
+
+def test_what_stands_out(capsys):
+    """The ratio of first to last layer, the stream, the tokens, and the largest step beside its matrix."""
+    said = printed(capsys, "--placement", "pre", "--depth", "4", "--ffn-ratio", "4", "--initialization", "he")
+    stack = replace(STACK, placement="pre", depth=4, ffn_ratio=4.0, initialization="he")
+    found = predict(stack)
+    ratios = {role: (found[f"grad_sq_{role}"][0] / found[f"grad_sq_{role}"][-1]) ** 0.5 for role in ("WV", "W1", "W2")}
+    least, most = min(ratios, key=ratios.get), max(ratios, key=ratios.get)
+    assert f"are {ratios[least]:.3g} (dL/d{least}) to {ratios[most]:.3g} times (dL/d{most}) the last layer's." in said
+    energy = found["hidden_energy"]
+    assert f"|x|^2/d is {energy[0]:.3g} after the first layer and {energy[-1]:.3g} after the last." in said
+    # Squared norms of He's matrices, 2 d_out: of W2 a quarter of W1's.
+    sizes = {"WV": 2 * 64, "W1": 2 * 256, "W2": 2 * 64}
+    steps = {(role, k): found[f"grad_sq_{role}"][k] / size for role, size in sizes.items() for k in range(4)}
+    role, layer = max(steps, key=steps.get)
+    assert f"A step of SGD changes {role} of layer {layer + 1} most beside its own size" in said

@@ -32,6 +32,7 @@ ALONE: list[dict[str, Any]] = [
     {"branches": "attention", "mask": "causal"},
     {"residual_scale": 1.5},
     {"branch_scale": 0.5},
+    {"head_width": 2048, "output_projection": "random", "attention_dropout": 0.2},
     {"layout": "parallel"},
     {"branch_gain": 0.6},
     {"norm_epsilon": 0.5},

@@ -33,10 +33,10 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
             "stack must be one stream without a source for a prediction of its first step, got placement "
             f"{stack.placement!r} with {stack.source_tokens} source tokens."
         )
-    if stack.label_groups or stack.branches != "both" or stack.layout == "parallel":
+    if stack.label_groups or stack.branches != "both" or stack.layout == "parallel" or stack.head_width:
         raise NoRuleError(
-            "stack must have a label of its own at every position, and both branches, one after the other, for a "
-            f"prediction of its first step, got {stack.non_default()}."
+            "stack must have a label of its own at every position, both branches, one after the other, and heads of "
+            f"width d/h for a prediction of its first step, got {stack.non_default()}."
         )
     if stack.rows > MOST_ROWS or stack.vocab > _LARGEST_SHARE * stack.width:
         raise NoRuleError(

@@ -64,7 +64,7 @@ class Attention:
         self.mets = [Met("WV", shapes["WV"], self.stack.width * mean, seen)]
         if "WO" in shapes:
             own = gain(self.stack, "WV")
-            self.mets.append(Met("WO", shapes["WO"], self.stack.width * mean * own, seen * own**0.5))
+            self.mets.append(Met("WO", shapes["WO"], shapes["WO"][0] * mean * own, seen * own**0.5))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""

@@ -75,7 +75,7 @@ class Inputs:
 def is_exchangeable(stack: Stack) -> bool:
     """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
     telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
-    telling_apart |= {"attention_dropout", "query_key_scale"}
+    telling_apart |= {"attention_dropout", "query_key_scale", "rotary"}
     return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
 

@@ -169,16 +169,16 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     """
     without = replace(stack, query_key_scale=0.0)
     usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
-    usual = usual and not stack.source_tokens
+    usual = usual and not stack.source_tokens and stack.query_key_norm == "none"
     if windows is not None or not usual or not is_exchangeable(without):
         raise ValueError(
             "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
             f"exchangeable tokens (no mask, source, positions, text, ...), got {stack.relaxed}."
         )
-    if stack.width // stack.heads < _NARROWEST_ANNEALED_HEAD:
+    if stack.key_width < _NARROWEST_ANNEALED_HEAD:
         raise ValueError(
             f"heads must have at least {_NARROWEST_ANNEALED_HEAD} coordinates each, width / heads, for annealed "
-            f"predictions, whose logits are Gaussian, got {stack.width // stack.heads}."
+            f"predictions, whose logits are Gaussian, got {stack.key_width}."
         )
     found = recursion(stack, *exchangeable_inputs(stack), generator)
     return Prediction(stack, {name: np.array(value) for name, value in found.items()})
@@ -242,6 +242,7 @@ def _check_rules(stack: Stack) -> None:
     unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
     without = [name for name in unknown if getattr(stack, name)]
     without += ["embedding_norm"] if stack.embedding_norm == "added" else []
+    without += ["head_width"] if stack.head_width else []
     without += ["layout 'parallel'"] if stack.layout == "parallel" else []
     if stack.embeddings == "tied" and (without or stack.composition.second_stream):
         what = " and ".join(without) or f"placement {stack.placement!r}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Kernel, Labelled, Number, Tokens
 from theory.stack import Stack
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import gain, inner_ratio, weight_shapes
 
 Energies = dict[str, Number]
 Overlaps = Any
@@ -38,7 +38,7 @@ def uniform_attention(stack: Stack) -> Branch:
 
         def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
             below = gradient * projection_gain
-            energies = {"WO": tokens.total(values * gradient)} if "WO" in gains else {}
+            energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if "WO" in gains else {}
             energies["WV"] = tokens.total(mean * below)
             return tokens.attend_back(below) * value_gain, energies
 

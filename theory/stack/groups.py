@@ -26,6 +26,7 @@ Normalization = Literal["layer", "rms", "none"]
 QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal"]
+QueryKeyNorm = Literal["none", "head", "all"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Embeddings = Literal["untied", "tied"]
 EmbeddingNorm = Literal["none", "added"]
@@ -171,11 +172,34 @@ class Attention(Group):
         high=4,
     )
     query_key: QueryKey = choice("untied", get_args(QueryKey), "whether W^Q and W^K are one matrix")
-    heads: int = integer(1, 1, "attention heads h, which divide the width")
+    query_key_norm: QueryKeyNorm = choice(
+        "none", get_args(QueryKeyNorm), "RMSNorm of queries and keys: none, of every head, or of all heads together"
+    )
+    heads: int = integer(1, 1, "attention heads h, which divide the width unless head_width is given")
+    head_width: int = integer(0, 0, "coordinates d_k of a head's queries, keys and values; 0 for d/h")
     attention_scale: AttentionScale = choice(
-        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d/h), or d/h (linear)"
+        "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d_k), or d_k (linear)"
+    )
+    rotary: float = real(
+        0.0, "share of a head's coordinates that positions rotate, in queries and keys", allowed="a number in [0, 1]",
+        low=0, high=1,
+    )  # fmt: skip
+    rotary_base: float = real(
+        10_000.0, "base of the rotations' frequencies", allowed="a finite number above 1", low=np.nextafter(1, 2)
     )
     mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.head_width and self.output_projection == "identity":
+            raise ValueError(
+                "output_projection must be 'random' for heads of a width of their own, which it takes back to d, got "
+                f"{self.output_projection!r} with head_width = {self.head_width}."
+            )
+        if self.query_key == "tied" and (self.query_key_norm != "none" or self.rotary):
+            raise ValueError("query_key must be 'untied' with query_key_norm or rotary, got 'tied'.")
+        if self.query_key_norm != "none" and not self.query_key_scale:
+            raise ValueError("query_key_scale must be above 0 with query_key_norm, which has nothing to norm else.")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -113,10 +113,15 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
                 f"ffn_ratio must make ffn_ratio * width an integer of at least 1, got {self.ffn_ratio!r} at "
                 f"width {self.width}."
             )
-        if self.width % self.heads:
+        if self.width % self.heads and not self.head_width:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         self._check_inputs()
         self._check_norms()
+        if self.rotary and (self.source_tokens or self.rotary_width < 2):
+            raise ValueError(
+                f"rotary must be 0 with a source, or rotate at least two coordinates of a head, got {self.rotary!r} "
+                f"with {self.source_tokens} source tokens and heads of {self.key_width} coordinates."
+            )
         if self.label_groups > self.tokens or (self.label_groups and self.embeddings == "tied"):
             raise ValueError(
                 f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
@@ -197,6 +202,16 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
     def ffn_width(self) -> int:
         """The number of feed-forward units, r d."""
         return round(self.ffn_ratio * self.width)
+
+    @property
+    def key_width(self) -> int:
+        """Coordinates d_k of a head's queries, keys and values."""
+        return self.head_width or self.width // self.heads
+
+    @property
+    def rotary_width(self) -> int:
+        """Coordinates of a head that positions rotate, in pairs."""
+        return int(self.rotary * self.key_width) // 2 * 2
 
     @property
     def encoder(self) -> "Stack | None":

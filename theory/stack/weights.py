@@ -10,16 +10,16 @@ first's."""
 
 def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
     """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
-    d, hidden = stack.width, stack.ffn_width
+    d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
     shapes = {
-        "WQ": (d, d),
-        "WK": (d, d),
-        "WV": (d, d),
-        "WO": (d, d),
-        "XQ": (d, d),
-        "XK": (d, d),
-        "XV": (d, d),
-        "XO": (d, d),
+        "WQ": (d, inner),
+        "WK": (d, inner),
+        "WV": (d, inner),
+        "WO": (inner, d),
+        "XQ": (d, inner),
+        "XK": (d, inner),
+        "XV": (d, inner),
+        "XO": (inner, d),
         "WG": (d, hidden),
         "W1": (d, hidden),
         "W2": (hidden, d),
@@ -48,6 +48,11 @@ def rows_met(stack: Stack) -> dict[str, int]:
         met |= {"XV": stack.sequences, "XO": stack.sequences}
         met |= {"WV": stack.sequences, "WO": stack.sequences} if stack.mask == "none" else {}
     return {role: met[role] for role in weight_shapes(stack)}
+
+
+def inner_ratio(stack: Stack) -> float:
+    """Coordinates of all heads' values together over d, 1 but for heads of a width of their own."""
+    return stack.heads * stack.key_width / stack.width if stack.head_width else 1.0
 
 
 _GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}

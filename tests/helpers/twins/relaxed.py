@@ -32,7 +32,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         source: the input of the encoder, (sequences * source tokens, width).
     """
     n, length = stack.rows, stack.tokens
-    width, linear = stack.width // stack.heads, stack.attention_scale == "linear"
+    width, linear = stack.key_width, stack.attention_scale == "linear"
     if ids is not None:
         table = weights["Wemb"][0].clone()
         table[:, ids] = stack.output_scale * stack.width**-0.5 / stack.embedding_scale * x.T
@@ -57,11 +57,22 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         kind, asked, own_length = ("W", rows, len(rows)) if asked is None else ("X", asked, len(asked))
         own_length //= stack.sequences
         values = asked @ weights[f"{prefix}{kind}V"][layer]
-        queries = rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else torch.zeros_like(rows)
-        keys = queries if kind == "W" else torch.zeros_like(asked)
+        queries = (
+            rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else rows.new_zeros(len(rows), values.shape[1])
+        )
+        keys = queries if kind == "W" else torch.zeros_like(values)
         if "WQ" in weights and (kind == "X" or "WK" in weights):
             keys = asked @ weights[f"{prefix}{kind}K" if "WK" in weights else f"{prefix}{kind}Q"][layer]
-        out = torch.zeros_like(rows)
+        if stack.query_key_norm != "none":
+            group = width if stack.query_key_norm == "head" else width * stack.heads
+            queries, keys = (
+                torch.cat([part / (part.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
+                           for part in one.split(group, dim=-1)], dim=-1)
+                for one in (queries, keys)
+            )  # fmt: skip
+        if stack.rotary:
+            queries, keys = turned(queries), turned(keys)
+        out = torch.zeros_like(values[:1]).expand(len(rows), -1).clone()
         for i in range(len(rows)):
             start = i // (len(rows) // stack.sequences) * own_length
             causal = stack.mask == "causal" and not prefix and kind == "W"
@@ -74,6 +85,21 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 if kind == "W":
                     patterns[prefix][layer].append(pattern)
         return out @ weights[f"{prefix}{kind}O"][layer] if "WO" in weights else out
+
+    def turned(rows):
+        """Coordinates f and f + r/2 of every head as one complex number, times its phase."""
+        pairs = int(width * stack.rotary) // 2
+        found = []
+        for i in range(len(rows)):
+            numbers = list(rows[i])
+            for start in range(0, width * stack.heads, width):
+                for f in range(pairs):
+                    a, b = start + f, start + pairs + f
+                    angle = torch.tensor(i % length * stack.rotary_base ** (-f / pairs), dtype=rows.dtype)
+                    number = torch.complex(rows[i, a], rows[i, b]) * torch.polar(torch.ones_like(angle), angle)
+                    numbers[a], numbers[b] = number.real, number.imag
+            found.append(torch.stack(numbers))
+        return torch.stack(found)
 
     def feed_forward(rows, layer, prefix):
         if "WG" in weights:

@@ -20,7 +20,7 @@ from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
 from theory.mean_field.kernels import Pair, Tokens
 from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
 from theory.stack import Stack
-from theory.stack.weights import gain
+from theory.stack.weights import gain, inner_ratio
 
 # Degree in ρ of an interpolant of the overlap; and the variance below which softmaxes are linear in their logits.
 _DEGREE = 20
@@ -42,7 +42,7 @@ def annealed_attention(stack: Stack) -> Branch:
         def pullback(gradient: Pair, _: Overlaps) -> tuple[Pair, Energies]:
             energies: Energies = {}
             if stack.output_projection == "random":
-                energies["WO"] = tokens.total(values * gradient)
+                energies["WO"] = tokens.total(values * gradient) * inner_ratio(stack)
             above = gradient * projection_gain
             back = own * above.diagonal + (n - 1) * cross * above.off
             # Every row of weights sums to 1, so that the total over pairs stays.

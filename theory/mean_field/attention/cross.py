@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from theory.mean_field.kernels import Kernel, Pair, Tokens
 from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
 from theory.stack import Stack
-from theory.stack.weights import gain
+from theory.stack.weights import gain, inner_ratio
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ def uniform_cross_attention(stack: Stack, memory: Memory) -> Branch:
 
         def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
             below = gradient * projection_gain
-            energies = {"XO": tokens.total(values * gradient)} if projected else {}
+            energies = {"XO": tokens.total(values * gradient) * inner_ratio(stack)} if projected else {}
             energies["XV"] = tokens.total(mean * below)
             memory.receive(memory.returned(tokens, below) * value_gain)
             return kernel * 0.0, energies

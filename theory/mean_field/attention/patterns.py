@@ -23,13 +23,15 @@ class Patterns:
 
     Attributes:
         weights: the softmaxed logits, (batch, heads, N, M).
-        queries: q_i·q_k/(s² d_k), (batch, heads, N, N); without queries of no use, the kernel.
+        queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm over d_k; without queries the kernel.
         keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
+        sizes: what a norm divides queries and keys by, (batch, heads, N) and (batch, heads, M); None without one.
     """
 
     weights: Array
     queries: Array
     keys: Array
+    sizes: tuple[Array, Array] | None = None
 
 
 def sampled_patterns(
@@ -47,21 +49,73 @@ def sampled_patterns(
         tied: whether queries are the keys, of one kernel.
     """
     shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    logits, queries, keys = np.zeros(shape), asking, asked
+    logits, queries, keys, sizes = np.zeros(shape), asking, asked, None
     if stack.query_key_scale:
-        head_width = stack.width // stack.heads
+        head_width = stack.key_width
         left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
         if tied:
             rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
+        elif stack.rotary:
+            rows, of_keys = (
+                one @ generator.standard_normal((*shape[:-2], one.shape[-1], head_width)) for one in (left, right)
+            )
+            along = of_keys
         else:
             roots = _query_and_key_roots(shape, head_width, generator)
             rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
         divisor = head_width if stack.attention_scale == "linear" else head_width**0.5
-        logits = stack.query_key_scale**2 / divisor * (rows @ along.mT)
+        turned = [rotated(stack, one) for one in (rows, along)] if stack.rotary else (rows, along)
+        logits = stack.query_key_scale**2 / divisor * (turned[0] @ turned[1].mT)
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
+        if stack.query_key_norm != "none":
+            first, second = sizes = _sizes(stack, queries), _sizes(stack, keys)
+            logits = logits / (first[..., :, None] * second[..., None, :])
+            queries, keys = (
+                stack.query_key_scale**2 * one / (size[..., :, None] * size[..., None, :])
+                for one, size in ((queries, first), (keys, second))
+            )
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return Patterns(softmax(logits, axis=-1), queries, keys)
+    return Patterns(softmax(logits, axis=-1), queries, keys, sizes)
+
+
+def _sizes(stack: Stack, products: Array) -> Array:
+    """Root mean squares of queries, or of keys, of every head or of all heads together, (..., heads, N)."""
+    squares = stack.query_key_scale**2 * np.linalg.diagonal(products)
+    if stack.query_key_norm == "all":
+        squares = np.broadcast_to(squares.mean(-2, keepdims=True), squares.shape)
+    return np.sqrt(squares + stack.norm_epsilon)
+
+
+def _positions(stack: Stack) -> NDArray[np.int64]:
+    """The place of every row in its sequence, (N,)."""
+    return np.tile(np.arange(stack.tokens), stack.sequences)
+
+
+def _frequencies(stack: Stack) -> Array:
+    """Angles per place of the coordinates' pairs that are rotated."""
+    return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
+
+
+def rotated(stack: Stack, rows: Array) -> Array:
+    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k).
+
+    Source: Su et al. (2021), section 3.4.2.
+    """
+    angles = _positions(stack)[:, None] * _frequencies(stack)
+    half = angles.shape[1]
+    first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
+def turning(stack: Stack) -> tuple[NDArray[np.int64], Array]:
+    """Differences of places, (N, N); and for m = 0..2n − 2 the mean of cos(m θ) over a head's coordinates."""
+    place = _positions(stack)
+    angles = np.arange(2 * stack.tokens - 1)[:, None] * _frequencies(stack)
+    share = stack.rotary_width / stack.key_width
+    cosines: Array = 1.0 - share + share * np.cos(angles).mean(-1)
+    return place[:, None] - place, cosines
 
 
 def _query_and_key_roots(

@@ -6,17 +6,18 @@ linearly.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
-from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns
+from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns, turning
 from theory.mean_field.kernels import Kernel, Tokens
 from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
 from theory.stack import Stack
-from theory.stack.weights import gain
+from theory.stack.weights import gain, inner_ratio
 
 Array = NDArray[np.float64]
 
@@ -54,7 +55,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         generator: of the patterns.
     """
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
-    alone = looks_at_itself(stack) and stack.width // stack.heads > _WIDEST_TIED_HEAD
+    alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
 
     def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
@@ -120,7 +121,7 @@ def _attend(
         to_values = (pattern.mT @ head @ pattern).sum(-3)
         energies = {kind + "V": (keys * to_values).sum((-2, -1))}
         if stack.output_projection == "random":
-            energies[kind + "O"] = (out * gradient).sum((-2, -1))
+            energies[kind + "O"] = (out * gradient).sum((-2, -1)) * inner_ratio(stack)
         return head, value_gain * to_values, energies
 
     return out * projection_gain, pattern, back
@@ -141,12 +142,24 @@ def _query_path(
     if removed is not None:
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
-    to_queries, to_keys = _query_key(weights, kept, products, values, head, removed)
+    inner = _Inner.of(weights, kept, values, head, removed)
+    if stack.rotary:
+        to_queries = _turned(stack, products[1], inner.at_queries)
+        to_keys = _turned(stack, products[0], inner.at_keys)
+    else:
+        to_queries, to_keys = inner.at_queries(products[1]), inner.at_keys(products[0])
     tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
-    # Over d_k a gradient is smaller by √d_k.
-    shrink = s_sq * stack.heads / stack.width if stack.attention_scale == "linear" else s_sq
+    # Over d_k a gradient is smaller by √d_k; and a norm divides it again, whose projection is O(1/d_k).
+    shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
+    if patterns.sizes is None:
+        shrink *= s_sq
+    else:
+        to_queries, to_keys = (
+            part / (size[..., :, None] * size[..., None, :])
+            for part, size in zip((to_queries, to_keys), patterns.sizes, strict=True)
+        )
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
     # Of identical tokens these are zero, which rounding must not make negative, and of one token exactly.
     shrink_energy = shrink * (weights.shape[-1] > 1)
@@ -171,31 +184,83 @@ def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
     return u, w, b * u - a * np.linalg.diagonal(w)[..., None]
 
 
-def _query_key(
-    a: Array, b: Array, products: tuple[Array, Array], values: Array, head: Array, overlaps: Overlaps
-) -> tuple[Array, Array]:
-    """Gradient kernels at queries and keys over s², per head: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s² and that of the keys.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inner:
+    """Gradients at queries and keys, per head, of products that may be any matrix.
 
-    Products are those of the queries and of the keys, over s² d_k. From ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the
-    weights A that were not dropped and r_ij = g_i·v_j with Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the
-    gradient's component along the stream, which holds Σ_m B_im v_m, r varies less: the overlaps.
+    ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A that were not dropped and r_ij = g_i·v_j with
+    Cov(r_ij, r_kl) = G_ik V_jl. Where a norm above removed the gradient's component along the stream, which holds
+    Σ_m B_im v_m, r varies less: the overlaps.
+
+    Attributes:
+        a: the weights A.
+        b: the weights B.
+        values: V.
+        head: G.
+        overlaps: as in `theory.mean_field.sublayers`, of a head.
+        u: B V.
+        w: B V Bᵀ.
+        a1: what a logit changes of the overlap of the attended values with themselves.
     """
-    (queries, keys), (u, w, a1) = products, _held(a, b, values)
-    aq = a @ keys
-    crossed = b @ (u * aq).mT
-    to_queries = head * (b @ (keys * values) @ b.mT - crossed - crossed.mT + w * (aq @ a.mT))
-    p = head * queries
-    y = ((b.mT @ p) * u.mT) @ a
-    to_keys = values * (b.mT @ p @ b) - y - y.mT + a.mT @ (p * w) @ a
-    if overlaps is not None:
-        first, second = overlaps
-        a1q = a1 @ keys
-        t = first * ((u * a1q) @ b.mT - w * (a1q @ a.mT))
-        to_queries = to_queries + second * (a1q @ a1.mT) - t - t.mT
-        p1 = first * queries
-        t = a1.mT @ ((p1 @ b) * u - (p1 * w) @ a)
-        to_keys = to_keys + a1.mT @ (second * queries) @ a1 - t - t.mT
-    return to_queries, to_keys
+
+    a: Array
+    b: Array
+    values: Array
+    head: Array
+    overlaps: Overlaps
+    u: Array
+    w: Array
+    a1: Array
+
+    @classmethod
+    def of(cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps) -> "_Inner":
+        return cls(a, b, values, head, overlaps, *_held(a, b, values))
+
+    def at_queries(self, keys: Array) -> Array:
+        """Σ_jl P_jl E ∂a_ij ∂a_kl, with P the products of keys over s² d_k: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s²."""
+        a, b, u, w = self.a, self.b, self.u, self.w
+        aq = a @ keys
+        crossed = b @ (u * (a @ keys.mT)).mT
+        found = self.head * (b @ (keys * self.values) @ b.mT - crossed - (u * aq) @ b.mT + w * (aq @ a.mT))
+        if self.overlaps is None:
+            return found
+        first, second = self.overlaps
+
+        def part(a1q: Array) -> Array:
+            return np.asarray(first * ((u * a1q) @ b.mT - w * (a1q @ a.mT)))
+
+        a1q = self.a1 @ keys
+        return np.asarray(found + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
+
+    def at_keys(self, queries: Array) -> Array:
+        """Σ_ik P_ik E ∂a_ij ∂a_kl, with P the products of queries over s² d_k: E⟨∂L/∂k_j, ∂L/∂k_l⟩/s²."""
+        a, b, u, w, a1 = self.a, self.b, self.u, self.w, self.a1
+        p = self.head * queries
+        crossed = ((b.mT @ p) * u.mT) @ a + a.mT @ ((p @ b) * u)
+        found = self.values * (b.mT @ p @ b) - crossed + a.mT @ (p * w) @ a
+        if self.overlaps is None:
+            return found
+        first, second = self.overlaps
+
+        def part(p1: Array) -> Array:
+            return np.asarray(a1.mT @ ((p1 @ b) * u - (p1 * w) @ a))
+
+        below = a1.mT @ (second * queries) @ a1
+        return np.asarray(found + below - part(first * queries) - part(first * queries.mT).mT)
+
+
+def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
+    """A gradient kernel at queries, or at keys, that positions rotate.
+
+    q_i is rotated by i and k_j by j, so that P_jl comes with the mean of cos((j − l) − (i − k)) θ over a head's
+    coordinates, up to O(1/d_k): for every i − k one product of its own.
+    """
+    lags, cosines = turning(stack)
+    found = np.zeros(())
+    for lag in range(stack.tokens):
+        one = gradient(products * cosines[np.abs(lags - lag)])
+        found = np.where(lags == lag, one, np.where(lags == -lag, one.mT, found))
+    return found
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> Array:

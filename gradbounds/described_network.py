@@ -1,0 +1,63 @@
+"""The network that a command is asked about: of flags, of a configuration file, or of a published model."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gradbounds.grid import FIELDS, field_name, nearest
+from theory import Stack
+from theory.configurations import Note, published, stack_from_config
+
+
+def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:
+    """The network of a configuration with the fields that flags set, or of flags alone; and notes on the file.
+
+    Tied embeddings with random queries and keys, for which theory has no rule, are untied unless a flag says tied.
+
+    Raises:
+        ValueError: both a file and a model are given, or as `theory.configurations.stack_from_config`.
+    """
+    if config is None and like is None:
+        return flags, ()
+    if config is not None and like is not None:
+        raise ValueError("config and like must not both be given.")
+    given = flags.non_default()
+    tied: Any = given.pop("embeddings", "untied")
+    source = config if like is None else published(like)
+    assert source is not None
+    stack, notes = stack_from_config(source, tokens=flags.tokens if "tokens" in given else 16, embeddings=tied)
+    return replace(stack, **given), notes  # type: ignore[arg-type]
+
+
+def changed(stack: Stack, changes: Sequence[str]) -> Stack:
+    """The network with some fields of other values, each as FIELD=VALUE.
+
+    Raises:
+        ValueError: one is not of that form, or names no field, or the field does not take the value.
+    """
+    values: dict[str, Any] = {}
+    for change in changes:
+        name, equals, value = change.partition("=")
+        name = field_name(name)
+        if not equals or name not in FIELDS:
+            raise ValueError(
+                f"compare must be fields of a network and values, as placement=peri, got {change!r}."
+                f"{nearest([name], FIELDS)}"
+            )
+        default = FIELDS[name].default
+        values[name] = value if isinstance(default, str) else _number(name, value, whole=isinstance(default, int))
+    return replace(stack, **values)
+
+
+def _number(name: str, value: str, *, whole: bool) -> float | int:
+    """A number as flags take it, 1e6 for a whole one too.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        number = float(value)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a number, got {value!r}.") from error
+    return int(number) if whole and number.is_integer() else number

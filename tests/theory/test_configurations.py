@@ -1,0 +1,120 @@
+"""Configurations of published models: what each family's fields mean, and that none is passed over in silence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from theory import Stack, predict
+from theory.configurations import PUBLISHED, published, stack_from_config
+from theory.configurations.families import FAMILIES
+from theory.configurations.reading import SAID_ELSEWHERE
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96,
+    "intermediate_size": 160,
+}  # fmt: skip
+EXPECTED = {
+    "llama-3-8b": Stack(
+        placement="pre", width=4096, depth=32, tokens=16, vocab=128256, output_scale=1.28, ffn_ratio=3.5, ffn="gated",
+        activation="silu", init_std=0.02, normalization="rms", norm_epsilon=1e-5, output_projection="random",
+        query_key_scale=1.28, heads=32, rotary=1.0, rotary_base=5e5, mask="causal", embedding_scale=0.02,
+    ),
+    "gpt2": Stack(
+        placement="pre", width=768, depth=12, tokens=16, vocab=50257, output_scale=0.02 * 768**0.5, ffn_ratio=4.0,
+        activation="gelu_tanh", init_std=0.02, depth_scaling="depth", norm_epsilon=1e-5, output_projection="random",
+        query_key_scale=0.02 * 768**0.5, heads=12, mask="causal", embedding_scale=0.02, positions="learned",
+    ),
+    "gemma-3-1b": Stack(
+        placement="peri", width=1152, depth=26, tokens=16, vocab=262144, output_scale=0.02 * 1152**0.5, ffn_ratio=6.0,
+        ffn="gated", activation="gelu_tanh", init_std=0.02, normalization="rms", norm_epsilon=1e-6,
+        output_projection="random", query_key_scale=0.02 * 1152**0.5, query_key_norm="head", heads=4, head_width=256,
+        rotary=1.0, rotary_base=1e6, mask="causal", embedding_scale=0.02 * 1152**0.5,
+    ),
+    "pythia-1.4b": Stack(
+        placement="pre", width=2048, depth=24, tokens=16, vocab=50304, output_scale=0.02 * 2048**0.5, ffn_ratio=4.0,
+        activation="gelu", init_std=0.02, layout="parallel", norm_epsilon=1e-5, output_projection="random",
+        query_key_scale=0.02 * 2048**0.5, heads=16, rotary=0.25, mask="causal", embedding_scale=0.02,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_a_published_model_is(name):
+    assert stack_from_config(published(name), embeddings="untied")[0] == EXPECTED[name]
+
+
+def test_every_published_model_is_read_and_has_a_prediction():
+    assert {one["model_type"] for one in PUBLISHED.values()} == set(FAMILIES) - {"nanogpt"}
+    for name in PUBLISHED:
+        stack, notes = stack_from_config(published(name), tokens=4, embeddings="untied")
+        small = Stack.of(**stack.non_default() | {"depth": 2, "vocab": 64})
+        found = predict(small, patterns=2)
+        assert all(np.isfinite(value).all() for value in found.values()), name
+        assert len({note.field for note in notes}) == len(notes), f"{name}: a field is named twice"
+
+
+def test_bert_has_one_vector_of_the_token_type_in_every_input():
+    stack, _ = stack_from_config(published("bert-base"), tokens=3)
+    np.testing.assert_array_equal(stack.input_covariance, 1.0 + np.eye(3))
+    assert (stack.embedding_norm, stack.positions, stack.embeddings) == ("added", "learned", "untied")
+
+
+def test_every_field_is_used_or_named():
+    """Each field of a file moves the Stack, or has a note."""
+    config = published("llama-3.2-1b") | {"attention_dropout": 0.1, "mlp_bias": False, "torch_dtype": "bfloat16"}
+    whole, notes = stack_from_config(config)
+    noted = {note.field: note.what for note in notes}
+    assert noted["attention_dropout"] == "left out"
+    assert noted["num_key_value_heads"] == noted["mlp_bias"] == noted["torch_dtype"] == "neutral"
+    for name, value in config.items():
+        other = {"llama": "mistral", True: False}.get(value, value * 2 if isinstance(value, int | float) else value)
+        moved = stack_from_config({**config, name: other})[0] != whole
+        assert moved or name in noted, name
+
+
+def test_rotary_positions_in_all_spellings():
+    old = stack_from_config(LLAMA | {"rope_theta": 1e5})[0]
+    assert old == stack_from_config(LLAMA | {"rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}})[0]
+    assert (old.rotary, old.rotary_base) == (1.0, 1e5)
+    half = stack_from_config(LLAMA | {"partial_rotary_factor": 0.5})[0]
+    assert (half.rotary, half.rotary_width) == (0.5, 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "mamba"}, "model_type must be one of bert, gemma, .*, got 'mamba'"),
+        (LLAMA | {"hiden_size": 3}, "got hiden_size = 3, .* is not known. Did you mean hidden_size"),
+        (LLAMA | {"n_embd": 32}, "hidden_size and n_embd must be one number, got 64 and 32"),
+        ({k: v for k, v in LLAMA.items() if k != "vocab_size"}, "config must have vocab_size, got none"),
+        (LLAMA | {"hidden_size": "64"}, "hidden_size must be a number, got '64'"),
+        (LLAMA | {"hidden_act": "mish"}, "hidden_act must be one of relu, .*, got 'mish'"),
+        (LLAMA | {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads = 4, got 3"),
+        (LLAMA | {"num_attention_heads": 5}, "heads must divide width = 64, got 5"),
+        (LLAMA | {"initializer_range": -0.02}, "initializer_range must be above 0, got -0.02"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(config, said):
+    with pytest.raises(ValueError, match=said):
+        stack_from_config(config)
+
+
+def test_files(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    assert stack_from_config(path) == stack_from_config(LLAMA)
+    for content, said in (("[1]", "must be a JSON object, got a list"), ("x = 1", "must be a JSON file such as")):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=said):
+            stack_from_config(path)
+    with pytest.raises(ValueError, match="that can be read"):
+        stack_from_config(tmp_path / "none.json")
+    with pytest.raises(ValueError, match="Did you mean llama-3-8b"):
+        published("llama3-8b")
+
+
+def test_no_field_has_two_reasons():
+    names = [name for group in SAID_ELSEWHERE.values() for name in group]
+    assert len(names) == len(set(names))

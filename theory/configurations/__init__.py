@@ -1,0 +1,7 @@
+"""Configurations of published models, and the Stack that each of them is at initialization."""
+
+from theory.configurations.published import PUBLISHED, published
+from theory.configurations.reading import Note
+from theory.configurations.stack_from_config import stack_from_config
+
+__all__ = ["Note", "PUBLISHED", "published", "stack_from_config"]

@@ -1,0 +1,274 @@
+"""What the fields of each family's configuration mean: one function per family, from a Reading to fields of a Stack."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from theory.configurations.reading import Note, Reading
+
+Fields = dict[str, Any]
+
+_ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "silu": "silu", "swish": "silu", "tanh": "tanh", "relu2": "relu_squared",
+}  # fmt: skip
+
+_LENGTH = "it only matters for more tokens than there are here"
+_SHARED = "sharing keys and values among heads changes no gradient's norm at leading order (docs/configurations.md)"
+_SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
+
+
+def _activation(r: Reading, *names: str, default: str | None = None) -> str:
+    given = next((name for name in names if r.left.get(name) is not None), names[0])
+    name = r.take(*names) if default is None else r.take(*names, default=default)
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"{given} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}.")
+    return _ACTIVATIONS[name]
+
+
+def _sizes(r: Reading) -> Fields:
+    width, heads = r.number("hidden_size", "n_embd", "d_model"), r.number("num_attention_heads", "n_head")
+    hidden = r.number("intermediate_size", "n_inner", "ffn_dim", default=4 * width)
+    return {
+        "width": width,
+        "depth": r.number("num_hidden_layers", "n_layer", "num_layers"),
+        "vocab": r.number("vocab_size"),
+        "heads": heads,
+        "ffn_ratio": hidden / width,
+        "output_projection": "random",
+    }
+
+
+def _one_std(r: Reading, sizes: Fields, *, inputs: float = 1.0) -> Fields:
+    """Every matrix and embedding N(0, initializer_range²), embeddings times `inputs`.
+
+    Raises:
+        ValueError: initializer_range is not positive.
+    """
+    std, root = r.number("initializer_range", default=0.02), sizes["width"] ** 0.5
+    if not std > 0:
+        raise ValueError(f"initializer_range must be above 0, got {std!r}.")
+    return {
+        "init_std": std,
+        "query_key_scale": std * root,
+        "output_scale": std * root,
+        "embedding_scale": std * inputs,
+    }
+
+
+def _tied(r: Reading, default: bool) -> Fields:
+    return {"embeddings": "tied" if r.take("tie_word_embeddings", default=default) else "untied"}
+
+
+def _dropout(r: Reading) -> None:
+    r.left_out(
+        "gradients are those without dropout, as in evaluation",
+        "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "residual_dropout",
+        "embedding_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
+    )  # fmt: skip
+
+
+def _attention(r: Reading, sizes: Fields, tokens: int) -> None:
+    """What attention of today's decoders has besides queries, keys and values.
+
+    Raises:
+        ValueError: keys and values cannot be shared out among so many heads.
+    """
+    kv = r.number("num_key_value_heads", "n_kv_head", default=sizes["heads"])
+    if kv < 1 or sizes["heads"] % kv:
+        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {sizes['heads']}, got {kv}.")
+    if kv != sizes["heads"]:
+        r.notes.append(_neutral("num_key_value_heads", kv, _SHARED))
+    own, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
+    if own is not None and own != usual:
+        sizes["head_width"] = own
+    window = r.number("sliding_window", default=None)
+    r.neutral(
+        _LENGTH,
+        "use_sliding_window",
+        "max_window_layers",
+        "layer_types",
+        "sliding_window_pattern",
+        "_sliding_window_pattern",
+    )
+    if window is not None and window < tokens:
+        r.say("sliding_window", window, "tokens look at all earlier ones here")
+    elif window is not None:
+        r.notes.append(_neutral("sliding_window", window, _LENGTH))
+    _rotary(r, sizes)
+
+
+def _rotary(r: Reading, sizes: Fields) -> None:
+    """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
+
+    Raises:
+        ValueError: what stands for their parameters is no object.
+    """
+    given = r.take("rope_parameters", default={})
+    if not isinstance(given, Mapping):
+        raise ValueError(f"rope_parameters must be an object, got {given!r}.")
+    if "sliding_attention" in given:  # Gemma 3: five layers of six
+        r.say(
+            "rope_parameters of full_attention", given["full_attention"], "all layers rotate as the sliding ones here"
+        )
+        given = given["sliding_attention"]
+    local = r.take("rope_local_base_freq", default=None)
+    base = r.number("rope_theta", "rotary_emb_base", default=given.get("rope_theta", 10_000.0))
+    if local is not None:
+        r.say("rope_theta", base, "all layers rotate as those with a window, by rope_local_base_freq, here")
+        base = local
+    share = r.number("rotary_pct", "partial_rotary_factor", default=given.get("partial_rotary_factor", 1.0))
+    turned = r.number("rotary_dim", default=None)
+    width = sizes.get("head_width", sizes["width"] // sizes["heads"])
+    sizes |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
+    scaled = given.get("rope_type", "default") != "default"
+    r.neutral(_SLOW, "rope_scaling")
+    if scaled:
+        r.notes.append(_neutral("rope_parameters", given, _SLOW))
+
+
+def _neutral(field: str, value: Any, reason: str) -> Note:
+    return Note(field, value, "neutral", reason)
+
+
+def _llama(r: Reading, tokens: int, *, tied: bool = False, act: str = "silu", inputs: float = 1.0) -> Fields:
+    """Llama 2 and 3, Mistral, Qwen 2, Phi-3: Pre-LN with RMSNorm and gated units."""
+    sizes = _sizes(r)
+    _attention(r, sizes, tokens)
+    _dropout(r)
+    return sizes | _one_std(r, sizes, inputs=inputs) | _tied(r, tied) | {
+        "placement": "pre",
+        "normalization": "rms",
+        "norm_epsilon": r.number("rms_norm_eps", "layer_norm_eps", default=1e-6),
+        "ffn": "gated",
+        "activation": _activation(r, "hidden_activation", "hidden_act", default=act),
+        "mask": "causal",
+    }  # fmt: skip
+
+
+def _qwen3(r: Reading, tokens: int) -> Fields:
+    return _llama(r, tokens) | {"query_key_norm": "head"}
+
+
+def _gemma(r: Reading, tokens: int) -> Fields:
+    """Gemma: embeddings times sqrt(d), norms of scale 1 + w with w = 0."""
+    # The file keeps a field that Gemma's code replaces by its own activation.
+    if "hidden_activation" in r.left and r.left["hidden_activation"] is not None:
+        r.neutral("hidden_activation is what counts", "hidden_act")
+    return _llama(r, tokens, tied=True, act="gelu_pytorch_tanh", inputs=float(r.left.get("hidden_size", 1)) ** 0.5)
+
+
+def _gemma2(r: Reading, tokens: int) -> Fields:
+    """Gemma 2 and 3: norms before and after every branch."""
+    qk_norm = str(r.left.get("model_type", "")).startswith("gemma3")
+    fields = _gemma(r, tokens) | {"placement": "peri"}
+    own = fields.get("head_width", fields["width"] // fields["heads"])
+    scale = r.number("query_pre_attn_scalar", default=256)
+    if scale != own:
+        r.say("query_pre_attn_scalar", scale, f"logits are divided by sqrt({own}), the width of a head, here")
+    r.left_out("logits of random networks are far below the cap", "attn_logit_softcapping", "final_logit_softcapping")
+    r.neutral("it is causal", "use_bidirectional_attention")
+    return fields | {"query_key_norm": "head" if qk_norm else "none"}
+
+
+def _olmo(r: Reading, tokens: int) -> Fields:
+    """OLMo 1: LayerNorm without parameters."""
+    r.left_out("queries, keys and values are not clipped here", "clip_qkv")
+    return _llama(r, tokens) | {"normalization": "layer", "norm_epsilon": 1e-5}
+
+
+def _olmo2(r: Reading, tokens: int) -> Fields:
+    """OLMo 2: norms after the branches, and of all queries and keys."""
+    return _llama(r, tokens) | {"placement": "output", "query_key_norm": "all"}
+
+
+def _gpt2(r: Reading, tokens: int) -> Fields:
+    """GPT-2, with W^O and W2 smaller by sqrt(2 L)."""
+    sizes = _sizes(r)
+    _dropout(r)
+    r.left_out("logits are divided by sqrt(d_k) alone", "scale_attn_by_inverse_layer_idx")
+    r.neutral("it is how numbers are computed", "reorder_and_upcast_attn", "scale_attn_weights")
+    r.neutral(
+        "of a head that language models do not have", "summary_activation", "summary_first_dropout",
+        "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    )  # fmt: skip
+    return sizes | _one_std(r, sizes) | _tied(r, True) | {
+        "placement": "pre",
+        "norm_epsilon": r.number("layer_norm_epsilon", default=1e-5),
+        "activation": _activation(r, "activation_function", default="gelu_new"),
+        "depth_scaling": "depth",
+        "positions": "learned",
+        "mask": "causal",
+    }  # fmt: skip
+
+
+def _parallel(r: Reading, tokens: int) -> Fields:
+    """GPT-J, GPT-NeoX (Pythia), Phi: both branches from the same tokens."""
+    sizes = _sizes(r)
+    _attention(r, sizes, tokens)
+    _dropout(r)
+    r.left_out("queries and keys are not centred and normalized here", "qk_layernorm")
+    r.neutral(
+        "of a head that language models do not have", "summary_activation", "summary_first_dropout",
+        "summary_proj_to_labels", "summary_type", "summary_use_proj", "scale_attn_weights",
+    )  # fmt: skip
+    return sizes | _one_std(r, sizes) | _tied(r, False) | {
+        "placement": "pre",
+        "layout": "parallel" if r.take("use_parallel_residual", default=True) else "sequential",
+        "norm_epsilon": r.number("layer_norm_eps", "layer_norm_epsilon", default=1e-5),
+        "activation": _activation(r, "hidden_act", "activation_function", default="gelu_new"),
+        "mask": "causal",
+    }  # fmt: skip
+
+
+def _neox(r: Reading, tokens: int) -> Fields:
+    r.left.setdefault("hidden_act", "gelu")
+    return _parallel(r, tokens)
+
+
+def _bert(r: Reading, tokens: int) -> Fields:
+    """BERT and RoBERTa: Post-LN, a norm of the embeddings, and one vector of the token type in all of them."""
+    sizes = _sizes(r)
+    _dropout(r)
+    fields = sizes | _one_std(r, sizes) | _tied(r, True)
+    if r.number("type_vocab_size", default=2):
+        shared = [[1.0 + float(i == j) for j in range(tokens)] for i in range(tokens)]
+        fields["input_gram"] = json.dumps(shared)
+    if fields["embeddings"] == "tied":
+        r.say("tie_word_embeddings", True, "the output matrix is another than the inputs' here")
+        fields["embeddings"] = "untied"
+    r.say("the head's own layer", "dense, GELU, norm", "the output matrix follows the last layer here")
+    r.say("masked words", "some positions", "the loss is averaged over all positions here")
+    return fields | {
+        "norm_epsilon": r.number("layer_norm_eps", default=1e-12),
+        "activation": _activation(r, "hidden_act", default="gelu"),
+        "embedding_norm": "added",
+        "positions": "learned",
+    }
+
+
+def _nanogpt(r: Reading, tokens: int) -> Fields:
+    """The arguments of nanoGPT, which have no model_type."""
+    return _gpt2(r, tokens) | {"activation": "gelu"}
+
+
+FAMILIES: dict[str, Callable[[Reading, int], Fields]] = {
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _llama,
+    "phi3": _llama,
+    "qwen3": _qwen3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma2,
+    "olmo": _olmo,
+    "olmo2": _olmo2,
+    "gpt2": _gpt2,
+    "gptj": _parallel,
+    "gpt_neox": _neox,
+    "phi": _parallel,
+    "bert": _bert,
+    "roberta": _bert,
+    "nanogpt": _nanogpt,
+}
+"""By `model_type`; nanoGPT's files have none."""

@@ -1,0 +1,73 @@
+"""From a configuration file to the Stack that such a model is at initialization."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from theory.configurations.families import FAMILIES
+from theory.configurations.published import PUBLISHED
+from theory.configurations.reading import Note, Reading
+from theory.stack import Stack
+
+_NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
+
+
+def stack_from_config(
+    config: Mapping[str, Any] | str | Path, *, tokens: int = 16, embeddings: Literal["untied", "tied"] | None = None
+) -> tuple[Stack, tuple[Note, ...]]:
+    """The network that a model's configuration describes, with weights as its own code initializes them.
+
+    Args:
+        config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`.
+        tokens: sequence length n.
+        embeddings: whether the output matrix is that of the inputs; None for what the file says. Theory has no rule for
+            tied ones with random queries and keys.
+
+    Returns:
+        The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
+        left out, and why. A field that nobody knows is an error.
+
+    Raises:
+        ValueError: the file is no configuration, or of a family that is not known, or a field is unknown, missing or
+            contradicts another.
+
+    Source: the classes of Hugging Face transformers 5 and their `_init_weights`; docs/configurations.md.
+
+    >>> stack, notes = stack_from_config({"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96, "dropout": 0.1})
+    >>> stack.depth_scaling, round(stack.output_scale, 3), str(notes[0])
+    ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
+    """
+    fields = _read(config) if isinstance(config, str | Path) else dict(config)
+    family = fields.get("model_type")
+    if family is None and set(fields) >= _NANOGPT:
+        family = "nanogpt"
+    if family == "gemma3" and isinstance(fields.get("text_config"), Mapping):
+        raise ValueError("config must be that of the language model; give the file's text_config with its model_type.")
+    if family not in FAMILIES:
+        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}.")
+    reading = Reading(fields)
+    found = FAMILIES[family](reading, tokens)
+    reading.finish({name for one in PUBLISHED.values() for name in one})
+    if embeddings is not None:
+        if found["embeddings"] != embeddings:
+            reading.say("tie_word_embeddings", found["embeddings"] == "tied", f"embeddings are {embeddings} here")
+        found["embeddings"] = embeddings
+    return Stack(tokens=tokens, **found), tuple(reading.notes)
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    """The fields of a file.
+
+    Raises:
+        ValueError: it cannot be read, or is no JSON object.
+    """
+    try:
+        fields = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"config must be a file that can be read, got {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise ValueError(f"config must be a JSON file such as a model's config.json, got {path}: {error}.") from error
+    if not isinstance(fields, dict):
+        raise ValueError(f"config must be a JSON object, got a {type(fields).__name__} in {path}.")
+    return fields
