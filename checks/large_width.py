@@ -185,10 +185,13 @@ def _unmeasured(stack: Stack) -> str:
         return "alpha, tau, beta and final norms of one's own are not measured"
     if stack.layout == "parallel":
         return "parallel branches are not measured"
-    if stack.query_key_scale and (stack.rotary or stack.query_key_norm != "none" or stack.head_width):
-        return "rotated and normalized queries and keys are not measured"
+    shaped = stack.rotary or stack.query_key_norm != "none" or stack.head_width or stack.logit_softcap
+    if stack.query_key_scale and shaped:
+        return "rotated, normalized and capped queries and keys are not measured"
     if stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0:
         return "standard deviations of one's own are not measured"
+    if stack.key_heads != stack.heads:
+        return "heads that share keys and values are not measured"
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
     if stack.ffn == "plain" or normed or not composition.branch(stack.depth):

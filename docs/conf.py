@@ -61,7 +61,15 @@ pygments_dark_style = "native"
 # The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
 CONTENTS = {
     "Results": ["paper_checks", "docs/relaxed_claims", "docs/answer", "docs/prior_art"],
-    "Start": ["docs/gallery/index", "docs/setting", "docs/glossary", "docs/verdicts", "docs/runs", "docs/probe"],
+    "Start": [
+        "docs/gallery/index",
+        "docs/setting",
+        "docs/configurations",
+        "docs/glossary",
+        "docs/verdicts",
+        "docs/runs",
+        "docs/probe",
+    ],
     "Theory": [
         "docs/theory",
         "docs/proof",
@@ -72,6 +80,8 @@ CONTENTS = {
         "docs/relaxations",
         "docs/layer_growth",
         "docs/queries",
+        "docs/attention",
+        "docs/attention",
         "docs/encoder_decoder",
         "docs/hessian",
         "docs/first_step",

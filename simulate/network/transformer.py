@@ -14,6 +14,7 @@ from torch import Tensor
 
 from simulate.network.activations import activation_of
 from simulate.network.engines import EncoderEngine, Engine, apply_map
+from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
@@ -98,12 +99,13 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
     if fixed and rows_met(stack)[roles["V"]] == stack.sequences:
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
         means = asked.reshape(draws, stack.sequences, length, width).mean(2)
-        values = _projected(stack, engine, roles, apply_weight(stack, engine, roles["V"], means))
+        shared = of_heads(stack, apply_weight(stack, engine, roles["V"], means))
+        values = of_every_head(stack, shared).reshape(draws, stack.sequences, -1)
+        values = _projected(stack, engine, roles, values)
         return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
-    split = draws * stack.sequences, -1, stack.heads, stack.key_width
     weights = _attention_weights(stack, engine, record, roles, x, memory)
     weights = _dropped(engine, weights, stack.attention_dropout)
-    values = apply_weight(stack, engine, roles["V"], asked).reshape(split).transpose(1, 2)
+    values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], asked)))
     return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
 
 
@@ -111,20 +113,11 @@ def _attention_weights(
     stack: Stack, engine: Engine, record: Record, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> Float[Tensor, "batch heads queries keys"]:
     """Softmax of masked logits, which are 0 without queries and keys."""
-    batch, heads, head_width = len(x) * stack.sequences, stack.heads, stack.key_width
     if not stack.query_key_scale:
         length = stack.tokens if memory is None else stack.source_tokens
-        logits = x.new_zeros(batch, heads, stack.tokens, length)
+        logits = x.new_zeros(len(x) * stack.sequences, stack.heads, stack.tokens, length)
     else:
-        queries, keys = _queries_and_keys(stack, engine, roles, x, memory)
-        if stack.query_key_norm == "all":
-            queries, keys = _rms(stack, queries), _rms(stack, keys)
-        q, k = (one.reshape(batch, -1, heads, head_width).transpose(1, 2) for one in (queries, keys))
-        if stack.query_key_norm == "head":
-            q, k = _rms(stack, q), _rms(stack, k)
-        if stack.rotary:
-            q, k = _rotated(stack, q), _rotated(stack, k)
-        logits = q @ k.mT / head_width ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+        logits = attention_logits(stack, *_queries_and_keys(stack, engine, roles, x, memory))
     weights = (_masked(stack, logits) if memory is None else logits).softmax(-1)
     if stack.query_key_scale and memory is None:
         for name, value in (("attention_entropy", torch.special.entr), ("attention_squares", torch.square)):
@@ -132,26 +125,9 @@ def _attention_weights(
     return weights
 
 
-def _rms(stack: Stack, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
-    return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
-
-
-def _rotated(
-    stack: Stack, rows: Float[Tensor, "batch heads tokens width"]
-) -> Float[Tensor, "batch heads tokens width"]:
-    """Pairs (f, f + r/2) of the first r coordinates of a head, rotated by their token's place times base^(-2 f/r)."""
-    half = stack.rotary_width // 2
-    steps = torch.arange(half, device=rows.device, dtype=torch.float64) / half
-    places = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)
-    angles = places[:, None] * stack.rotary_base**-steps
-    cos, sin = angles.cos().to(rows.dtype), angles.sin().to(rows.dtype)
-    first, second, rest = rows.split([half, half, rows.shape[-1] - 2 * half], dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
-
-
 def _queries_and_keys(
     stack: Stack, engine: Engine, roles: dict[str, str], x: Stream, memory: Source | None
-) -> tuple[Float[Tensor, "draws tokens inner"], Float[Tensor, "draws keys inner"]]:
+) -> tuple[Float[Tensor, "draws tokens inner"], Float[Tensor, "draws others shared"]]:
     if stack.query_key == "untied":
         asked = x if memory is None else memory
         return apply_weight(stack, engine, roles["Q"], x), apply_weight(stack, engine, roles["K"], asked)
@@ -173,8 +149,10 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
     """Logits, of minus infinity where the stack's mask looks away."""
     if stack.mask == "none":
         return logits
-    ahead = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-    return logits.masked_fill(ahead, -torch.inf)
+    seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    if stack.window:
+        seen = seen.triu(1 - stack.window)
+    return logits.masked_fill(~seen, -torch.inf)
 
 
 def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:

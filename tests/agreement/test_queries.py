@@ -22,7 +22,9 @@ CASES = [
     {"query_key_norm": "head", "heads": 3, "norm_epsilon": 0.1},
     {"query_key_norm": "all", "heads": 2, "rotary": 0.7, "rotary_base": 50.0, "mask": "causal"},
     {"rotary": 1.0, "sequences": 2, "tokens": 3},
+    {"heads": 4, "kv_heads": 2, "logit_softcap": 0.7, "query_key_norm": "all"},
     {"heads": 5, "head_width": 3, "output_projection": "random"},
+    {"heads": 4, "kv_heads": 2},
     {"mask": "causal", "output_projection": "random"},
     {"query_key": "tied", "attention_scale": "linear", "heads": 2},
     {"sequences": 2, "tokens": 2, "attention_scale": "linear"},
@@ -56,6 +58,7 @@ THEORY = [
     {"query_key_scale": 1.2, "heads": 8, "rotary": 1.0, "mask": "causal", "placement": "pre", "tokens": 6},
     {"query_key_scale": 0.6, "heads": 16, "rotary": 0.5, "sequences": 2, "input_correlation": 0.8},
     {"query_key_scale": 0.5, "heads": 8, "query_key_norm": "head", "norm_epsilon": 0.1},
+    {"query_key_scale": 1.5, "heads": 8, "kv_heads": 2, "logit_softcap": 1.0, "mask": "causal", "window": 2},
     {"query_key_scale": 0.7, "heads": 8, "query_key_norm": "all", "placement": "output", "rotary": 1.0},
     {"query_key_scale": 1.5, "heads": 6, "head_width": 32, "output_projection": "random", "init_std": 0.04},
     {"placement": "pre", "query_key_scale": 1.5, "heads": 4},
@@ -74,6 +77,7 @@ THEORY = [
     {"placement": "residual", "query_key_scale": 1.0, "dropout": 0.1},
     {"placement": "output", "query_key_scale": 1.0, "mask": "causal"},
     {"query_key_scale": 1.0, "attention_scale": "linear"},
+    {"query_key_scale": 1.2, "heads": 8, "kv_heads": 2, "placement": "pre", "mask": "causal", "window": 2},
     {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
 ]
 
@@ -127,7 +131,7 @@ def test_tied_matrices_need_the_overlaps_of_their_product(monkeypatch):
 NARROW = [
     {"heads": 512, "mask": "causal"},
     {"heads": 128, "query_key": "tied", "placement": "peri"},
-    {"heads": 128, "attention_scale": "linear", "placement": "pre", "output_projection": "random"},
+    {"heads": 128, "kv_heads": 32, "attention_scale": "linear", "placement": "pre", "output_projection": "random"},
     {"heads": 256, "source_tokens": 3, "depth": 1},
 ]
 
@@ -206,7 +210,10 @@ def test_many_heads_average_out():
     assert spread[0] / spread[1] == pytest.approx(4.0, rel=0.3)
 
 
-LAWS = [{"heads": 2, "mask": "causal"}, {"query_key": "tied", "attention_scale": "linear", "placement": "pre"}]
+LAWS = [
+    {"heads": 4, "kv_heads": 2, "mask": "causal", "window": 2},
+    {"query_key": "tied", "attention_scale": "linear", "placement": "pre"},
+]
 
 
 @pytest.mark.parametrize("case", LAWS, ids=str)
@@ -234,9 +241,27 @@ def test_squared_norms_are_not_negative():
         assert (found[f"grad_sq_{role}"] < 1e-12 * found["grad_sq_WV"]).all()
 
 
-def test_heads_divide_the_width():
-    with pytest.raises(ValueError, match="^heads must divide width = 512, got 3"):
-        Stack(heads=3)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"heads": 3}, "^heads must divide width = 512, got 3"),
+    ({"heads": 8, "kv_heads": 3}, "^kv_heads must divide heads = 8, or be 0, got 3"),
+    ({"heads": 8, "kv_heads": 16}, "^kv_heads must divide heads = 8, or be 0, got 16"),
+    ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or heads = 8 where one matrix has"),
+])  # fmt: skip
+def test_heads_that_do_not_divide_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Stack(**fields)
+
+
+def test_shared_keys_and_values_change_nothing_at_large_width():
+    """The lemma of docs/attention.md, with 8 heads as wide as to be Gaussian; Xavier's gain of W^V does change."""
+    fields = {"width": 2**40, "depth": 2, "tokens": 4, "vocab": 16, "query_key_scale": 1.3, "heads": 8}
+    for initialization, same in (("fan_in", True), ("xavier_normal", False)):
+        own, shared = (
+            predict(Stack(**fields, kv_heads=k, initialization=initialization), patterns=256) for k in (8, 2)
+        )
+        for name in ("attention_energy", "grad_sq_WQ", "grad_sq_WK", "grad_sq_WV", "input_gradient_sq"):
+            error = np.hypot(own.errors[name], shared.errors[name])
+            assert (np.abs(own[name] / shared[name] - 1) < 5 * error / own[name] + 1e-9).all() == same, name
 
 
 def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):

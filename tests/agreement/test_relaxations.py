@@ -26,7 +26,8 @@ def named(relaxed):
 
 def test_every_field_is_relaxed_somewhere():
     """Queries and keys have tests of their own, `test_queries`."""
-    queries = {"query_key_scale", "query_key", "query_key_norm", "heads", "attention_scale", "rotary", "rotary_base"}
+    queries = {"query_key_scale", "query_key", "query_key_norm", "attention_scale", "rotary", "rotary_base"}
+    queries |= {"logit_softcap"}
     assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
 
 
@@ -38,7 +39,7 @@ PLACEMENTS = pytest.mark.parametrize("placement", ["post", "pre"])
 
 
 def small(relaxed, placement):
-    return Stack(**{"placement": placement, "width": 12, "depth": 2, "tokens": 4, "vocab": 5} | relaxed)
+    return Stack(**{"placement": placement, "width": 16, "depth": 2, "tokens": 4, "vocab": 5} | relaxed)
 
 
 @PLACEMENTS
@@ -53,6 +54,10 @@ PLANTED = {
         {"activation": "gelu"}, "activation_of", lambda *_: partial(torch.nn.functional.gelu, approximate="tanh"),
     ),
     "a mask that looks ahead": ({"mask": "causal"}, "_masked", lambda stack, logits: logits),
+    "a window of one token more": (
+        {"window": 2, "mask": "causal"}, "_masked",
+        lambda stack, logits, right=network._masked: right(replace(stack, window=3), logits),
+    ),
     "RMSNorm that centres": ({"normalization": "rms"}, "normalize", lambda _, x: network.layer_norm(x)),
     "a memory that is not what the encoder gives": (
         {"source_tokens": 5}, "attention",

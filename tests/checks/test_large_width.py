@@ -70,6 +70,7 @@ def test_queries_of_a_source_ask_for_more_than_the_rest():
         ({"placement": "unnormed", "ffn": "gated", "initialization": "he"}, "no coefficient: gated units"),
         ({"normalization": "none", "ffn": "gated", "source_tokens": 2}, "no coefficient: the family"),
         ({"query_key_scale": 1.0, "query_key": "tied"}, "not enough heads: "),
+        ({"heads": 4, "kv_heads": 2}, "no coefficient: heads that share"),
     ],
 )
 def test_a_missing_rule_is_not_called_narrow(fields, why):
@@ -100,6 +101,7 @@ LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {
     "head_width",
 }
 LATER |= {"query_key_norm", "rotary", "rotary_base"}
+LATER |= {"kv_heads", "window", "logit_softcap"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

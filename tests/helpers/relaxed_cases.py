@@ -38,7 +38,9 @@ ALONE: list[dict[str, Any]] = [
     {"norm_epsilon": 0.5},
     {"dropout": 0.2},
     {"attention_dropout": 0.2},
+    {"kv_heads": 2, "heads": 8},
     {"mask": "causal"},
+    {"window": 2, "mask": "causal"},
     {"input_correlation": 0.5},
     {"input_gram": "[[1.0, 0.5, 0.0, 0.0], [0.5, 2.0, 0.0, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 0.3, 0.0, 0.5]]"},
     {"positions": "sinusoidal"},
@@ -89,4 +91,6 @@ TOGETHER: list[dict[str, Any]] = [
     {"embedding_norm": "added", "embedding_scale": 0.1, "positions": "learned", "dropout": 0.1, "layout": "parallel"},
     {"placement": "residual", "branches": "attention", "sequences": 2, "output_projection": "random"},
     {"placement": "unnormed", "final_norm": "added", "positions": "sinusoidal", "label_groups": 1},
+    {"heads": 8, "kv_heads": 1, "attention_dropout": 0.1, "source_tokens": 3, "output_projection": "random"},
+    {"placement": "peri", "mask": "causal", "window": 3, "sequences": 2, "loss_on": "last", "ffn_ratio": 2.0},
 ]  # fmt: skip

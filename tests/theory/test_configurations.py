@@ -18,7 +18,7 @@ EXPECTED = {
     "llama-3-8b": Stack(
         placement="pre", width=4096, depth=32, tokens=16, vocab=128256, output_scale=1.28, ffn_ratio=3.5, ffn="gated",
         activation="silu", init_std=0.02, normalization="rms", norm_epsilon=1e-5, output_projection="random",
-        query_key_scale=1.28, heads=32, rotary=1.0, rotary_base=5e5, mask="causal", embedding_scale=0.02,
+        query_key_scale=1.28, heads=32, kv_heads=8, rotary=1.0, rotary_base=5e5, mask="causal", embedding_scale=0.02,
     ),
     "gpt2": Stack(
         placement="pre", width=768, depth=12, tokens=16, vocab=50257, output_scale=0.02 * 768**0.5, ffn_ratio=4.0,
@@ -28,8 +28,8 @@ EXPECTED = {
     "gemma-3-1b": Stack(
         placement="peri", width=1152, depth=26, tokens=16, vocab=262144, output_scale=0.02 * 1152**0.5, ffn_ratio=6.0,
         ffn="gated", activation="gelu_tanh", init_std=0.02, normalization="rms", norm_epsilon=1e-6,
-        output_projection="random", query_key_scale=0.02 * 1152**0.5, query_key_norm="head", heads=4, head_width=256,
-        rotary=1.0, rotary_base=1e6, mask="causal", embedding_scale=0.02 * 1152**0.5,
+        output_projection="random", query_key_scale=0.02 * 1152**0.5, query_key_norm="head", heads=4, kv_heads=1,
+        head_width=256, rotary=1.0, rotary_base=1e6, mask="causal", embedding_scale=0.02 * 1152**0.5,
     ),
     "pythia-1.4b": Stack(
         placement="pre", width=2048, depth=24, tokens=16, vocab=50304, output_scale=0.02 * 2048**0.5, ffn_ratio=4.0,
@@ -61,13 +61,23 @@ def test_bert_has_one_vector_of_the_token_type_in_every_input():
     assert (stack.embedding_norm, stack.positions, stack.embeddings) == ("added", "learned", "untied")
 
 
+def test_windows_and_caps():
+    gemma = stack_from_config(published("gemma-2-2b"), embeddings="untied")[0]
+    assert (gemma.window, gemma.logit_softcap) == (0, 50.0)
+    config = published("mistral-7b") | {"sliding_window": 8}
+    assert stack_from_config(config)[0].window == 8
+    assert stack_from_config(config | {"use_sliding_window": False})[0].window == 0
+    both = ["full_attention", "sliding_attention"] * 16
+    assert "all layers have the window here" in str(stack_from_config(config | {"layer_types": both})[1])
+
+
 def test_every_field_is_used_or_named():
     """Each field of a file moves the Stack, or has a note."""
     config = published("llama-3.2-1b") | {"attention_dropout": 0.1, "mlp_bias": False, "torch_dtype": "bfloat16"}
     whole, notes = stack_from_config(config)
     noted = {note.field: note.what for note in notes}
     assert noted["attention_dropout"] == "left out"
-    assert noted["num_key_value_heads"] == noted["mlp_bias"] == noted["torch_dtype"] == "neutral"
+    assert noted["mlp_bias"] == noted["torch_dtype"] == "neutral"
     for name, value in config.items():
         other = {"llama": "mistral", True: False}.get(value, value * 2 if isinstance(value, int | float) else value)
         moved = stack_from_config({**config, name: other})[0] != whole

@@ -75,6 +75,7 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"label_groups": 2, "embeddings": "tied"}, "^label_groups must be at most tokens = 8, and 0 with tied embeddings"),
     ({"branches": "attention", "embeddings": "tied"}, "^branches must be 'both' with a source or tied embeddings"),
     ({"branches": "feed_forward", "source_tokens": 2}, "^branches must be 'both' with a source or tied embeddings"),
+    ({"window": 2}, "^window must be 0 but for mask 'causal', got 2 with mask 'none'"),
     ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, got -1.0"),
     ({"branch_gain": float("inf")}, "^branch_gain must be a finite number of at least 0, got inf"),
 ])  # fmt: skip

@@ -14,7 +14,6 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 _LENGTH = "it only matters for more tokens than there are here"
-_SHARED = "sharing keys and values among heads changes no gradient's norm at leading order (docs/configurations.md)"
 _SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
 
 
@@ -77,22 +76,23 @@ def _attention(r: Reading, sizes: Fields, tokens: int) -> None:
     kv = r.number("num_key_value_heads", "n_kv_head", default=sizes["heads"])
     if kv < 1 or sizes["heads"] % kv:
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {sizes['heads']}, got {kv}.")
-    if kv != sizes["heads"]:
-        r.notes.append(_neutral("num_key_value_heads", kv, _SHARED))
+    sizes["kv_heads"] = 0 if kv == sizes["heads"] else kv
     own, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
     if own is not None and own != usual:
         sizes["head_width"] = own
-    window = r.number("sliding_window", default=None)
+    window, used = r.number("sliding_window", default=None), r.take("use_sliding_window", default=True)
+    kinds = set(r.left.get("layer_types") or [])
     r.neutral(
         _LENGTH,
-        "use_sliding_window",
         "max_window_layers",
         "layer_types",
         "sliding_window_pattern",
         "_sliding_window_pattern",
     )
-    if window is not None and window < tokens:
-        r.say("sliding_window", window, "tokens look at all earlier ones here")
+    if window is not None and used and window < tokens:
+        sizes["window"] = window
+        if len(kinds) > 1:
+            r.say("layer_types", sorted(kinds), "all layers have the window here")
     elif window is not None:
         r.notes.append(_neutral("sliding_window", window, _LENGTH))
     _rotary(r, sizes)
@@ -166,7 +166,8 @@ def _gemma2(r: Reading, tokens: int) -> Fields:
     scale = r.number("query_pre_attn_scalar", default=256)
     if scale != own:
         r.say("query_pre_attn_scalar", scale, f"logits are divided by sqrt({own}), the width of a head, here")
-    r.left_out("logits of random networks are far below the cap", "attn_logit_softcapping", "final_logit_softcapping")
+    fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
+    r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.neutral("it is causal", "use_bidirectional_attention")
     return fields | {"query_key_norm": "head" if qk_norm else "none"}
 

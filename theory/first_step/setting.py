@@ -33,10 +33,11 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
             "stack must be one stream without a source for a prediction of its first step, got placement "
             f"{stack.placement!r} with {stack.source_tokens} source tokens."
         )
-    if stack.label_groups or stack.branches != "both" or stack.layout == "parallel" or stack.head_width:
+    heads_alike = stack.key_heads == stack.heads and not stack.head_width
+    if stack.label_groups or stack.branches != "both" or stack.layout == "parallel" or not heads_alike:
         raise NoRuleError(
-            "stack must have a label of its own at every position, both branches, one after the other, and heads of "
-            f"width d/h for a prediction of its first step, got {stack.non_default()}."
+            "stack must have a label of its own at every position, both branches, one after the other, and values for "
+            f"every head, of width d/h, for a prediction of its first step, got {stack.non_default()}."
         )
     if stack.rows > MOST_ROWS or stack.vocab > _LARGEST_SHARE * stack.width:
         raise NoRuleError(

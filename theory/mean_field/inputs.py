@@ -202,11 +202,21 @@ def loss_positions(stack: Stack) -> Array:
 def attention_pattern(stack: Stack) -> Array | None:
     """Attention weights of all sequences with zero queries and keys, (N, N); None if all tokens attend to all.
 
-    Token i attends equally to all tokens of its sequence, or, under a causal mask, to the first i.
+    Token i attends equally to the tokens of its sequence that it sees.
     """
     if stack.mask == "none" and stack.sequences == 1:
         return None
-    allowed = np.ones((stack.tokens, stack.tokens))
+    return np.asarray(np.kron(np.eye(stack.sequences), equal_weights(stack, stack.tokens)))
+
+
+def equal_weights(stack: Stack, length: int) -> Array:
+    """Equal attention of every token of a sequence to what its mask lets it see, (length, length).
+
+    Token i sees all, or, under a causal mask, the first i, of which a window leaves the last.
+    """
+    seen = np.ones((length, length))
     if stack.mask == "causal":
-        allowed = np.tril(allowed)
-    return np.kron(np.eye(stack.sequences), allowed / allowed.sum(-1, keepdims=True))
+        seen = np.tril(seen)
+    if stack.window:
+        seen = np.triu(seen, 1 - stack.window)
+    return np.asarray(seen / seen.sum(-1, keepdims=True))

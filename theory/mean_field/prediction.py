@@ -170,6 +170,7 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     without = replace(stack, query_key_scale=0.0)
     usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
     usual = usual and not stack.source_tokens and stack.query_key_norm == "none"
+    usual = usual and not stack.logit_softcap
     if windows is not None or not usual or not is_exchangeable(without):
         raise ValueError(
             "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from theory.mean_field.inputs import Inputs, Source, position_kernel, position_means
+from theory.mean_field.inputs import Inputs, Source, equal_weights, position_kernel, position_means
 from theory.mean_field.kernels import Labelled
 from theory.mean_field.recursion import recursion
 from theory.stack import Stack
@@ -59,12 +59,12 @@ def predict_group(
     source = None
     if stack.source_tokens:
         across = block_diag(*(np.full((len(p.target), len(p.source)), 1.0 / len(p.source)) for p in pairs))
-        layout = Labelled(read, _pattern(sources, causal=False))
+        layout = Labelled(read, _pattern(replace(stack, mask="none", window=0), sources))
         source = Source(layout, its[0][None], its[1], across)
     inputs = Inputs(own[0][None], _equal(labels)[None], means=own[1], source=source)
-    tokens = Labelled(rows, _pattern(targets, causal=stack.mask == "causal"))
+    tokens = Labelled(rows, _pattern(stack, targets))
     # Masks and positions are in the kernels and patterns, of sentences one after another.
-    bare = replace(whole, mask="none", positions="none")
+    bare = replace(whole, mask="none", window=0, positions="none")
     found = recursion(bare, tokens, inputs.repeated(patterns), generator)
     return {name: value.mean(-1) for name, value in found.items()}
 
@@ -85,10 +85,9 @@ def _kernel(stack: Stack, sentences: Sequence[Ids], dropout: float) -> tuple[Arr
     return kernel, None if means is None else means[places]
 
 
-def _pattern(sentences: Sequence[Ids], *, causal: bool) -> Array:
-    """Attention weights with zero queries and keys; every token looks at its own sentence."""
-    each = [np.tril(np.ones((len(one), len(one)))) if causal else np.ones((len(one), len(one))) for one in sentences]
-    return np.asarray(block_diag(*(one / one.sum(-1, keepdims=True) for one in each)))
+def _pattern(stack: Stack, sentences: Sequence[Ids]) -> Array:
+    """Attention weights with zero queries and keys and the mask of a stack; every token looks at its own sentence."""
+    return np.asarray(block_diag(*(equal_weights(stack, len(one)) for one in sentences)))
 
 
 def predict_minibatch(

@@ -176,6 +176,7 @@ class Attention(Group):
         "none", get_args(QueryKeyNorm), "RMSNorm of queries and keys: none, of every head, or of all heads together"
     )
     heads: int = integer(1, 1, "attention heads h, which divide the width unless head_width is given")
+    kv_heads: int = integer(0, 0, "heads of keys and values, which divide heads and are shared; 0 for as many as heads")
     head_width: int = integer(0, 0, "coordinates d_k of a head's queries, keys and values; 0 for d/h")
     attention_scale: AttentionScale = choice(
         "sqrt", get_args(AttentionScale), "what logits are divided by: sqrt(d_k), or d_k (linear)"
@@ -187,7 +188,9 @@ class Attention(Group):
     rotary_base: float = real(
         10_000.0, "base of the rotations' frequencies", allowed="a finite number above 1", low=np.nextafter(1, 2)
     )
+    logit_softcap: float = real(0.0, "c of attention logits c tanh(a/c); 0 for none", allowed=_SOME, low=0)
     mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
+    window: int = integer(0, 0, "w; of a causal mask the last tokens that are seen, one's own among them; 0 for all")
 
     def _check(self) -> None:
         super()._check()
@@ -196,8 +199,15 @@ class Attention(Group):
                 "output_projection must be 'random' for heads of a width of their own, which it takes back to d, got "
                 f"{self.output_projection!r} with head_width = {self.head_width}."
             )
-        if self.query_key == "tied" and (self.query_key_norm != "none" or self.rotary):
-            raise ValueError("query_key must be 'untied' with query_key_norm or rotary, got 'tied'.")
+        if self.kv_heads and (self.heads % self.kv_heads or (self.query_key == "tied" and self.kv_heads < self.heads)):
+            raise ValueError(
+                f"kv_heads must be 0 or divide heads = {self.heads}, and be heads where one matrix has queries and "
+                f"keys, got {self.kv_heads}."
+            )
+        if self.query_key == "tied" and (self.query_key_norm != "none" or self.rotary or self.logit_softcap):
+            raise ValueError("query_key must be 'untied' with query_key_norm, rotary or logit_softcap, got 'tied'.")
+        if self.window and self.mask != "causal":
+            raise ValueError(f"window must be 0 but for mask 'causal', got {self.window} with mask {self.mask!r}.")
         if self.query_key_norm != "none" and not self.query_key_scale:
             raise ValueError("query_key_scale must be above 0 with query_key_norm, which has nothing to norm else.")
 

@@ -204,6 +204,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return round(self.ffn_ratio * self.width)
 
     @property
+    def key_heads(self) -> int:
+        """The number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
     def key_width(self) -> int:
         """Coordinates d_k of a head's queries, keys and values."""
         return self.head_width or self.width // self.heads
@@ -218,8 +223,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
-        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "loss_on": "all", "label_groups": 0}
-        return replace(self, tokens=self.source_tokens, source_tokens=0, **own)  # type: ignore[arg-type]
+        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "window": 0, "loss_on": "all"}
+        return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **own)  # type: ignore[arg-type]
 
     @property
     def parts(self) -> "tuple[Stack, ...]":

@@ -11,14 +11,15 @@ first's."""
 def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
     """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
     d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
+    shared = stack.key_heads * stack.key_width
     shapes = {
         "WQ": (d, inner),
-        "WK": (d, inner),
-        "WV": (d, inner),
+        "WK": (d, shared),
+        "WV": (d, shared),
         "WO": (inner, d),
         "XQ": (d, inner),
-        "XK": (d, inner),
-        "XV": (d, inner),
+        "XK": (d, shared),
+        "XV": (d, shared),
         "XO": (inner, d),
         "WG": (d, hidden),
         "W1": (d, hidden),

@@ -72,16 +72,23 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             )  # fmt: skip
         if stack.rotary:
             queries, keys = turned(queries), turned(keys)
-        out = torch.zeros_like(values[:1]).expand(len(rows), -1).clone()
+        out = rows.new_zeros(len(rows), width * stack.heads)
         for i in range(len(rows)):
             start = i // (len(rows) // stack.sequences) * own_length
             causal = stack.mask == "causal" and not prefix and kind == "W"
             stop = i + 1 if causal else start + own_length
+            if causal and stack.window:
+                start = max(start, i + 1 - stack.window)
             for head in range(stack.heads):
                 own = slice(head * width, (head + 1) * width)
-                scores = torch.stack([queries[i, own] @ keys[j, own] for j in range(start, stop)])
-                pattern = torch.softmax(scores / (width if linear else width**0.5), 0)
-                out[i, own] = pattern @ values[start:stop, own]
+                group = head // (stack.heads // (stack.kv_heads or stack.heads))
+                its = slice(group * width, (group + 1) * width)
+                scores = torch.stack([queries[i, own] @ keys[j, its] for j in range(start, stop)])
+                scores = scores / (width if linear else width**0.5)
+                if stack.logit_softcap:
+                    scores = stack.logit_softcap * torch.tanh(scores / stack.logit_softcap)
+                pattern = torch.softmax(scores, 0)
+                out[i, own] = pattern @ values[start:stop, its]
                 if kind == "W":
                     patterns[prefix][layer].append(pattern)
         return out @ weights[f"{prefix}{kind}O"][layer] if "WO" in weights else out

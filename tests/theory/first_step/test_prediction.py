@@ -144,8 +144,8 @@ def test_what_has_no_theory():
     for fields in ({"source_tokens": 2}, {"placement": "residual"}):
         with pytest.raises(NoRuleError, match="^stack must be one stream without a source"):
             first_step(Stack(**fields))
-    for fields in ({"label_groups": 2}, {"branches": "attention"}):
-        with pytest.raises(NoRuleError, match="^stack must have a label of its own at every position, and both"):
+    for fields in ({"label_groups": 2}, {"branches": "attention"}, {"heads": 2, "kv_heads": 1}):
+        with pytest.raises(NoRuleError, match="^stack must have a label of its own at every position, both branches"):
             first_step(Stack(**fields))
     for fields in ({"tokens": 65}, {"width": 16, "vocab": 65}):
         with pytest.raises(NoRuleError, match="^tokens of all sequences must be at most 64 and vocab at most 4 "):

@@ -25,6 +25,7 @@ class Patterns:
         weights: the softmaxed logits, (batch, heads, N, M).
         queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm over d_k; without queries the kernel.
         keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
+        slopes: of the cap on logits, (batch, heads, N, M); None without one.
         sizes: what a norm divides queries and keys by, (batch, heads, N) and (batch, heads, M); None without one.
     """
 
@@ -32,6 +33,7 @@ class Patterns:
     queries: Array
     keys: Array
     sizes: tuple[Array, Array] | None = None
+    slopes: Array | None = None
 
 
 def sampled_patterns(
@@ -49,19 +51,18 @@ def sampled_patterns(
         tied: whether queries are the keys, of one kernel.
     """
     shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    logits, queries, keys, sizes = np.zeros(shape), asking, asked, None
+    logits, queries, keys, sizes, slopes = np.zeros(shape), asking, asked, None, None
     if stack.query_key_scale:
         head_width = stack.key_width
         left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
         if tied:
             rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
         elif stack.rotary:
-            rows, of_keys = (
-                one @ generator.standard_normal((*shape[:-2], one.shape[-1], head_width)) for one in (left, right)
-            )
-            along = of_keys
+            rows = left @ generator.standard_normal((*shape[:-1], head_width))
+            groups = generator.standard_normal((*shape[:-3], stack.key_heads, shape[-1], head_width))
+            along = of_keys = np.repeat(right @ groups, stack.heads // stack.key_heads, axis=-3)
         else:
-            roots = _query_and_key_roots(shape, head_width, generator)
+            roots = _grouped_roots(stack, shape, generator)
             rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
         divisor = head_width if stack.attention_scale == "linear" else head_width**0.5
         turned = [rotated(stack, one) for one in (rows, along)] if stack.rotary else (rows, along)
@@ -74,9 +75,12 @@ def sampled_patterns(
                 stack.query_key_scale**2 * one / (size[..., :, None] * size[..., None, :])
                 for one, size in ((queries, first), (keys, second))
             )
+        if stack.logit_softcap:
+            capped = np.tanh(logits / stack.logit_softcap)
+            logits, slopes = stack.logit_softcap * capped, 1.0 - capped**2
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return Patterns(softmax(logits, axis=-1), queries, keys, sizes)
+    return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes)
 
 
 def _sizes(stack: Stack, products: Array) -> Array:
@@ -116,6 +120,24 @@ def turning(stack: Stack) -> tuple[NDArray[np.int64], Array]:
     share = stack.rotary_width / stack.key_width
     cosines: Array = 1.0 - share + share * np.cos(angles).mean(-1)
     return place[:, None] - place, cosines
+
+
+def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Array, Array, Array]:
+    """`_query_and_key_roots` of every head, (..., heads, N or M, r): heads of a group are queries of the same keys.
+
+    Args:
+        stack: the network.
+        shape: (..., heads, N, M).
+        generator: of all.
+    """
+    *batch, heads, asking, asked = shape
+    group, head_width = heads // stack.key_heads, stack.key_width
+    if group == 1:
+        return _query_and_key_roots(shape, head_width, generator)
+    of_groups = (*batch, stack.key_heads, group * asking, asked)
+    rows, along, of_keys = _query_and_key_roots(of_groups, head_width, generator)
+    rows = rows.reshape(*batch, heads, asking, rows.shape[-1])
+    return rows, np.repeat(along, group, axis=-3), np.repeat(of_keys, group, axis=-3)
 
 
 def _query_and_key_roots(

@@ -142,7 +142,7 @@ def _query_path(
     if removed is not None:
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
         removed = tuple(scale * one[..., None, :, :] for one in removed)
-    inner = _Inner.of(weights, kept, values, head, removed)
+    inner = _Inner.of(weights, kept, values, head, removed, patterns.slopes)
     if stack.rotary:
         to_queries = _turned(stack, products[1], inner.at_queries)
         to_keys = _turned(stack, products[0], inner.at_keys)
@@ -213,8 +213,12 @@ class _Inner:
     a1: Array
 
     @classmethod
-    def of(cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps) -> "_Inner":
-        return cls(a, b, values, head, overlaps, *_held(a, b, values))
+    def of(cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps, slopes: Array | None) -> "_Inner":
+        """From the weights; a cap's slopes multiply what a logit changes, but not what the weights hold."""
+        u, w, a1 = _held(a, b, values)
+        if slopes is not None:
+            a, b, a1 = a * slopes, b * slopes, a1 * slopes
+        return cls(a, b, values, head, overlaps, u, w, a1)
 
     def at_queries(self, keys: Array) -> Array:
         """Σ_jl P_jl E ∂a_ij ∂a_kl, with P the products of keys over s² d_k: E⟨∂L/∂q_i, ∂L/∂q_k⟩/s²."""

@@ -1,0 +1,61 @@
+"""Logits of attention from queries and keys, of heads that may share the latter."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from theory.stack import Stack
+
+
+def attention_logits(
+    stack: Stack, queries: Float[Tensor, "draws rows width"], keys: Float[Tensor, "draws others shared"]
+) -> Float[Tensor, "batch heads tokens asked"]:
+    """What is softmaxed but for the mask, of every sequence of every draw.
+
+    Args:
+        stack: the network.
+        queries: of all heads, one after another.
+        keys: likewise, of the tokens that are asked.
+    """
+    if stack.query_key_norm == "all":
+        queries, keys = _normed(stack, queries), _normed(stack, keys)
+    q, k = (of_heads(stack, one) for one in (queries, keys))
+    if stack.query_key_norm == "head":
+        q, k = _normed(stack, q), _normed(stack, k)
+    if stack.rotary:
+        q, k = _rotated(stack, q), _rotated(stack, k)
+    logits = q @ of_every_head(stack, k).mT / q.shape[-1] ** (0.5 if stack.attention_scale == "sqrt" else 1.0)
+    return stack.logit_softcap * (logits / stack.logit_softcap).tanh() if stack.logit_softcap else logits
+
+
+def of_heads(
+    stack: Stack, rows: Float[Tensor, "draws rows columns"]
+) -> Float[Tensor, "batch heads tokens coordinates"]:
+    """Rows of all sequences, cut into sequences and heads, as many as there are columns for."""
+    split = rows.unflatten(-1, (-1, stack.key_width)).unflatten(1, (stack.sequences, -1))
+    return split.flatten(0, 1).transpose(1, 2)
+
+
+def of_every_head(
+    stack: Stack, shared: Float[Tensor, "batch groups tokens coordinates"]
+) -> Float[Tensor, "batch heads tokens coordinates"]:
+    """Keys or values of every head, from those that groups of neighbouring heads share."""
+    return shared if stack.key_heads == stack.heads else shared.repeat_interleave(stack.heads // stack.key_heads, 1)
+
+
+def _normed(stack: Stack, x: Float[Tensor, "*rows width"]) -> Float[Tensor, "*rows width"]:
+    return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
+
+
+def _rotated(
+    stack: Stack, rows: Float[Tensor, "batch heads tokens width"]
+) -> Float[Tensor, "batch heads tokens width"]:
+    """Pairs (f, f + r/2) of the first r coordinates of a head, rotated by their token's place times base^(-2 f/r)."""
+    half = stack.rotary_width // 2
+    steps = torch.arange(half, device=rows.device, dtype=torch.float64) / half
+    places = torch.arange(stack.tokens, device=rows.device, dtype=torch.float64)
+    angles = places[:, None] * stack.rotary_base**-steps
+    cos, sin = angles.cos().to(rows.dtype), angles.sin().to(rows.dtype)
+    first, second, rest = rows.split([half, half, rows.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
