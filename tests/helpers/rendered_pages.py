@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
 from tests.helpers.rendered_tables import (
     along_the_top_direction,
     exponents_of_curvature,
@@ -51,6 +52,12 @@ def _listed(names: list[str]) -> str:
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
+    "configurations.md": {
+        "setting": setting,
+        "architectures": architectures,
+        "atlas": atlas,
+        "choices": choices,
+    },
     "encoder_decoder.md": {"shares of the growth": shares},
     "finite_width.md": {"families": families},
     "stable_rate.md": {

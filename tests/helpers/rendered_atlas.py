@@ -1,0 +1,70 @@
+"""Tables of docs/configurations.md, of committed results alone; `rendered_pages` puts them between their marks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parents[1] / "evidence"
+_ROLES = ("WQ", "WV", "W1", "W2")
+
+
+def _committed(name: str) -> Any:
+    return json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def architectures() -> str:
+    """Architectures built by their own code, over what their configs predict."""
+    found = _committed("configurations")
+    rows = []
+    for name, one in found["models"].items():
+        worst = one["largest deviation"]
+        rows.append(
+            [
+                name, str(one["numbers"]), str(len(one["beyond"])), f"{100 * one['median sem']:.1f}%",
+                f"{100 * (one['mean ratio'] - 1):+.1f}%".replace("-", "−"),
+                f"{worst['ratio']:.3f} ± {worst['sem']:.3f} (dL/d{worst['of']}, layer {worst['layer']})",
+            ]
+        )  # fmt: skip
+    return _table(
+        ["architecture", "numbers", "beyond", "median error", "mean deviation", "largest ratio to theory"], rows
+    )
+
+
+def setting() -> str:
+    """What those architectures were reduced to."""
+    found = _committed("configurations")
+    return (
+        f"d = {found['width']}, L = {found['depth']}, V = {found['vocab']}, n = {found['tokens']}, {found['draws']} "
+        f"networks each, transformers {found['transformers']}."
+    )
+
+
+def atlas() -> str:
+    """Published models at initialization."""
+    rows = []
+    for name, one in _committed("atlas")["models"].items():
+        rows.append([name, *_of(one)])
+    return _table(["model", *_HEAD], rows)
+
+
+_HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, first", "last"]
+
+
+def _of(one: dict[str, Any]) -> list[str]:
+    ratios = [f"{one['first over last'][role]:.3g}" for role in _ROLES]
+    return [*ratios, *(f"{value:.3g}" for value in one["energy"]), *(f"{value:.2f}" for value in one["cosine"])]
+
+
+def choices() -> str:
+    """The same with one choice of the model undone, or another's taken over."""
+    found = _committed("atlas")
+    rows = []
+    for name, others in found["choices"].items():
+        rows.append([f"**{name}**", *_of(found["models"][name])])
+        rows += [[f"{name}: {choice}", *_of(one)] for choice, one in others.items()]
+    return _table(["model and change", *_HEAD], rows)
