@@ -1,5 +1,7 @@
 """Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
 
+import gc
+
 from jaxtyping import config, install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
@@ -12,6 +14,7 @@ with install_import_hook(
     ],
     "beartype.beartype",
 ):
+    gc.disable()  # to look through what libraries load, again and again, takes a tenth of the suite's time
     import simulate  # noqa: F401
 
 from collections.abc import Callable, Iterator
@@ -64,6 +67,12 @@ def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
 
 sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()  # what there is now stays to the end, and is not looked through
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before what is not marked is left out
