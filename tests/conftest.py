@@ -120,6 +120,21 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: file.write(b"no picture"))
 
 
+@pytest.fixture
+def png_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn once, as PNG, and saved as SVG without a picture: for tests that look at the PNG."""
+    drawn = Figure.savefig
+
+    def once(figure: Figure, file: Any, *, format: str, **options: Any) -> None:
+        if format == "png":
+            drawn(figure, file, format=format, **options)
+            return
+        figure.get_layout_engine().execute(figure)  # the PNG has the layout of the SVG, which is saved first
+        file.write(b"no picture")
+
+    monkeypatch.setattr(Figure, "savefig", once)
+
+
 @pytest.fixture(scope="session")
 def parallel_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A small text of our own and its translation, line by line."""
