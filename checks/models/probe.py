@@ -84,7 +84,7 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
     here = here[here["width"] == here["width"].max()]
     rows = []
     for (part, parameter), own in here.groupby(["part", "parameter"], sort=False):
-        norms = own.pivot_table(index="seed", columns="layer", values="value")
+        norms = own.set_index(["seed", "layer"])["value"].unstack()
         if norms.shape[1] < LEAST_POINTS or len(norms) < 2 or not (norms > 0).all(axis=None):
             continue
         slopes = 0.5 * np.log(norms.to_numpy()) @ slope_weights(norms.columns.to_numpy(float))
