@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 from scipy.optimize import curve_fit
 
-from checks.statistics import Array, Estimate
+from checks.statistics import Array, Estimate, standard_error
 
 Model = Literal["x^a", "x^a sqrt(ln x)", "undecided", "neither"]
 
@@ -29,7 +29,7 @@ def log_contrast(values: ArrayLike, weights: ArrayLike) -> Estimate:
     values, weights = np.asarray(values, dtype=float), np.asarray(weights, dtype=float)
     mean = values.mean(0)
     influence = (values / mean - 1.0) @ weights
-    return Estimate(np.asarray(weights @ np.log(mean)), np.asarray(stats.sem(influence)), len(values))
+    return Estimate(np.asarray(weights @ np.log(mean)), standard_error(influence), len(values))
 
 
 def slope_weights(x: ArrayLike) -> Array:

@@ -57,7 +57,13 @@ def estimate(values: ArrayLike) -> Estimate:
     values = np.asarray(values, dtype=float)
     if len(values) < 2:
         raise ValueError(f"draws must be at least 2 to give a standard error, got {len(values)}.")
-    return Estimate(values.mean(0), stats.sem(values, axis=0), len(values))
+    return Estimate(values.mean(0), standard_error(values), len(values))
+
+
+def standard_error(values: ArrayLike) -> Array:
+    """Of the mean over the first axis: `scipy.stats.sem` to the bit, which takes twenty times as long."""
+    values = np.asarray(values, dtype=float)
+    return np.asarray(np.std(values, axis=0, ddof=1) / len(values) ** 0.5)
 
 
 def pooled(estimates: Sequence[Estimate], weights: ArrayLike) -> Estimate:
@@ -138,8 +144,8 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
     with np.errstate(divide="ignore", invalid="ignore"):  # draws that are all equal have no error
         below = (measured.mean - predicted + allowed) / measured.sem
         above = (measured.mean - predicted - allowed) / measured.sem
-    student = stats.t(measured.draws - 1)
-    return np.asarray(np.maximum(student.sf(below), student.cdf(above)))
+    freedom = measured.draws - 1
+    return np.asarray(np.maximum(stats.t.sf(below, freedom), stats.t.cdf(above, freedom)))
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:

@@ -1,5 +1,7 @@
 """Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
 
+import gc
+
 from jaxtyping import config, install_import_hook
 
 # Before anything imports them: every shape in the signatures of these modules is checked in every test.
@@ -12,6 +14,7 @@ with install_import_hook(
     ],
     "beartype.beartype",
 ):
+    gc.disable()  # to look through what libraries load, again and again, takes a tenth of the suite's time
     import simulate  # noqa: F401
 
 from collections.abc import Callable, Iterator
@@ -66,6 +69,12 @@ sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    gc.freeze()  # what there is now stays to the end, and is not looked through
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)  # before what is not marked is left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_quick(items)
@@ -109,6 +118,21 @@ def small_grid() -> list[Samples]:
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures are made, and saved as files without a picture: for tests that look at none."""
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: file.write(b"no picture"))
+
+
+@pytest.fixture
+def png_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are drawn once, as PNG, and saved as SVG without a picture: for tests that look at the PNG."""
+    drawn = Figure.savefig
+
+    def once(figure: Figure, file: Any, *, format: str, **options: Any) -> None:
+        if format == "png":
+            drawn(figure, file, format=format, **options)
+            return
+        figure.get_layout_engine().execute(figure)  # the PNG has the layout of the SVG, which is saved first
+        file.write(b"no picture")
+
+    monkeypatch.setattr(Figure, "savefig", once)
 
 
 @pytest.fixture(scope="session")

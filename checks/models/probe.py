@@ -8,7 +8,7 @@ from scipy import stats
 
 from checks.fits import LEAST_POINTS, power_law, slope_weights
 from checks.large_width import in_large_width
-from checks.statistics import Estimate, agreement_word
+from checks.statistics import Estimate, agreement_word, standard_error
 from theory import Stack, predict
 
 TOTAL = "all"
@@ -84,11 +84,11 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
     here = here[here["width"] == here["width"].max()]
     rows = []
     for (part, parameter), own in here.groupby(["part", "parameter"], sort=False):
-        norms = own.pivot_table(index="seed", columns="layer", values="value")
+        norms = own.set_index(["seed", "layer"])["value"].unstack()
         if norms.shape[1] < LEAST_POINTS or len(norms) < 2 or not (norms > 0).all(axis=None):
             continue
         slopes = 0.5 * np.log(norms.to_numpy()) @ slope_weights(norms.columns.to_numpy(float))
-        half = float(stats.t.ppf(0.975, len(slopes) - 1) * stats.sem(slopes))
+        half = float(stats.t.ppf(0.975, len(slopes) - 1) * standard_error(slopes))
         mean = float(slopes.mean())
         rows.append((str(part), str(parameter), "layer", mean, mean - half, mean + half))
     return rows

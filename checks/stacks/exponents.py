@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -220,6 +220,7 @@ def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest
     return scalar_agreement(measured.exponent, predicted, measured.sem, EXPONENT_MARGIN)
 
 
+@lru_cache(maxsize=256)
 def _depth_limit(stack: Stack) -> float:
     """The local exponent in L of the predicted root mean square, between L = 500 and 1000."""
     ends = [float(predict(replace(stack, depth=depth))["grad_sq_W2"][-1]) for depth in (500, 1000)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -209,6 +210,7 @@ def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, Last
     return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
 
 
+@lru_cache(maxsize=256)
 def _limit(stack: Stack) -> float:
     """The local exponent in L of the predicted root mean square, over the last factor of two."""
     deep = _DEEP[is_exchangeable(stack)]

@@ -131,7 +131,7 @@ def test_no_norm_at_great_depth():
     assert energy == pytest.approx(np.exp(1.5), rel=1e-3)
 
 
-def test_compare(tmp_path, capsys):
+def test_compare(png_alone, tmp_path, capsys):
     out = tmp_path / "run"
     line = ["compare", "--out", str(out), "--placement", "post", "deepnorm", "--width", "32", "--depth", "2:8:x2"]
     assert main([*line, "--draws", "64", "--tokens", "2", "--vocab", "4"]) == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
@@ -76,16 +77,23 @@ def cell_id(part):
 
 @pytest.mark.parametrize(("cell", "quantities"), cells_by_family(), ids=cell_id)
 def test_committed_cells_are_sampled_again_with_a_new_seed(cell, quantities):
-    """False alarm 1e-5 per number (Welch's t); a committed gradient off by 50%, an energy off by 20%, is seen."""
+    """False alarm 1e-5 per number (Welch's t); a committed gradient off by 50%, an energy off by 20%, is seen.
+
+    Of wide networks half as many draws tell that mostly, and all are made where their scatter says that they do not.
+    """
     stack = Stack(**cell["stack"])
-    draws = 64 * max(1, 256 // stack.width)
-    again = sample(stack, draws=draws, seed=cell["seed"] + 1000, text=TEXT if cell["text"] else None)
+    most = 64 * max(1, 256 // stack.width)
+    for draws in (most // 2, most):
+        again = sample(stack, draws=draws, seed=cell["seed"] + 1000, text=TEXT if cell["text"] else None)
+        limit = stats.t.isf(0.5e-5, draws - 1)
+        found = {name: again[name][:, -1].astype(float) for name in quantities}
+        sem = {name: np.hypot(v.std(ddof=1) / np.sqrt(draws), cell[name]["sem"]) for name, v in found.items()}
+        seen = {name: (0.5 if name.startswith("grad") else 0.2) * cell[name]["mean"] for name in quantities}
+        if all((limit + 3.1) * sem[name] < seen[name] for name in quantities):
+            break
     for name in sorted(quantities):
-        values = again[name][:, -1].astype(float)
-        difference = values.mean() - cell[name]["mean"]
-        sem = np.hypot(values.std(ddof=1) / np.sqrt(draws), cell[name]["sem"])
-        assert abs(difference) < 4.8 * sem, name
-        assert 7.9 * sem < (0.5 if name.startswith("grad") else 0.2) * cell[name]["mean"], "too few draws to tell"
+        assert abs(found[name].mean() - cell[name]["mean"]) < limit * sem[name], name
+        assert (limit + 3.1) * sem[name] < seen[name], "too few draws to tell"
 
 
 def _rounded_scale(stack):

@@ -79,7 +79,7 @@ def command(folder, out, *more):
     return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(png_alone, tmp_path, capsys):
     """A table, a figure, and a second time nothing is computed; blocks have spectra too."""
     some = ["--placement", "post", "--probes", "1"]
     assert main(command(tmp_path, tmp_path / "ends", *some)) == 0
@@ -102,7 +102,7 @@ def test_the_command(tmp_path, capsys):
     assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
 
 
-def test_stacks(tmp_path, capsys):
+def test_stacks(png_alone, tmp_path, capsys):
     """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
     run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from checks import results
 from checks.experiment import verify_cells
@@ -172,6 +173,10 @@ def verified(tmp_path_factory):
     cells = [c for c in verify_cells() if c.stack.width <= widest.get(c.stack.depth, 2048) and c.stack.depth <= 8]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judging, "verify_cells", lambda text: cells)
+        drawn = Figure.savefig  # each figure is drawn once: as SVG, which the report shows
+        patch.setattr(
+            Figure, "savefig", lambda figure, file, **how: how["format"] == "svg" and drawn(figure, file, **how)
+        )
         return out, main(["verify", "--draws", "32", "--out", str(out), "--workers", "1"]), len(cells)
 
 
@@ -183,7 +188,7 @@ def test_verify_leaves_a_report_data_and_figures(verified):
     assert str(out) not in page
     for picture in ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy"):
         assert f'<figure id="{picture}">' in page
-        assert (out / "figures" / f"{picture}.png").stat().st_size > 10_000
+        assert (out / "figures" / f"{picture}.svg").stat().st_size > 10_000
     assert len(Run.open(out).samples()) == cells
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 LINE = ["first-step", "--width", "32:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--placement", "post"]
 
 
-def test_the_command(tmp_path, capsys):
+def test_the_command(png_alone, tmp_path, capsys):
     """A row per network and optimizer, a table and a figure; the ratio of means is that of the networks' numbers."""
     assert main([*LINE, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out

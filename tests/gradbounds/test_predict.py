@@ -36,7 +36,7 @@ def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
     assert "Theorem 1 allows the last dL/dW2" in said
 
 
-def test_samples_stand_beside_theory(capsys, tmp_path):
+def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     found = json.loads(printed(capsys, "--draws", "8", "--seed", "3", "--json", "--out", str(tmp_path / "out")))
     table = pd.DataFrame(found["quantities"])
     row = table[(table["quantity"] == "grad_W1") & (table["layer"] == 2)].iloc[0]

@@ -117,7 +117,7 @@ def test_grids_leave_out_what_theory_cannot_predict():
     assert line.startswith("left out: no norm: output_scale must be at most 2000 for a prediction")
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gradbounds.actions.relax.RELAXATIONS", SOME)
     line = ["relax", "--out", str(tmp_path / "run"), "--width", "16", "--depth", "2", "--tokens", "2", "--vocab", "4"]
     line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
@@ -136,7 +136,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "x").exists()
 
 
-def test_along_a_field(tmp_path, capsys):
+def test_along_a_field(png_alone, tmp_path, capsys):
     line = ["relax", "--out", str(tmp_path / "run"), "--width", "32", "--depth", "2", "--tokens", "2", "--vocab", "4"]
     line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
     assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0

@@ -10,7 +10,7 @@ moves as the gradient of one token. Derived in docs/finite_width.md.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import sympy as sp
@@ -43,6 +43,7 @@ def attention_branch() -> Branch:
     return Branch(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
 
 
+@cache
 def feed_forward_branch() -> Branch:
     """ReLU(x W1) W2, from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
 
