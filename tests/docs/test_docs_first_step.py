@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from checks.stacks.stable_rates import predictor
+from tests.helpers.printed_numbers import says
 from tests.helpers.rendered_tables import STATISTICS, networks_of_stable_rates
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
@@ -27,7 +28,7 @@ def test_rates(title, placement):
 def test_many_classes():
     """At V/d = 1/2 and 4, with and without what V/d adds."""
     for vocab, whole, limit in ((128, 218, 162), (1024, 74, 19)):
-        assert f"{whole} instead of the {limit}" in PAGE
+        assert says("first_step.md", str(whole), str(limit))
         step = first_step(Stack(width=256, depth=2, tokens=8, vocab=vocab))
         assert step.curvature == pytest.approx(whole, rel=0.02)
         assert step.curvature * (1 - step.spread) == pytest.approx(limit, rel=0.04)
@@ -42,7 +43,7 @@ def test_noise_scales(title, placement):
 
 
 def test_noise_scales_in_the_depth():
-    assert "from 194 at one layer to 7.4 at 48. DeepNorm, whose tokens hardly align, has 11,000 at" in PAGE
+    assert says("first_step.md", "194", "7.4", "48", "DeepNorm", "11,000")
     found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]
     assert found == pytest.approx([194, 7.4], rel=0.01)
     assert noise_scale(Stack(placement="deepnorm", depth=6, tokens=8, vocab=16)).whole == pytest.approx(11000, rel=0.03)
@@ -50,17 +51,16 @@ def test_noise_scales_in_the_depth():
 
 def test_stable_rates():
     """What the page of stable rates says in words, from the recorded networks."""
-    page = (Path(__file__).parents[2] / "docs" / "stable_rate.md").read_text(encoding="utf-8")
     table = networks_of_stable_rates()
     medians = table[table["bounded"]].groupby(["loss", "depth", "width", "placement"])["eta_max"].median()
-    assert "at $L=16$ to within 10% at every\n  width" in page
+    assert says("stable_rate.md", "$L=16$", "10%")
     squared = medians["squared", 16].unstack()
     assert (np.abs(squared["post"] / squared["pre"] - 1) < 0.1).all()
-    assert "Peri-LN with cross-entropy has no largest rate up to $L=4$." in page
+    assert says("stable_rate.md", "Peri-LN", "cross-entropy", "$L=4$")
     entropy = table[table["loss"] == "cross-entropy"].groupby(["placement", "depth"])["bounded"].mean()
     assert (entropy["peri"][[1, 2, 4]] < 0.5).all()
     assert (entropy.drop("peri") == 1).all()
-    assert "to within a factor of 1.2 to 1.8" in page
+    assert says("stable_rate.md", "1.2 to 1.8")
     off = {}
     for loss, one in table.groupby("loss"):
         small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()
