@@ -155,7 +155,7 @@ def test_the_thousand_layers():
 
 
 def test_the_exponents_of_the_placements():
-    """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.02 of it."""
+    """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.017 of it."""
     page, depths = page_text("placements.md"), np.array([2, 4, 8, 16])
     for name, composition in COMPOSITIONS.items():
         if composition.branch(1) == 0:  # not in the table
@@ -170,7 +170,7 @@ def test_the_exponents_of_the_placements():
                 assert [round(float(n[1]), 1) for n in norms] == [9.9, 10.1, 9.3, 8.3]
             else:
                 assert slope == pytest.approx(quoted, abs=0.025), name
-            assert measured == pytest.approx(quoted, abs=0.02), name
+            assert measured == pytest.approx(quoted, abs=0.017 + 1e-9), name
 
 
 def test_the_coefficients_of_finite_width():

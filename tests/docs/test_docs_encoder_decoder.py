@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
 from tests.helpers.printed_numbers import says
 
 ROOT = Path(__file__).parents[2]
@@ -84,3 +86,12 @@ def test_queries_and_keys_of_the_papers_models():
     asked = {name: widest.pop(name) for name in ("WQ", "WK", "XQ", "XK") if name in widest}
     own = max(asked["WQ"], asked.get("WK", "0%"))
     assert says(PAGE, own, asked["XQ"], "$W^{Q\\times}$", asked["XK"], "$W^{K\\times}$")
+
+
+def test_growth_at_pytorchs_initialization():
+    found = evidence("fig3")["W2"]
+    tied, untied = (
+        np.polyfit(range(6), np.log(found[f"post, pytorch, decoder, without {what}"]["mean norm"]), 1)[0]
+        for what in ("nothing", "tied output matrix")
+    )
+    assert says(PAGE, "PyTorch", f"{untied:.2f}", f"{tied:.2f}")

@@ -1,5 +1,6 @@
 """What the page of the first step says."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,12 @@ from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 
-PAGE = (Path(__file__).parents[2] / "docs" / "first_step.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "first_step.md").read_text(encoding="utf-8")
+
+
+def evidence(name):
+    return json.loads((ROOT / "tests" / "evidence" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("title", "placement"), [("Post-LN", "post"), ("Pre-LN", "pre")])
@@ -47,6 +53,29 @@ def test_noise_scales_in_the_depth():
     found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]
     assert found == pytest.approx([194, 7.4], rel=0.01)
     assert noise_scale(Stack(placement="deepnorm", depth=6, tokens=8, vocab=16)).whole == pytest.approx(11000, rel=0.03)
+
+
+def test_no_first_step_is_off_by_more_than_its_error():
+    found = evidence("first-step")["over theory"]
+    rows = [one for settings in found.values() for one in settings.values()]
+    assert says("first_step.md", "within 3%", "beyond both 3% and 4 standard errors")
+    assert all(abs(one["gain"][0] - 1) < 0.03 for one in rows)
+    assert all(abs(value - 1) < max(0.03, 4 * sem) for one in rows for value, sem in one.values())
+
+
+def test_published_rates():
+    found = evidence("first-step-translation")
+    rates = found["published rates"]
+    ends = {}
+    for placement, networks in found["models"].items():
+        ratios = [rate / one["critical rate"] for one in networks for rate in rates]
+        ends[placement] = (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+    assert says("first_step.md", *ends["post"], "Post-LN", *ends["pre"], "Pre-LN")
+    every = [one for networks in found["models"].values() for one in networks]
+    gains = [one["loss"] - loss for one in every for loss in one["losses at the published rates"]]
+    assert says("first_step.md", f"{min(gains):.1f} to {max(gains):.1f}")
+    larger = [one["break-even rate"] / rate for one in every for rate in rates]
+    assert says("first_step.md", f"{min(larger):.0f} to {max(larger):.0f}")
 
 
 def test_stable_rates():

@@ -99,6 +99,13 @@ def test_what_norms_remove():
                 patch.setattr(f"{module}.asks_for_overlaps", lambda stack, tokens: False)
             wrong = predict(stack)
         assert wrong["grad_sq_WQ"] / right["grad_sq_WQ"] - 1 == pytest.approx(quoted, abs=0.005)
+    assert says("queries.md", "6%", "$p = 0.6$, $n = 4$, $s = 1$")
+    stack = Stack(depth=2, tokens=4, query_key_scale=1.0, dropout=0.6)
+    right = predict(stack)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("theory.mean_field.sublayers.dropped_overlaps", lambda tokens, overlaps, kept: overlaps)
+        wrong = predict(stack)
+    assert (wrong["grad_sq_WQ"] / right["grad_sq_WQ"])[0] - 1 == pytest.approx(0.06, abs=0.005)
 
 
 def test_the_widths_of_heads():
