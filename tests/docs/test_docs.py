@@ -64,7 +64,7 @@ def test_last_layer_corrections(placement, coefficient):
 
 def test_the_answer_quotes_what_was_measured():
     measured = {(v["claim"], v["part"]): v for v in json.loads(COMMITTED.read_text(encoding="utf-8"))["verdicts"]}
-    assert says("answer.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "51700", "66700", "$d = 65536$")
+    assert says("answer.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "$d = 65536$", "51700", "66700")
     for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
         width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
         assert "tightest cell (d = 64, L = 6, V = 64," in measured["T1", f"{placement}-LN, bound"]["note"]

@@ -149,7 +149,7 @@ def test_the_cost_quoted_is_the_committed_one():
     cost, networks = found["2000 patterns"], found["64 networks, d = 1024"]
     assert says("queries.md", f"{cost['seconds']:.1f} s", "660 MiB")
     assert cost["peak MiB"] == pytest.approx(660, abs=5)
-    assert says("queries.md", f"{networks['seconds']:.1f} s", "64 networks")
+    assert says("queries.md", "64 networks", f"{networks['seconds']:.1f} s")
     errors = found["relative errors of W^Q, layer 1"]
     assert errors["networks"] / errors["patterns"] == pytest.approx(50, rel=0.1)
     assert found["8000 patterns"]["peak MiB"] < 1.1 * cost["peak MiB"], "memory is bounded"
