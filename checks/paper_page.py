@@ -28,7 +28,8 @@ and never edited by hand.
 
 _RELAXATIONS = """# Claims without their assumptions
 
-What becomes of the paper's claims when one assumption of their setting is switched off? The rows, counted:
+What becomes of the paper's claims when one assumption of their setting is switched off? Theory and samples say it of
+each network, in a row of its own. Counted by their verdicts, the rows of each claim are these:
 
 {counts}
 

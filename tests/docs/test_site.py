@@ -43,3 +43,14 @@ def test_lines_of_pages_fit_into_an_editor():
         if any(len(line) > 120 and not line.startswith(("|", "![")) for line in text.splitlines()):
             long.add(page.name)
     assert not long
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_opens_with_a_question_and_its_answer(page):
+    """Below the title a paragraph that asks, and at least one sentence that answers before anything else is said."""
+    title, opening, *_ = re.split(r"\n\s*\n", page.read_text(encoding="utf-8"))
+    question, mark, answer = " ".join(opening.split()).partition("? ")
+    assert title.startswith("# ")
+    assert mark
+    assert len(answer.split()) >= 4
+    assert 2 <= len(re.findall(r"[.?:](?: |$)", opening.replace("\n", " "))) <= 6, "two to five sentences"
