@@ -5,10 +5,22 @@ The rows without one of the paper's assumptions have a page of their own, `docs/
 
 from collections.abc import Mapping, Sequence
 
-from checks.paper_sections import Listed, bound_by_width, largest_first, row, section, short_part, shown_command
+from checks.paper_sections import (
+    PAPER_WIDTH,
+    Listed,
+    bound_by_width,
+    bound_stack,
+    largest_first,
+    looseness,
+    row,
+    section,
+    short_part,
+    shown_command,
+)
 from checks.results import Results
 from checks.verdict import DECIDING, Verdict, deciding, significant
 from theory import CLAIMS, Claim
+from theory.stack import PAPER, TITLES
 
 _INTRODUCTION = """# Paper checks
 
@@ -71,7 +83,7 @@ def markdown(committed: Sequence[Results]) -> str:
     by_claim = {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
     lines = [
         _INTRODUCTION,
-        *_in_short({name: [v for v, _ in found if not v.relaxed] for name, found in by_claim.items()}),
+        *_in_short({name: [v for v, _ in found] for name, found in by_claim.items()}),
         "\n## The claims\n",
         "| claim | source | in words | verdict | the row that decides |",
         "|-|-|-|-|-|",
@@ -99,16 +111,37 @@ def markdown(committed: Sequence[Results]) -> str:
 def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
     """Which claims do not simply hold, a line for each word, with the parts of those that hold elsewhere."""
     lines = []
-    for word in ("fails", "holds with a correction", "undecided", "premise fails"):
+    for word in (word for word in DECIDING if word != "holds"):
         said = []
-        for name, verdicts in by_claim.items():
+        for name, every in by_claim.items():
+            verdicts = [v for v in every if not v.relaxed]
             parts = [short_part(v) for v in verdicts if v.verdict == word]
-            if parts:
+            if parts and word == "holds, loose":
+                said.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
+            elif parts:
                 which = "; ".join(dict.fromkeys(parts)) if len(parts) <= _NAMED else f"{len(parts)} of {len(verdicts)}"
                 said.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
         if said:
             lines.append(f"- **{word}**: {', '.join(said)}")
-    return lines
+    untested = [name for name, verdicts in by_claim.items() if not verdicts]
+    return [*lines, f"- **not tested**: {', '.join(untested)}, and more [below](#what-was-not-tested)"]
+
+
+def _at_paper_width(name: str) -> str:
+    """By how much Theorem 1's bound is loose in the paper's width by theory, for T1 alone."""
+    if name != "T1":
+        return ""
+    each = [
+        f"x{significant(looseness(bound_stack(placement, PAPER_WIDTH)))} in {TITLES[placement]}" for placement in PAPER
+    ]
+    return f" (at d = {PAPER_WIDTH}, L = 6, by theory: {' and '.join(each)})"
+
+
+def _factors(loose: Sequence[Verdict]) -> str:
+    """The range of what bounds are loose by, or nothing."""
+    factors = [v.loose for v in loose if v.loose is not None]
+    ends = dict.fromkeys(f"x{significant(end)}" for end in (min(factors), max(factors))) if factors else {}
+    return " to ".join(ends)
 
 
 def _untested(by_claim: Mapping[str, Sequence[object]]) -> list[str]:
@@ -163,9 +196,8 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
         these = [v for v in verdicts if v.verdict == word]
         if not these:
             continue
-        factors = [v.loose for v in these if v.loose is not None]
-        ends = dict.fromkeys(f"x{significant(end)}" for end in (min(factors), max(factors))) if factors else {}
-        said = f"**{word}**" + (f" by {' to '.join(ends)}" if ends else "")
+        factors = _factors(these)
+        said = f"**{word}**" + (f" by {factors}" if factors else "")
         parts.append(said if len(these) == len(verdicts) else f"{said} in {len(these)}")
     return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "")
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -106,27 +105,36 @@ def largest_first(rows: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, st
     return sorted(rows, key=lambda one: (kinds.index(_kind(one[0])), *(-size for size in _sizes(one[0]))))
 
 
+def bound_stack(placement: str, width: int) -> Stack:
+    """The paper's network of six layers, eight tokens and as many classes as coordinates."""
+    return Stack(placement=placement, width=width, depth=6, tokens=8, vocab=width)
+
+
+def looseness(stack: Stack) -> float:
+    """Theorem 1's bound, with its tail bound of ‖W_emb‖₂, over the norm by large-width theory."""
+    return float(bound_value(stack).value) / float(np.sqrt(predict(stack)["grad_sq_W2"][-1]))
+
+
 def bound_by_width(committed: Sequence[Results]) -> list[str]:
     """Theorem 1's bound over the norm against the width, by theory and by the committed cells of V = d.
 
     The bound is the one with its tail bound of ‖W_emb‖₂. At the paper's own width theory stands alone.
     """
     found: dict[tuple[str, int], float] = {}
-    shape = Stack(depth=6, tokens=8)
     for cell in (cell for one in committed for cell in one.cells if not cell["text"] and "grad_sq_W2" in cell):
         stack = Stack(**cell["stack"])
-        if stack == replace(shape, placement=stack.placement, width=stack.width, vocab=stack.width):
+        if stack == bound_stack(stack.placement, stack.width):
             norm = float(np.sqrt(cell["grad_sq_W2"]["mean"]))
             found.setdefault((stack.placement, stack.width), float(bound_value(stack).value) / norm)
     if not found:
         return []
     widths = sorted({width for _, width in found} | {PAPER_WIDTH})
+    shape = bound_stack("post", PAPER_WIDTH)
     lines = [f"Bound over norm at L = {shape.depth}, n = {shape.tokens}, V = d:\n", row(["d", *map(str, widths)])]
     lines.append("|-" * (len(widths) + 1) + "|")
     for placement in PAPER:
-        stacks = [replace(shape, placement=placement, width=width, vocab=width) for width in widths]
-        theory = [float(bound_value(s).value) / float(np.sqrt(predict(s)["grad_sq_W2"][-1])) for s in stacks]
-        lines.append(row([f"{TITLES[placement]}, theory", *map(significant, theory)]))
+        theory = [significant(looseness(bound_stack(placement, width))) for width in widths]
+        lines.append(row([f"{TITLES[placement]}, theory", *theory]))
         sampled = [found.get((placement, width)) for width in widths]
         lines.append(row([f"{TITLES[placement]}, samples", *("-" if k is None else significant(k) for k in sampled)]))
     return [*lines, ""]
