@@ -31,6 +31,14 @@ def test_rates(title, placement):
     assert width * step.critical_rate == pytest.approx(stated, rel=0.02)
 
 
+def test_rates_of_the_placements():
+    rates = evidence("first-step-theory")["d times the critical rate of SGD"]
+    ratios = [f"{rates['pre'][k] / rates['post'][k]:.1f}" for k in (-2, -1)]
+    assert says("first_step.md", "16 layers", ratios[0], "32 layers", ratios[1])
+    constant = float(f"{32 * rates['post'][-1]:.1g}")
+    assert says("first_step.md", f"${constant:.0f}/(dL)$", "Post-LN")
+
+
 def test_many_classes():
     """At V/d = 1/2 and 4, with and without what V/d adds."""
     for vocab, whole, limit in ((128, 218, 162), (1024, 74, 19)):

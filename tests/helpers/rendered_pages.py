@@ -11,6 +11,7 @@ from tests.helpers.rendered_tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
     critical_rates_of_modules,
+    exponents_of_critical_rates,
     exponents_of_curvature,
     families,
     first_steps_over_theory,
@@ -22,6 +23,7 @@ from tests.helpers.rendered_tables import (
     rates_over_the_critical_one,
     shares,
     stable_rates_in_the_width,
+    theory_of_critical_rates,
 )
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
@@ -68,6 +70,8 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "exponents of curvature": exponents_of_curvature,
     },
     "first_step.md": {
+        "theory-of-critical-rates": theory_of_critical_rates,
+        "exponents-of-critical-rates": exponents_of_critical_rates,
         "first-steps-over-theory": first_steps_over_theory,
         "rates-over-the-critical-one": rates_over_the_critical_one,
         "break-even-rates-of-modules": break_even_rates_of_modules,

@@ -93,6 +93,26 @@ def along_the_top_direction() -> str:
     return _table(["$n$", "$V$", *heads], rows)
 
 
+def theory_of_critical_rates() -> str:
+    """SGD's critical rate times d, where V/d is small, by depth."""
+    found = _committed("tests/evidence/first-step-theory.json")
+    rows = [
+        [TWO[p], *(f"{rate:.3g}" for rate in rates)] for p, rates in found["d times the critical rate of SGD"].items()
+    ]
+    return _table(["$L$", *map(str, found["depths"])], rows)
+
+
+def exponents_of_critical_rates() -> str:
+    """Theory's exponents of the critical rate in the width, the depth, the tokens and the classes."""
+    found = _committed("tests/evidence/first-step-theory.json")["exponents"]
+    heads = next(iter(found.values()))
+    rows = [
+        [title, *(_minus(f"{line[head]:.2f}") if head in line else "–" for head in heads)]
+        for title, line in found.items()
+    ]
+    return _table(["", *(f"${head[0]}${head[1:]}" for head in heads)], rows)
+
+
 def first_steps_over_theory() -> str:
     """A first step of the classes of torch.optim over theory, with standard errors."""
     found, rows = _committed("tests/evidence/first-step.json")["over theory"], []
