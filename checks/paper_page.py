@@ -64,7 +64,7 @@ and never edited by hand."""
 RELAXED_PAGE = "docs/relaxed_claims.md"
 
 
-# So many parts of a claim are named in the summary; more are counted.
+# So many parts of a claim that fail or are corrected are named in the summary; others are counted.
 _NAMED = 2
 
 
@@ -119,7 +119,8 @@ def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
             if parts and word == "holds, loose":
                 said.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
             elif parts:
-                which = "; ".join(dict.fromkeys(parts)) if len(parts) <= _NAMED else f"{len(parts)} of {len(verdicts)}"
+                named = word in ("fails", "holds with a correction") and len(parts) <= _NAMED
+                which = "; ".join(dict.fromkeys(parts)) if named else f"{len(parts)} of {len(verdicts)} rows"
                 said.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
         if said:
             lines.append(f"- **{word}**: {', '.join(said)}")
