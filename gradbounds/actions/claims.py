@@ -70,6 +70,8 @@ def explain(name: str, *, everything: bool = False) -> int:
     derived = [f"{step.words}:\n    {_shown(step.run())}" for step in some]
     _say("Derived", [*derived, *_more(len(steps) - len(some), "steps", claim.id)] or [underived])
     _say("Tight?", [claim.tight])
+    if claim.untested:
+        _say("Not tested", [f"{claim.id} {claim.untested}."])
     rows = [v for v in _committed() if v.claim == claim.id]
     tell(claim=claim, verdicts=rows)
     # The paper's own setting comes first: relaxations are many.

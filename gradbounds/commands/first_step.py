@@ -22,10 +22,11 @@ class FirstStep:
 
     grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     optimizer: Annotated[
-        tuple[Optimizers, ...], Flag(help="whose first step", metavar="sgd|normalized|adam|muon [...]")
+        tuple[Optimizers, ...],
+        Flag(help="optimizers whose first step is predicted", metavar="sgd|normalized|adam|muon [...]"),
     ] = ("sgd", "adam")
     draws: Annotated[int | None, optional("networks to step beside theory", "N", default="none")] = None
-    seed: Annotated[int, Flag(help="seed of the first of them; the others follow")] = 0
+    seed: Annotated[int, Flag(help="seed of the first network; the others follow")] = 0
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
     ] = None

@@ -24,7 +24,7 @@ class OfSpectra(IntoFolder):
     """Flags of every command on curvature."""
 
     seeds: Annotated[int, Flag(help="networks of each kind")] = 4
-    steps: Annotated[int, Flag(help="of Lanczos")] = 40
+    steps: Annotated[int, Flag(help="steps of Lanczos")] = 40
     probes: Annotated[int, Flag(help="random probes of each matrix")] = 2
     blocks: Annotated[bool, Flag(help="spectra of parts and layers too")] = False
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False

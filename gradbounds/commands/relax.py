@@ -15,16 +15,16 @@ class Relax(WithJson):
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
     base: Annotated[Stack, Flag(name="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
-    widths: Annotated[tuple[str, ...], Flag(help="for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
-        "128:1024:x2",
-    )
-    depths: Annotated[tuple[str, ...], Flag(help="for the exponent in L", metavar="VALUE|A:B:xF|A:B:+S [...]")] = (
-        "2:16:x2",
-    )
+    widths: Annotated[
+        tuple[str, ...], Flag(help="widths for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")
+    ] = ("128:1024:x2",)
+    depths: Annotated[
+        tuple[str, ...], Flag(help="depths for the exponent in L", metavar="VALUE|A:B:xF|A:B:+S [...]")
+    ] = ("2:16:x2",)
     along: Annotated[
         str, Flag(help="one field of numbers to go along instead, as query-key-scale", metavar="FIELD")
     ] = ""
-    values: Annotated[tuple[str, ...], Flag(help="its values", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ()
+    values: Annotated[tuple[str, ...], Flag(help="values of that field", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ()
     draws: Annotated[int, Flag(help="least number of networks per cell")] = 64
     seed: Annotated[int, Flag(help="root seed")] = 0
     workers: Annotated[int, Flag(help="processes, each with one thread")] = 1

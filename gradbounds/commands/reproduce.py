@@ -12,7 +12,7 @@ class IntoFolder(WithJson):
     """Flags of commands that make networks and keep what they measure of them."""
 
     out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
-    seed: Annotated[int, Flag(help="of the first network")] = 0
+    seed: Annotated[int, Flag(help="seed of the first network")] = 0
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
 
@@ -23,10 +23,12 @@ class OnTexts(IntoFolder):
 
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
-    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="of LayerNorm")] = ("post", "pre")
-    heads: Annotated[int, Flag(help="of every attention")] = 4
-    smoothing: Annotated[float, Flag(help="of labels")] = 0.1
-    units: Annotated[Literal["words", "bpe"], Flag(help="what has an id: words, or pieces by sentencepiece")] = "words"
+    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="placements of LayerNorm")] = ("post", "pre")
+    heads: Annotated[int, Flag(help="heads of every attention")] = 4
+    smoothing: Annotated[float, Flag(help="label smoothing")] = 0.1
+    units: Annotated[
+        Literal["words", "bpe"], Flag(help="units of the vocabulary: words, or pieces of them by sentencepiece")
+    ] = "words"
     accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
         False
     )

@@ -58,7 +58,7 @@ class Sweep:
     ] = None
     device: Annotated[str | None, optional("cpu, cuda or cuda:N", "NAME", "cpu")] = None
     dtype: Annotated[
-        Literal["float32", "float64"] | None, optional("of weights and tokens", "float32|float64", "float32")
+        Literal["float32", "float64"] | None, optional("precision of weights and tokens", "float32|float64", "float32")
     ] = None
     text: Annotated[Path | None, optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
     target_sem: Annotated[
@@ -67,8 +67,10 @@ class Sweep:
     target_exponent: Annotated[
         float | None, optional("add draws until its exponents in d and L have this standard error", "FLOAT")
     ] = None
-    max_draws: Annotated[int, Flag(help="most draws of a cell, where a --target is given")] = 2**16
-    max_time: Annotated[str, Flag(help="no block is begun later, where there is a target", metavar="90s|10m|2h")] = ""
+    max_draws: Annotated[int, Flag(help="most draws per cell, with --target-...")] = 2**16
+    max_time: Annotated[
+        str, Flag(help="time after which no block is begun, with --target-...", metavar="90s|10m|2h")
+    ] = ""
     workers: Annotated[
         int | None, optional("processes, each with one thread; on cuda they take the GPUs in turn", "INT", "1")
     ] = None
@@ -79,14 +81,16 @@ class Sweep:
         None
     )
     task_seconds: Annotated[
-        float | None, optional("blocks go to a worker together until they take so long", "FLOAT", "0, in a cluster 0.2")
+        float | None, optional("seconds of work sent to a worker at once, in blocks", "FLOAT", "0, in a cluster 0.2")
     ] = None
     blocks_at_once: Annotated[
         int, optional("blocks in one batch of tensors", "INT", "as many as make a draw cheaper and fit into memory")
     ] = 0
     memory: Annotated[
         str | None,
-        optional("for batches of all workers, or of each worker of a cluster", "500MB|4GB", "half of what is free"),
+        optional(
+            "memory for batches, of all workers or of each worker of a cluster", "500MB|4GB", "half of what is free"
+        ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     resume: Annotated[bool, optional("refuse a folder that holds a run, instead of continuing it", None)] = True

@@ -1,12 +1,15 @@
 """`paper_checks.md`: what each line says, from verdicts made up for it."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from checks.paper_page import _after, markdown, relaxed_markdown
+from checks.paper_page import markdown, relaxed_markdown
+from checks.paper_sections import after, bound_by_width, merged, short_part, shown_command
 from checks.results import Results, committed_results
 from checks.verdict import Verdict
+from theory import Stack, predict
 
 HOLDS = Verdict(
     claim="T1", part="Post-LN, bound", verdict="holds", claimed="at least 1", predicted=2.0, measured=2.5,
@@ -28,32 +31,102 @@ def test_the_worst_word_decides_and_all_are_counted():
     fails = replace(HOLDS, verdict="fails", part="Pre-LN, bound", measured=0.5, interval=(0.4, 0.6))
     said = line(page(HOLDS, fails, replace(HOLDS, verdict="undecided")), "| [T1]")
     assert "**fails** in 1, **holds** in 1, **undecided** in 1 of 3 rows" in said
-    assert "Pre-LN, bound: 0.5 [0.4, 0.6], claimed at least 1" in said
+    assert "Pre-LN, bound: 0.5, claimed at least 1" in said
+
+
+def test_what_does_not_hold_stands_first():
+    text = page(
+        HOLDS, replace(HOLDS, claim="F1", verdict="fails"), replace(HOLDS, verdict="fails", part="Pre-LN, bound")
+    )
+    assert text.index("- **fails**: T1 (Pre-LN, bound), F1") < text.index("## The claims")
+    many = [replace(HOLDS, verdict="fails", part=f"{k}, bound") for k in range(3)]
+    assert "- **fails**: T1 (3 of 4 rows)" in page(HOLDS, *many)
+    loose = [replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)]
+    assert "- **holds, loose**: T1 by x3 to x20 (at d = 512, L = 6, by theory: x4040 in Post-LN and x5" in page(*loose)
+    assert "- **not tested**: L1, " in page(HOLDS)
 
 
 def test_bounds_say_by_how_much_they_are_loose():
     loose = [replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)]
     said = line(page(*loose), "| [T1]")
     assert "**holds, loose** by x3 to x20" in said
-    assert "the bound is x20 larger than the norm" in said
 
 
 def test_the_largest_setting_comes_first_and_settings_are_listed_once():
     wide = replace(HOLDS, setting="d = 1024..2048, L = 6", measured=7.0)
     text = page(HOLDS, wide, replace(wide, part="Pre-LN, bound"))
-    rows = [line for line in text.splitlines() if "-LN, bound | S" in line]
+    rows = [line for line in text.partition("## T1")[2].splitlines() if line.endswith("| holds |")]
     assert [row.split(" | ")[4].split()[0] for row in rows] == ["7", "2.5", "7"]
-    assert [row.split(" | ")[1] for row in rows] == ["S1", "S2", "S1"]
-    assert "- **S1**: d = 1024..2048, L = 6 (C1)" in text
+    assert [row.split(" | ")[1] for row in rows] == ["1", "2", "1"]
+    assert [row.split(" | ")[0] for row in rows] == ["| Post-LN, bound", "| ...", "| Pre-LN, bound"]
+    assert "\n1. d = 1024..2048, L = 6\n" in text
     assert text.count("`a command`") == 1
     assert text.count("A ratio.") == 1, "equal notes are one"
 
 
+def test_a_setting_names_its_command_unless_it_is_the_first():
+    text = markdown([Results("one", [HOLDS], []), Results("two", [replace(HOLDS, setting="d = 64")], [])])
+    assert "1. d = 64..512, L = 6\n2. d = 64 (command 2)\n" in text
+    assert "1. `one`\n2. `two`\n" in text
+
+
+def test_numbers_apart_by_slashes_are_those_of_the_notes():
+    """Taken apart again, notes are what they were."""
+    notes = ["d = 8: 1.5 +- 0.1, all of 3", "d = 64: 2 +- 0.2, all of 3", "none", "d = 8: 1.5 +- 0.1, all of 3"]
+    assert merged(notes) == (["1a", "1b", "2", "1a"], ["d = 8 / 64: 1.5 +- 0.1 / 2 +- 0.2, all of 3", "none"])
+    assert merged(["over l = 3..6", "over l = 9..24"])[1] == ["over l = 3..6 / 9..24"]
+    assert merged(["slopes 0.1, -0.2 here", "slopes 0.3 here"])[1] == ["slopes 0.1, -0.2 / 0.3 here"]
+    assert merged(["x5 is 1.", "x4 is 1."])[1] == ["x5 / 4 is 1."]
+
+
+def test_no_number_of_the_committed_results_is_lost():
+    """Whatever is put together or said once: each number of every row stands in its claim's section or settings."""
+    text = markdown(committed_results())
+    for one in committed_results():
+        for v in (v for v in one.verdicts if not v.relaxed):
+            section = text.partition(f"\n## {v.claim}\n")[2].partition("\n## ")[0]
+            ends = [*v.interval, *(v.bootstrap or ())]
+            for number in (f"{v.measured:.4g}", v.claimed, v.words, *(f"{end:.4g}" for end in ends)):
+                assert number in section, (v.claim, v.part, number)
+            notes = re.findall(r"\d+(?:\.\d+)?", v.note)
+            assert set(notes) <= set(re.findall(r"\d+(?:\.\d+)?", section)), (v.claim, v.part)
+
+
+def test_the_bound_over_the_norm_is_shown_at_the_papers_width():
+    stack = {"width": 128, "vocab": 128}
+    predicted = float(predict(Stack(**stack))["grad_sq_W2"][-1])
+    cell = {"text": "", "stack": stack, "grad_sq_W2": {"mean": predicted, "sem": 0.0}}
+    other = cell | {"stack": stack | {"depth": 2}}
+    lines = bound_by_width([Results("a command", [], [other, cell])])
+    assert lines[1] == "| d | 128 | 512 |"
+    theory, samples = (line.split(" | ")[1:] for line in lines[3:5])
+    assert (theory[0], samples[1]) == (samples[0], "- |")
+    assert float(theory[1].removesuffix(" |")) == pytest.approx(4040, rel=0.001)
+    assert bound_by_width([Results("a command", [], [other])]) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        ("Post-LN, exponent (L = 6)", "Post-LN, exponent"),
+        ("Post-LN, exponent (L = 6, s = sqrt(d))", "Post-LN, exponent (s = sqrt(d))"),
+        ("P(x) of a state", "P(x) of a state"),
+    ],
+)
+def test_a_part_does_not_repeat_its_setting(part, shown):
+    assert short_part(replace(HOLDS, part=part)) == shown
+
+
+def test_folders_of_texts_are_not_shown():
+    assert shown_command("reproduce --source ../a/b.de --out runs/c") == "`reproduce --source b.de --out runs/c`"
+    assert shown_command("reproduce --source /home/a/b.de") == "`reproduce --source b.de`"
+
+
 def test_where_there_is_no_theory_there_is_a_dash():
     row = line(page(replace(HOLDS, predicted=float("nan"), agreement="undecided")), "| Post-LN, bound")
-    assert "| at least 1 | - | 2.5 [2, 3] | **holds** |" in row
+    assert "| at least 1 | - | 2.5 [2, 3] | holds |" in row
     row = line(page(replace(HOLDS, agreement="beyond")), "| Post-LN, bound")
-    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | **holds** |" in row
+    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in row
     assert "nan" not in markdown(committed_results())
 
 
@@ -74,8 +147,8 @@ def test_an_ablation_is_no_verdict_on_the_paper():
             "... d = 4",
         ),
         ("Post-LN, bound", "Post-LN, exponent", "Post-LN, exponent"),
-        ("Post-LN, bound", "Post-LN, bound", "Post-LN, bound"),
+        ("Post-LN, bound", "Post-LN, bound", "..."),
     ],
 )
 def test_a_long_beginning_is_said_once(above, part, shown):
-    assert _after(above, part) == shown
+    assert after(above, part) == shown

@@ -14,6 +14,7 @@ from gradbounds.cli import parsed
 from gradbounds.commands.sweep import Sweep
 from gradbounds.recipe import read_recipe
 from simulate import sample
+from tests.helpers.printed_numbers import says
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
 from theory.mean_field.finite_width import coefficients, corrections, log_law
@@ -24,7 +25,6 @@ from theory.stack.placements import COMPOSITIONS
 
 COMMITTED = Path(__file__).parents[2] / "checks" / "data" / "paper_checks.json"
 ROOT = Path(__file__).parents[2]
-TEXT = " ".join((ROOT / "docs" / "theory.md").read_text(encoding="utf-8").split())
 
 
 def last_norm(**fields):
@@ -32,14 +32,12 @@ def last_norm(**fields):
 
 
 def test_post_ln_norms():
-    assert "the root mean square is 4.631, 4.668, 4.675 at $L = 2, 6, 32$" in TEXT
+    assert says("theory.md", "4.631, 4.668, 4.675", "$L = 2, 6, 32$")
     assert [round(last_norm(depth=depth), 3) for depth in (2, 6, 32)] == [4.631, 4.668, 4.675]
 
 
 def test_pre_ln_exponents():
-    assert (
-        "over $L = 2..64$ the exponent of the recursion itself is -0.46 at $n = 1$ and -0.52 at $n = 8$ and 64" in TEXT
-    )
+    assert says("theory.md", "$L = 2..64$", "-0.46", "$n = 1$", "-0.52", "$n = 8$", "64")
     depths = 2 ** np.arange(1, 7)
     for tokens, quoted in ((1, -0.46), (8, -0.52), (64, -0.52)):
         norms = [last_norm(placement="pre", depth=int(depth), tokens=tokens) for depth in depths]
@@ -47,7 +45,7 @@ def test_pre_ln_exponents():
 
 
 def test_saturated_exponent():
-    assert "the norm grows like $d^{1.03}$ over $d = 32..512$ at $V = 64$" in TEXT
+    assert says("theory.md", "$d^{1.03}$", "$d = 32..512$", "$V = 64$")
     widths = 2 ** np.arange(5, 10)
     norms = [last_norm(width=int(d), depth=2, vocab=64, output_scale=float(d) ** 0.5) for d in widths]
     assert stats.linregress(np.log(widths), np.log(norms)).slope == pytest.approx(1.03, abs=0.005)
@@ -56,7 +54,7 @@ def test_saturated_exponent():
 @pytest.mark.parametrize(("placement", "coefficient"), [("post", -1.7), ("pre", 1.5)])
 def test_last_layer_corrections(placement, coefficient):
     """Relative correction times d at d = 32; false alarm 1e-5, a coefficient off by 1.4 is missed with 1e-3."""
-    assert "about $-1.7/d$ for Post-LN and $+1.5/d$ for Pre-LN at $n = 4$, $L = 6$" in TEXT
+    assert says("theory.md", "$-1.7/d$", "Post-LN", "$+1.5/d$", "Pre-LN", "$n = 4$, $L = 6$")
     stack = Stack(placement=placement, width=32, depth=6, tokens=4, vocab=96)
     values = sample(stack, draws=8000, seed=5)["grad_sq_W2"][:, -1].astype(float)
     found = 32 * (values / predict(stack)["grad_sq_W2"][-1] - 1)
@@ -65,10 +63,8 @@ def test_last_layer_corrections(placement, coefficient):
 
 
 def test_the_answer_quotes_what_was_measured():
-    page = " ".join((ROOT / "docs" / "answer.md").read_text(encoding="utf-8").split())
     measured = {(v["claim"], v["part"]): v for v in json.loads(COMMITTED.read_text(encoding="utf-8"))["verdicts"]}
-    assert "it is 1400 times the Post-LN norm and 1830 times the Pre-LN norm at $d = 64$" in page
-    assert "51700 and 66700 times at $d = 65536$" in page
+    assert says("answer.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "$d = 65536$", "51700", "66700")
     for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
         width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
         assert "tightest cell (d = 64, L = 6, V = 64," in measured["T1", f"{placement}-LN, bound"]["note"]
@@ -77,12 +73,11 @@ def test_the_answer_quotes_what_was_measured():
         assert round(width["measured"], 3) == exponent
         assert width["interval"][1] - width["interval"][0] < 2 * 0.001
         assert "neither" in width["note"] or "d^a (" in width["note"]
-    assert "1400 at d = 64 and 51700 at d = 65536" in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert says("README.md", "Post-LN", "1400", "d = 64", "51700", "d = 65536")
 
 
 def test_the_difference_between_the_placements():
-    page = page_text("answer.md")
-    assert "which is 2.1, 4.5 and 7.7 at $L = 6, 24, 64$ and $n = 8$" in page
+    assert says("answer.md", "2.1, 4.5 and 7.7", "$L = 6, 24, 64$", "$n = 8$")
     for depth, ratio in ((6, 2.1), (24, 4.5), (64, 7.7)):
         post, pre = (last_norm(width=1024, vocab=1024, depth=depth, placement=p) for p in ("post", "pre"))
         energy = predict(Stack(depth=depth, placement="pre"))["hidden_energy"][-1]
@@ -91,18 +86,17 @@ def test_the_difference_between_the_placements():
 
 
 def test_the_speeds_quoted_are_the_committed_ones():
-    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
     report = json.loads((ROOT / "bench" / "results" / "engines-xeon-2cores.json").read_text(encoding="utf-8"))
     cases = {c["width"]: c for c in report["cases"] if (c["depth"], c["tokens"]) == (12, 16)}
-    assert "is 90 times as fast as the loop at $d = 1024$ and 745 times at $d = 4096$" in page
+    assert says("engines.md", "90 times", "$d = 1024$", "745 times", "$d = 4096$")
     assert [round(cases[d]["loop over conditioned"]) for d in (1024, 4096)] == [90, 745]
-    assert "reaches 53% and 49% of what" in page
+    assert says("engines.md", "53% and 49%")
     shares = [cases[d]["conditioned, limit on one core"]["share reached"] for d in (1024, 4096)]
     assert [round(100 * share) for share in shares] == [53, 49]
-    assert "grows like $d^{1.03}$" in page
+    assert says("engines.md", "$d^{1.03}$")
     assert round(report["conditioned, d = 2^12 to 2^18"]["slope in d"], 2) == 1.03
-    assert "takes 36 s and 5.5 GiB" in page
-    assert "is 0.4992 $\\pm$ 0.0011 for Post-LN and 0.5001 $\\pm$ 0.0014 for Pre-LN" in page
+    assert says("engines.md", "36 s", "5.5 GiB")
+    assert says("engines.md", "0.4992 $\\pm$ 0.0011", "Post-LN", "0.5001 $\\pm$ 0.0014", "Pre-LN")
     wide = json.loads((COMMITTED.parent / "wide.json").read_text(encoding="utf-8"))["verdicts"]
     exponents = {v["part"][:4]: v for v in wide if "exponent in d" in v["part"]}
     for placement, value, half in (("Post", 0.4992, 0.0011), ("Pre-", 0.5001, 0.0014)):
@@ -129,20 +123,18 @@ def test_the_table_of_concentration():
     }
     for name, value in rows.items():
         assert f"| {name} | " + " | ".join(f"{float(value(d)):.3g}" for d in (64, 512, 4096)) + " |" in page
-    assert "has 0.0457 and, at $n = 1$, 0.0615 there; at $d = 128$ it would not hold" in page
+    assert says("concentration.md", "0.0457", "$n = 1$", "0.0615", "$d = 128$")
     assert all(excess_probability(Stack(placement=p, width=128, tokens=1), 0.1) > 0.125 for p in ("post", "pre"))
 
 
 def test_the_numbers_of_the_proof_and_the_sharp_theorem():
-    assert f"{entry_failure_value(512):.5f} at $d = 512$" in page_text("proof.md")
-    assert "is positive for $n \\le 4$ only" in page_text("proof.md")
+    assert says("proof.md", f"{entry_failure_value(512):.5f}", "$d = 512$")
+    assert says("proof.md", "$n \\le 4$")
     assert largest_useful_length(0.1, 0.125) == 4
     stack = Stack(width=8, depth=2, tokens=1, vocab=10)
     limit = float(predict(stack)["grad_sq_W2"][-1])
-    assert f"it is {one_token_mean(stack):.4f}, where the large-width limit is {limit:.4f}" in page_text(
-        "sharp_theorem.md"
-    )
-    assert "at every $d \\ge 4$" in page_text("sharp_theorem.md")
+    assert says("sharp_theorem.md", f"{one_token_mean(stack):.4f}", f"{limit:.4f}")
+    assert says("sharp_theorem.md", "$d \\ge 4$")
 
 
 def test_the_thousand_layers():
@@ -150,8 +142,8 @@ def test_the_thousand_layers():
     found = json.loads((ROOT / "tests" / "evidence" / "depth.json").read_text(encoding="utf-8"))
     ends = [found[f"{p}, d = 1024, L = 1000"] for p in ("post", "pre")]
     energies, gradients = ([e[f"last {name} over predicted"] for e in ends] for name in ("hidden energy", "gradient"))
-    assert "is {:.3f} (Post-LN) and {:.3f} (Pre-LN)".format(*energies) in page
-    assert "squared $W^2$ gradient {:.3f} and {:.3f}".format(*gradients) in page
+    energies, gradients = ([f"{one:.3f}" for one in ends] for ends in (energies, gradients))
+    assert says("engines.md", energies[0], "Post-LN", energies[1], "Pre-LN", "$W^2$", *gradients)
     for width, depth in ((64, 62), (256, 250), (1024, 1000)):
         case = found[f"post, d = {width}, L = {depth}"]
         mean, median = (case[f"first gradient over predicted, {name}"] for name in ("mean", "median"))
@@ -163,7 +155,7 @@ def test_the_thousand_layers():
 
 
 def test_the_exponents_of_the_placements():
-    """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.02 of it."""
+    """Theory's are fitted again, with equal weights: within 0.025. Those of samples are within 0.017 of it."""
     page, depths = page_text("placements.md"), np.array([2, 4, 8, 16])
     for name, composition in COMPOSITIONS.items():
         if composition.branch(1) == 0:  # not in the table
@@ -174,18 +166,18 @@ def test_the_exponents_of_the_placements():
             measured, quoted = map(float, row[2 * layer : 2 * layer + 2])
             slope = stats.linregress(np.log(depths), np.log([n[layer] for n in norms])).slope
             if composition.second_stream and layer == 1:  # no power of L
-                assert "9.9, 10.1, 9.3, 8.3 at $L = 2, 4, 8, 16$" in page
+                assert says("placements.md", "9.9, 10.1, 9.3, 8.3", "$L = 2, 4, 8, 16$")
                 assert [round(float(n[1]), 1) for n in norms] == [9.9, 10.1, 9.3, 8.3]
             else:
                 assert slope == pytest.approx(quoted, abs=0.025), name
-            assert measured == pytest.approx(quoted, abs=0.02), name
+            assert measured == pytest.approx(quoted, abs=0.017 + 1e-9), name
 
 
 def test_the_coefficients_of_finite_width():
     page, found = page_text("finite_width.md"), coefficients()
     assert "\\mu = \\tfrac{55}{36},\\qquad \\nu = \\tfrac{55}{9} = 4\\mu" in page
     assert (str(found.mean), str(found.log_variance)) == ("55/36", "55/9")
-    assert "The coefficients are $-\\frac53$, $-1$ and $+\\frac79$ for $W^2$, $W^1$ and $W^V$" in page
+    assert says("finite_width.md", "$-\\frac53$, $-1$", "$+\\frac79$", "$W^2$, $W^1$", "$W^V$")
     assert [str(found.last[f"grad_sq_{name}"]) for name in ("W2", "W1", "WV")] == ["-5/3", "-1", "7/9"]
 
 
@@ -238,11 +230,10 @@ def test_the_tables_of_the_setting_are_complete():
 
 
 def test_what_stopping_does_is_the_committed_evidence():
-    page = page_text("runs.md")
     found = json.loads((ROOT / "tests" / "evidence" / "stopping.json").read_text(encoding="utf-8"))
     cases = [case for case in found.values() if isinstance(case, dict)]
     norms = sorted(f"{100 * case['coverage']:.1f}" for case in cases[:-1])
-    assert f"cover {norms[0]} to {norms[-1]}% and those of an exponent over four widths " in page
+    assert says("runs.md", norms[0], f"{norms[-1]}%", "94.0%", "0.14", "1.05")
     assert 100 * cases[-1]["coverage"] == pytest.approx(94.0, abs=0.06)
     assert max(abs(case["bias over target"]) for case in cases) == pytest.approx(0.14, abs=0.006)
     assert max(case["draws over the oracle's"] for case in cases) == pytest.approx(1.05, abs=0.006)

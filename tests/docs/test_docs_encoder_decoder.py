@@ -3,8 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
+
+from tests.helpers.printed_numbers import says
+
 ROOT = Path(__file__).parents[2]
-PAGE = " ".join((ROOT / "docs" / "encoder_decoder.md").read_text(encoding="utf-8").split())
+PAGE = "encoder_decoder.md"
 
 
 def evidence(name):
@@ -18,9 +22,9 @@ def test_samples_of_the_simplified_model():
         case["widest gradient"]["relative"] for name, case in found["cases"].items() if name.startswith("uniform")
     ]
     assert len(uniform) == 12
-    assert f"with uniform attention is within {100 * max(uniform) + 0.05:.1f}% of the prediction" in PAGE
-    of_queries = found["queries and keys"]
-    assert f"{100 * of_queries['d = 1024']:.0f}% off at $d = 1024$ and {100 * of_queries['d = 4096']:.0f}% at" in PAGE
+    narrow, wide = (f"{100 * found['queries and keys'][f'd = {width}']:.0f}%" for width in (1024, 4096))
+    within = f"{100 * max(uniform) + 0.05:.1f}%"
+    assert says(PAGE, "uniform attention", within, narrow, "$d = 1024$", wide, "$d = 4096$")
 
 
 def norms(found, case):
@@ -35,17 +39,13 @@ def test_profiles_of_the_papers_models():
         for case in ("post, xavier, decoder", "post, xavier, encoder", "pre, xavier, decoder", "pre, xavier, encoder")
     }
     post, its_encoder, pre, pre_encoder = ends.values()
-    assert (
-        f"grows from {post[0]} to {post[1]} over the decoder's six layers and from {its_encoder[0]} to {its_encoder[1]}"
-        in PAGE
-    )
-    assert f"it falls from {pre[0]} to {pre[1]}, and from {pre_encoder[0]} to {pre_encoder[1]} in the encoder" in PAGE
+    assert says(PAGE, "Fig. 3(a), Post-LN", *post, "decoder", *its_encoder, "encoder")
+    assert says(PAGE, "Fig. 3(b), Pre-LN", *pre, *pre_encoder, "encoder")
     last = [
         [f"{found['last W2'][f'{placement}, L = {depth}']:.2f}" for depth in (6, 8, 10, 12, 14)]
         for placement in ("post", "pre")
     ]
-    assert f"the last norm is {', '.join(last[0])} at 6-6" in PAGE
-    assert f"and {', '.join(last[1])} for Pre-LN" in PAGE
+    assert says(PAGE, "Fig. 3(c,d)", ", ".join(last[0]), "Post-LN", ", ".join(last[1]), "Pre-LN")
 
 
 def test_theory_beside_the_papers_models():
@@ -59,20 +59,20 @@ def test_theory_beside_the_papers_models():
         for p in ("post", "pre")
     ]
     assert whole == [6, 8, 11, 9]
-    assert "is 6% (Post-LN) and 8% (Pre-LN) in the decoder, 11% and 9% in the encoder" in PAGE
+    assert says(PAGE, "6%", "Post-LN", "8%", "Pre-LN", "decoder", "11%", "9%", "encoder")
     untied = [
         round(100 * off[f"{p}, xavier, {part}, without tied output matrix"])
         for p, part in (("post", "encoder"), ("pre", "decoder"))
     ]
     assert untied == [4, 2]
-    assert "(the encoder's 11% are 4% without it, the decoder's 8% are 2%)" in PAGE
+    assert says(PAGE, "encoder", "11%", "4%", "decoder", "8%", "2%")
     ratios = {
         p: [r for part in ("decoder", "encoder") for r in norms(found, f"{p}, pytorch, {part}, without nothing")[1]]
         for p in ("post", "pre")
     }
     assert [round(f(ratios["post"]), 1) for f in (min, max)] == [1.1, 1.9]
     assert [round(f(ratios["pre"]), 1) for f in (min, max)] == [2.4, 3.1]
-    assert "1.1 to 1.9 times theory's in Post-LN and 2.4 to 3.1 times in Pre-LN" in PAGE
+    assert says(PAGE, "1.1 to 1.9", "Post-LN", "2.4 to 3.1", "Pre-LN")
     pytorch = [value for case, value in off.items() if "pytorch" in case and "tied" in case]
     assert len(pytorch) == 4
     assert round(100 * max(pytorch)) == 6
@@ -84,5 +84,14 @@ def test_queries_and_keys_of_the_papers_models():
         name: f"{100 * value:.0f}%" for name, value in evidence("fig3")["largest deviation of whole models"].items()
     }
     asked = {name: widest.pop(name) for name in ("WQ", "WK", "XQ", "XK") if name in widest}
-    assert f"are up to {max(asked['WQ'], asked.get('WK', '0%'))} off" in PAGE
-    assert f"{asked['XQ']} ($W^{{Q\\times}}$) and {asked['XK']} ($W^{{K\\times}}$)" in PAGE
+    own = max(asked["WQ"], asked.get("WK", "0%"))
+    assert says(PAGE, own, asked["XQ"], "$W^{Q\\times}$", asked["XK"], "$W^{K\\times}$")
+
+
+def test_growth_at_pytorchs_initialization():
+    found = evidence("fig3")["W2"]
+    tied, untied = (
+        np.polyfit(range(6), np.log(found[f"post, pytorch, decoder, without {what}"]["mean norm"]), 1)[0]
+        for what in ("nothing", "tied output matrix")
+    )
+    assert says(PAGE, "PyTorch", f"{untied:.2f}", f"{tied:.2f}")

@@ -1,17 +1,24 @@
 """What the page of the first step says."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from checks.stacks.stable_rates import predictor
+from tests.helpers.printed_numbers import says
 from tests.helpers.rendered_tables import STATISTICS, networks_of_stable_rates
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 
-PAGE = (Path(__file__).parents[2] / "docs" / "first_step.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "first_step.md").read_text(encoding="utf-8")
+
+
+def evidence(name):
+    return json.loads((ROOT / "tests" / "evidence" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("title", "placement"), [("Post-LN", "post"), ("Pre-LN", "pre")])
@@ -24,10 +31,18 @@ def test_rates(title, placement):
     assert width * step.critical_rate == pytest.approx(stated, rel=0.02)
 
 
+def test_rates_of_the_placements():
+    rates = evidence("first-step-theory")["d times the critical rate of SGD"]
+    ratios = [f"{rates['pre'][k] / rates['post'][k]:.1f}" for k in (-2, -1)]
+    assert says("first_step.md", "16 layers", ratios[0], "32 layers", ratios[1])
+    constant = float(f"{32 * rates['post'][-1]:.1g}")
+    assert says("first_step.md", f"${constant:.0f}/(dL)$", "Post-LN")
+
+
 def test_many_classes():
     """At V/d = 1/2 and 4, with and without what V/d adds."""
     for vocab, whole, limit in ((128, 218, 162), (1024, 74, 19)):
-        assert f"{whole} instead of the {limit}" in PAGE
+        assert says("first_step.md", str(whole), str(limit))
         step = first_step(Stack(width=256, depth=2, tokens=8, vocab=vocab))
         assert step.curvature == pytest.approx(whole, rel=0.02)
         assert step.curvature * (1 - step.spread) == pytest.approx(limit, rel=0.04)
@@ -42,25 +57,47 @@ def test_noise_scales(title, placement):
 
 
 def test_noise_scales_in_the_depth():
-    assert "from 194 at one layer to 7.4 at 48. DeepNorm, whose tokens hardly align, has 11,000 at" in PAGE
+    assert says("first_step.md", "194", "7.4", "48", "DeepNorm", "11,000")
     found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]
     assert found == pytest.approx([194, 7.4], rel=0.01)
     assert noise_scale(Stack(placement="deepnorm", depth=6, tokens=8, vocab=16)).whole == pytest.approx(11000, rel=0.03)
 
 
+def test_no_first_step_is_off_by_more_than_its_error():
+    found = evidence("first-step")["over theory"]
+    rows = [one for settings in found.values() for one in settings.values()]
+    assert says("first_step.md", "within 3%", "beyond both 3% and 4 standard errors")
+    assert all(abs(one["gain"][0] - 1) < 0.03 for one in rows)
+    assert all(abs(value - 1) < max(0.03, 4 * sem) for one in rows for value, sem in one.values())
+
+
+def test_published_rates():
+    found = evidence("first-step-translation")
+    rates = found["published rates"]
+    ends = {}
+    for placement, networks in found["models"].items():
+        ratios = [rate / one["critical rate"] for one in networks for rate in rates]
+        ends[placement] = (f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+    assert says("first_step.md", *ends["post"], "Post-LN", *ends["pre"], "Pre-LN")
+    every = [one for networks in found["models"].values() for one in networks]
+    gains = [one["loss"] - loss for one in every for loss in one["losses at the published rates"]]
+    assert says("first_step.md", f"{min(gains):.1f} to {max(gains):.1f}")
+    larger = [one["break-even rate"] / rate for one in every for rate in rates]
+    assert says("first_step.md", f"{min(larger):.0f} to {max(larger):.0f}")
+
+
 def test_stable_rates():
     """What the page of stable rates says in words, from the recorded networks."""
-    page = (Path(__file__).parents[2] / "docs" / "stable_rate.md").read_text(encoding="utf-8")
     table = networks_of_stable_rates()
     medians = table[table["bounded"]].groupby(["loss", "depth", "width", "placement"])["eta_max"].median()
-    assert "at $L=16$ to within 10% at every\n  width" in page
+    assert says("stable_rate.md", "$L=16$", "10%")
     squared = medians["squared", 16].unstack()
     assert (np.abs(squared["post"] / squared["pre"] - 1) < 0.1).all()
-    assert "Peri-LN with cross-entropy has no largest rate up to $L=4$." in page
+    assert says("stable_rate.md", "Peri-LN", "cross-entropy", "$L=4$")
     entropy = table[table["loss"] == "cross-entropy"].groupby(["placement", "depth"])["bounded"].mean()
     assert (entropy["peri"][[1, 2, 4]] < 0.5).all()
     assert (entropy.drop("peri") == 1).all()
-    assert "to within a factor of 1.2 to 1.8" in page
+    assert says("stable_rate.md", "1.2 to 1.8")
     off = {}
     for loss, one in table.groupby("loss"):
         small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()

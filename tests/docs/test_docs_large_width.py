@@ -6,13 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from checks.large_width import in_large_width
+from tests.helpers.printed_numbers import says
 from theory import Stack
 
 ROOT = Path(__file__).parents[2]
-
-
-def page_text(name):
-    return " ".join((ROOT / "docs" / name).read_text(encoding="utf-8").split())
 
 
 def committed(path):
@@ -20,11 +17,11 @@ def committed(path):
 
 
 def test_random_stacks():
-    found, page = committed("tests/evidence/calibration.json")["summary"], page_text("verdicts.md")
+    found = committed("tests/evidence/calibration.json")["summary"]
     words = {name: found["words"].get(name, 0) for name in ("agrees", "undecided", "differs")}
-    assert f"Of {found['stacks']} stacks {found['judged stacks']} are judged, in {found['numbers']} numbers" in page
-    assert f"{words['agrees']} agree, {words['undecided']} are undecided, {words['differs']} differ." in page
-    assert f"median standard error is {100 * found['median standard error']:.2f}%" in page
+    counts = [str(found[name]) for name in ("stacks", "judged stacks", "numbers")]
+    told = [term for name, count in words.items() for term in (str(count), name.removesuffix("s"))]
+    assert says("verdicts.md", *counts, *told, f"{100 * found['median standard error']:.2f}%")
     assert sum(words.values()) == found["numbers"]
 
 
@@ -37,6 +34,5 @@ def test_the_power_of_what_none_differs_from():
             for quantity in ("grad_sq_W2", "ffn_hidden_energy", "attention_energy", "hidden_energy")
         }
         assert f"{medians.pop('grad_sq_W2'):.1%}" == gradient
-        assert f"median standard error is {gradient} for $W^2$ of the last layer" in page_text(page)
+        assert says(page, gradient, "$W^2$", "0.3% to 0.5%")
         assert {f"{one:.1%}" for one in medians.values()} == {"0.3%", "0.5%"}
-        assert "0.3% to 0.5% for the energies" in page_text(page)

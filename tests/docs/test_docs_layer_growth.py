@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.helpers.printed_numbers import says
 from theory import Stack, predict
 from theory.paper.layer_growth import depth_exponent, layer_factor, token_correlation
 
 ROOT = Path(__file__).parents[2]
+NAME = "layer_growth.md"
 PAGE = " ".join((ROOT / "docs" / "layer_growth.md").read_text(encoding="utf-8").split())
 ACTIVATIONS = {"SiLU": "silu", "GELU": "gelu", "ReLU": "relu", "tanh": "tanh", "linear": "identity"}
 GAINS = [("fan_in", 1.0), ("xavier_normal", 2.5), ("xavier_normal", 4.0), ("he", 1.0), ("pytorch", 1.0)]
@@ -27,9 +29,9 @@ def test_the_factors():
         "1.026",
         "0.906",
     ]
-    assert f"at $c = {token_correlation(Stack(dropout=0.1)):.2f}$ for ReLU, $p = 0.1$, $n = 8$" in PAGE
+    assert says(NAME, f"$c = {token_correlation(Stack(dropout=0.1)):.2f}$", "ReLU, $p = 0.1$, $n = 8$")
     exponents = [f"{depth_exponent(Stack(placement=p, **gated)):.3f}" for p in ("pre", "peri", "output")]
-    assert "exponents in $L$ are {}, {} and {}".format(*exponents) in PAGE
+    assert says(NAME, "$L$", *exponents)
 
 
 def test_the_ratios():
@@ -43,10 +45,10 @@ def test_the_ratios():
 
 
 def test_the_ratios_over_tokens():
-    for placement, quoted in (("pre", ""), ("peri", "Peri-LN's ")):
+    for placement, title in (("pre", "Pre-LN"), ("peri", "Peri-LN")):
         gated = {"ffn": "gated", "activation": "silu"}
         three = ", ".join(f"{ratio(placement, 12, tokens=n, **gated):.2f}" for n in (1, 4, 64))
-        assert f"{quoted or 'is '}{three}" in PAGE
+        assert says(NAME, title, three)
 
 
 def ratio(placement, depth, **fields):
@@ -67,12 +69,11 @@ def test_what_was_measured():
         assert row in PAGE
         assert one["beyond"] == []
     numbers = {e: sum(one["numbers"] for name, one in found.items() if name.startswith(e)) for e in ("dense", "cond")}
-    assert f"{numbers['dense']} numbers of four networks" in PAGE
-    assert f"and {numbers['cond']} of three" in PAGE
+    assert says(NAME, str(numbers["dense"]), "four networks", str(numbers["cond"]), "three")
     files = [json.loads((ROOT / "checks" / "data" / f"{name}.json").read_text()) for name in ("growth", "growth-gains")]
     rows = [v for one in files for v in one["verdicts"] if v["claim"] == "G1"]
     assert len(rows) == 22
     assert sum(v["verdict"] == "holds" for v in rows) == 21
     (other,) = [v for v in rows if v["verdict"] == "undecided"]
     half = (other["interval"][1] - other["interval"][0]) / 2
-    assert f"${other['measured']:.4f} \\pm {half:.4f}$ for ${float(other['claimed']):.4f}$" in PAGE
+    assert says(NAME, f"${other['measured']:.4f} \\pm {half:.4f}$", f"${float(other['claimed']):.4f}$")

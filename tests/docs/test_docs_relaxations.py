@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from simulate import sample
+from tests.helpers.printed_numbers import says
 from theory import Stack, predict
 from theory.mean_field import inputs
 
@@ -25,15 +26,12 @@ def ratio(found, base):
 
 
 def test_the_growth_by_dropout():
-    page = page_text("relaxations.md")
-    assert (
-        "grows by 1.026 at $p = 0.1$, $n = 8$, by 1.031 as $n\\to\\infty$, by 1.050 and 1.070 at $p = 0.2$ and 0.3"
-        in page
-    )
+    shown = ("1.026", "$p = 0.1$, $n = 8$", "1.031", "$n\\to\\infty$", "1.050", "1.070", "$p = 0.2$", "0.3")
+    assert says("relaxations.md", *shown)
     for share, tokens, growth in ((0.1, 8, 1.026), (0.1, 1000, 1.031), (0.2, 1000, 1.050), (0.3, 1000, 1.070)):
         gradients = predict(Stack(dropout=share, depth=300, tokens=tokens))["grad_sq_W2"]
         assert round(float(gradients[150] / gradients[149]) ** 0.5, 3) == growth
-    assert "samples have a slope of $\\ln\\lVert\\partial\\mathcal{L}/\\partial W^2\\rVert$ of 0.0240 a layer" in page
+    assert says("relaxations.md", "$\\ln\\lVert\\partial\\mathcal{L}/\\partial W^2\\rVert$", "0.0240")
     stack = Stack(dropout=0.1, depth=24, width=2048)
     layers = np.arange(24)
     norms = (
@@ -44,7 +42,7 @@ def test_the_growth_by_dropout():
 
 
 def test_the_means_of_sinusoidal_positions(monkeypatch):
-    assert "off by up to 26% (Pre-LN's input gradient at $d = 1024$, $L = 4$, $n = 4$)" in page_text("relaxations.md")
+    assert says("relaxations.md", "26%", "Pre-LN", "input gradient", "$d = 1024$, $L = 4$, $n = 4$")
     stack = Stack(placement="pre", positions="sinusoidal", width=1024, depth=4, tokens=4, vocab=16)
     right = predict(stack)
     monkeypatch.setattr(inputs, "position_means", lambda _: None)
@@ -55,7 +53,7 @@ def test_the_means_of_sinusoidal_positions(monkeypatch):
 
 
 def test_the_errors_of_dropped_weights():
-    assert "(its own error is below 0.1% at $p = 0.1$, 0.2% at 0.3)" in page_text("relaxations.md")
+    assert says("relaxations.md", "0.1%", "$p = 0.1$", "0.2%", "0.3")
     for share, quoted in ((0.1, 0.001), (0.3, 0.002)):
         prediction = predict(Stack(attention_dropout=share))
         errors = [float((error / np.abs(prediction[name])).max()) for name, error in prediction.errors.items()]
@@ -63,8 +61,7 @@ def test_the_errors_of_dropped_weights():
 
 
 def test_the_exponents_of_tied_embeddings():
-    assert "it is 0.64 (Post-LN) and 0.56 (Pre-LN) over $d = 128..1024$" in page_text("relaxations.md")
-    assert "beyond that it is 1/2 again" in page_text("relaxations.md")
+    assert says("relaxations.md", "0.64", "Post-LN", "0.56", "Pre-LN", "$d = 128..1024$", "1/2")
     committed = json.loads((DOCS.parent / "checks" / "data" / "relax.json").read_text(encoding="utf-8"))["verdicts"]
     exponents = {v["part"]: v for v in committed if v["relaxed"] == "tied embeddings"}
     for placement, title, quoted in (("post", "Post-LN", 0.64), ("pre", "Pre-LN", 0.56)):
@@ -76,10 +73,9 @@ def test_the_exponents_of_tied_embeddings():
 
 
 def test_the_way_to_random_queries():
-    page = page_text("queries.md")
-    assert "its gradient is 0.2% (Post-LN) and 2.5% (Pre-LN) smaller, at $s = 2$ 1% and 14%" in page
-    assert "grows from 1.06 to 1.13 ($s = 1$), 1.5 ($s = 1.5$) and 2.4 ($s = 2$) in Post-LN" in page
-    assert "from 1.75 to 1.82, 2.2 and 2.9 in Pre-LN" in page
+    assert says("queries.md", "0.2%", "Post-LN", "2.5%", "Pre-LN", "$s = 2$", "1%", "14%")
+    post = ("1.06", "1.13", "$s = 1$", "1.5", "$s = 1.5$", "2.4", "$s = 2$", "Post-LN")
+    assert says("queries.md", *post, "1.75", "1.82", "2.2", "2.9", "Pre-LN")
     quoted = {
         "post": {0.0: (1.0, 1.06), 1.0: (0.998, 1.13), 1.5: (None, 1.5), 2.0: (0.99, 2.4)},
         "pre": {0.0: (1.0, 1.75), 1.0: (0.975, 1.82), 1.5: (None, 2.2), 2.0: (0.86, 2.9)},
@@ -94,8 +90,7 @@ def test_the_way_to_random_queries():
 
 
 def test_what_norms_remove():
-    page = page_text("queries.md")
-    assert "3% too large in Post-LN and 11% in Peri-LN ($n = 4$, $s = 1$, one layer)" in page
+    assert says("queries.md", "3%", "Post-LN", "11%", "Peri-LN", "$n = 4$, $s = 1$, one layer")
     for placement, quoted in (("post", 0.03), ("peri", 0.11)):
         stack = Stack(placement=placement, depth=1, tokens=4, query_key_scale=1.0)
         right = predict(stack)
@@ -104,13 +99,20 @@ def test_what_norms_remove():
                 patch.setattr(f"{module}.asks_for_overlaps", lambda stack, tokens: False)
             wrong = predict(stack)
         assert wrong["grad_sq_WQ"] / right["grad_sq_WQ"] - 1 == pytest.approx(quoted, abs=0.005)
+    assert says("queries.md", "6%", "$p = 0.6$, $n = 4$, $s = 1$")
+    stack = Stack(depth=2, tokens=4, query_key_scale=1.0, dropout=0.6)
+    right = predict(stack)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("theory.mean_field.sublayers.dropped_overlaps", lambda tokens, overlaps, kept: overlaps)
+        wrong = predict(stack)
+    assert (wrong["grad_sq_WQ"] / right["grad_sq_WQ"])[0] - 1 == pytest.approx(0.06, abs=0.005)
 
 
 def test_the_widths_of_heads():
     """The table is the evidence's; the text is theory's, with the same patterns for all widths."""
     page = page_text("queries.md")
     found = json.loads((DOCS.parent / "tests" / "evidence" / "heads.json").read_text(encoding="utf-8"))
-    assert f"Of {found['numbers']} numbers at these widths" in page
+    assert says("queries.md", f"{found['numbers']} numbers")
     assert found["beyond"] == []
     for scale, what in product(("1", "1.5"), ("wide heads", "the prediction")):
         cases = [
@@ -123,8 +125,8 @@ def test_the_widths_of_heads():
     found = {head_width: numbers_of_heads(head_width) for head_width in (1, 16, 2**30)}
     quoted = {"WQ": (0.37, 25), "WK": (0.19, 14), "WV": (0.09, 6), "inputs": (0.05, 4)}
     for name, (slope, percent) in quoted.items():
-        assert f"$-{slope}/d_k$" in page
-        assert f"$-{percent}\\%$" in page
+        assert says("queries.md", f"$-{slope}/d_k$")
+        assert says("queries.md", f"$-{percent}\\%$")
         (one, error), (sixteen, _), (wide, _) = (numbers[name] for numbers in found.values())
         assert abs(16 * (1 - sixteen / wide) - slope) < 0.005 + 4 * 16 * error / one
         assert abs(100 * (1 - one / wide) - percent) < 0.5 + 4 * 100 * error / one
@@ -143,12 +145,11 @@ def numbers_of_heads(head_width):
 
 
 def test_the_cost_quoted_is_the_committed_one():
-    page = page_text("queries.md")
     found = json.loads((DOCS.parent / "bench" / "results" / "predictions-xeon-2cores.json").read_text(encoding="utf-8"))
     cost, networks = found["2000 patterns"], found["64 networks, d = 1024"]
-    assert f"take {cost['seconds']:.1f} s and 660 MiB" in page
+    assert says("queries.md", f"{cost['seconds']:.1f} s", "660 MiB")
     assert cost["peak MiB"] == pytest.approx(660, abs=5)
-    assert f"{networks['seconds']:.1f} s of sampling 64 networks" in page
+    assert says("queries.md", "64 networks", f"{networks['seconds']:.1f} s")
     errors = found["relative errors of W^Q, layer 1"]
     assert errors["networks"] / errors["patterns"] == pytest.approx(50, rel=0.1)
     assert found["8000 patterns"]["peak MiB"] < 1.1 * cost["peak MiB"], "memory is bounded"
@@ -156,8 +157,8 @@ def test_the_cost_quoted_is_the_committed_one():
 
 def test_the_evidence_quoted_is_the_committed_one():
     found = json.loads((DOCS.parent / "tests" / "evidence" / "relaxations.json").read_text(encoding="utf-8"))
-    assert f"of {found['numbers']} quantities" in page_text("relaxations.md")
+    assert says("relaxations.md", f"{found['numbers']} quantities")
     assert found["beyond"] == []
     queries = json.loads((DOCS.parent / "tests" / "evidence" / "queries.json").read_text(encoding="utf-8"))
     cases = {row["case"] for row in queries["beyond"]}
-    assert f"{len(queries['beyond'])} of {queries['numbers']} numbers, in {len(cases)} cases" in page_text("queries.md")
+    assert says("queries.md", f"{len(queries['beyond'])} of {queries['numbers']} numbers", f"{len(cases)} cases")

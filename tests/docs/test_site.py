@@ -35,10 +35,6 @@ def test_every_work_of_the_prior_art_has_its_reference():
     assert named == listed
 
 
-# Pages whose lines are still longer; the list may only get shorter.
-LONG_LINES = {"first_step.md", "relaxed_claims.md"}
-
-
 def test_lines_of_pages_fit_into_an_editor():
     """120 columns, but for tables, formulas, pictures and code."""
     long = set()
@@ -46,4 +42,15 @@ def test_lines_of_pages_fit_into_an_editor():
         text = re.sub(r"```.*?```|\$\$.*?\$\$", "", page.read_text(encoding="utf-8"), flags=re.S)
         if any(len(line) > 120 and not line.startswith(("|", "![")) for line in text.splitlines()):
             long.add(page.name)
-    assert long <= LONG_LINES
+    assert not long
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_opens_with_a_question_and_its_answer(page):
+    """Below the title a paragraph that asks, and at least one sentence that answers before anything else is said."""
+    title, opening, *_ = re.split(r"\n\s*\n", page.read_text(encoding="utf-8"))
+    question, mark, answer = " ".join(opening.split()).partition("? ")
+    assert title.startswith("# ")
+    assert mark
+    assert len(answer.split()) >= 4
+    assert 2 <= len(re.findall(r"[.?:](?: |$)", opening.replace("\n", " "))) <= 6, "two to five sentences"

@@ -36,6 +36,39 @@ def numbers(text: str) -> list[str]:
     ]
 
 
+def says(page: str, *terms: str) -> bool:
+    """Whether a paragraph, a point or a row of a page holds these numbers and terms in this order.
+
+    The words between them are free, so that whoever improves a sentence breaks no test.
+
+    Args:
+        page: its name in docs, or README.md.
+        terms: numbers as they are printed, which match whole ones alone, and terms of the field.
+    """
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    return in_one_place(path.read_text(encoding="utf-8"), *terms)
+
+
+def in_one_place(text: str, *terms: str) -> bool:
+    r"""Whether a paragraph, a point or a row of a text holds these terms in this order.
+
+    >>> in_one_place("From 4.631 at one\nlayer to 16 at two.\n\n6", "4.631", "layer", "16")
+    True
+    >>> in_one_place("From 4.631 at one\nlayer to 16 at two.\n\n6", "4.631", "6")
+    False
+    """
+    places = re.split(r"\n\s*\n|\n(?=\s*(?:-|\||\d+\.) )", text)
+    pattern = re.compile(".*?".join(map(_whole, terms)))
+    return any(pattern.search(" ".join(place.replace("−", "-").split())) for place in places)
+
+
+def _whole(term: str) -> str:
+    """A pattern of a term, which is no part of a longer number."""
+    term = " ".join(term.replace("−", "-").split())
+    before, after = r"(?<![\d.])" * term[0].isdigit(), r"(?!\.?\d)" * term[-1].isdigit()
+    return before + re.escape(term) + after
+
+
 def leaves(value: Any) -> list[float]:
     """Every number in a JSON value, those in its texts included."""
     if isinstance(value, dict):

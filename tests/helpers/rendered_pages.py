@@ -10,15 +10,21 @@ from pathlib import Path
 from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
 from tests.helpers.rendered_tables import (
     along_the_top_direction,
+    break_even_rates_of_modules,
+    critical_rates_of_modules,
+    exponents_of_critical_rates,
     exponents_of_curvature,
     families,
+    first_steps_over_theory,
     h1_at_nine_sizes,
     largest_stable_rates,
     predictors_of_stable_rates,
     published_rates,
     quadratic_range,
+    rates_over_the_critical_one,
     shares,
     stable_rates_in_the_width,
+    theory_of_critical_rates,
 )
 from tests.test_architecture import ARROWS, MAY_IMPORT
 
@@ -70,7 +76,16 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "H1 at nine sizes": h1_at_nine_sizes,
         "exponents of curvature": exponents_of_curvature,
     },
-    "first_step.md": {"quadratic-range": quadratic_range, "published-rates": published_rates},
+    "first_step.md": {
+        "theory-of-critical-rates": theory_of_critical_rates,
+        "exponents-of-critical-rates": exponents_of_critical_rates,
+        "first-steps-over-theory": first_steps_over_theory,
+        "rates-over-the-critical-one": rates_over_the_critical_one,
+        "break-even-rates-of-modules": break_even_rates_of_modules,
+        "critical-rates-of-modules": critical_rates_of_modules,
+        "quadratic-range": quadratic_range,
+        "published-rates": published_rates,
+    },
 }
 
 

@@ -17,6 +17,7 @@ TWO = {"post": "Post-LN", "pre": "Pre-LN"}
 STATISTICS = (
     "break-even rate", "Hessian rate", "critical rate", "2/λ", "1/tr G", "1/rms change of logits", "1/|g|²", "1/d",
 )  # fmt: skip
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "muon": "Muon"}
 MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
 
 
@@ -92,16 +93,79 @@ def along_the_top_direction() -> str:
     return _table(["$n$", "$V$", *heads], rows)
 
 
+def theory_of_critical_rates() -> str:
+    """SGD's critical rate times d, where V/d is small, by depth."""
+    found = _committed("tests/evidence/first-step-theory.json")
+    rows = [
+        [TWO[p], *(f"{rate:.3g}" for rate in rates)] for p, rates in found["d times the critical rate of SGD"].items()
+    ]
+    return _table(["$L$", *map(str, found["depths"])], rows)
+
+
+def exponents_of_critical_rates() -> str:
+    """Theory's exponents of the critical rate in the width, the depth, the tokens and the classes."""
+    found = _committed("tests/evidence/first-step-theory.json")["exponents"]
+    heads = next(iter(found.values()))
+    rows = [
+        [title, *(_minus(f"{line[head]:.2f}") if head in line else "–" for head in heads)]
+        for title, line in found.items()
+    ]
+    return _table(["", *(f"${head[0]}${head[1:]}" for head in heads)], rows)
+
+
+def first_steps_over_theory() -> str:
+    """A first step of the classes of torch.optim over theory, with standard errors."""
+    found, rows = _committed("tests/evidence/first-step.json")["over theory"], []
+    for optimizer, settings in found.items():
+        for setting, numbers in settings.items():
+            cells = ["{:.3f} ± {:.3f}".format(*numbers[name]) for name in ("gain", "curvature", "change")]
+            rows.append([OPTIMIZERS[optimizer], setting, *cells])
+    return _table(["", "network", "$g\\cdot u$", "$u^\\top Gu$", "change of the logits"], rows)
+
+
+def rates_over_the_critical_one() -> str:
+    """Medians of the other two rates over the critical one, with the least and the most, and what the search took."""
+    found, rows = _committed("tests/evidence/first-step.json")["over the critical rate"], []
+    for optimizer, title in OPTIMIZERS.items():
+        for placement, name in TWO.items():
+            one = found[placement][optimizer]
+            ends = [f"{one[key]:.2g}" for key in ("break even", "least break even", "most break even")]
+            rows.append(
+                [f"{title}, {name}", f"{one['hessian']:.2f}", "{} ({} to {})".format(*ends), f"{one['passes']:g}"]
+            )
+    return _table(["", "Hessian rate", "break-even rate", "forward passes"], rows)
+
+
+def break_even_rates_of_modules() -> str:
+    """The search for the break-even rate beside a grid of rates, least and most over the networks that have one."""
+    found, rows = _committed("tests/evidence/first-step-modules.json")["break-even"], []
+    for module, by_optimizer in found.items():
+        for optimizer, one in by_optimizer.items():
+            ratios = one["search over grid"]
+            ends = f"{min(ratios):.3f} to {max(ratios):.3f}" if ratios else "–"
+            passes = "–" if one["passes"] is None else f"{one['passes']:g}"
+            with_one = f"{one['networks'] - one['none']} of {one['networks']}"
+            rows.append(
+                [module.replace("nn.", "`nn.").replace(",", "`,"), OPTIMIZERS[optimizer], with_one, ends, passes]
+            )
+    return _table(["module", "", "networks that have one", "search over grid", "forward passes"], rows)
+
+
+def critical_rates_of_modules() -> str:
+    """SGD's critical rate of encoders that are Stacks, over theory, with standard errors."""
+    found = _committed("tests/evidence/first-step-modules.json")["critical rate of SGD over theory"]
+    return _table(list(TWO.values()), [[f"{found[name]['ratio']:.3f} ± {found[name]['sem']:.3f}" for name in TWO]])
+
+
 def quadratic_range() -> str:
     """How far the quadratic model describes the loss along a first step, over the critical rate."""
     found = _committed("tests/evidence/first-step-range.json")["median, least, most over the critical rate"]
-    titles = {"sgd": "SGD", "adam": "Adam", "muon": "Muon"}
     rows = []
     for setting, by_optimizer in found.items():
-        ends = [by_optimizer[name][what] for name in titles for what in ("change", "loss")]
+        ends = [by_optimizer[name][what] for name in OPTIMIZERS for what in ("change", "loss")]
         title = setting if "L = " in setting else f"{setting}, L = 2"
         rows.append([title, *("{:.2g} ({:.2g} to {:.2g})".format(*one) for one in ends)])
-    return _table(["", *(f"{title}, {what}" for title in titles.values() for what in ("change", "loss"))], rows)
+    return _table(["", *(f"{title}, {what}" for title in OPTIMIZERS.values() for what in ("change", "loss"))], rows)
 
 
 def published_rates() -> str:

@@ -28,6 +28,7 @@ class Claim:
         kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
         tight: in words, where it is attained, or by how much it is not.
         in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
+        untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Claim:
     kind: Kind
     tight: str
     in_words: str = ""
+    untested: str = ""
 
     @property
     def expression(self) -> "sympy.Basic":

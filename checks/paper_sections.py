@@ -1,0 +1,208 @@
+"""Sections of `paper_checks.md`: a claim's rows, and its notes with what several of them say said once."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from checks.results import Results
+from checks.verdict import Verdict, significant
+from theory import Claim, Stack, predict
+from theory.paper.theorem1 import bound_value
+from theory.stack import PAPER, TITLES
+
+# Of a beginning that is not said again in the next row.
+_LONG = 30
+
+# A number, with its error or as a range, or several with commas between them.
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+_NUMBERS = re.compile(rf"{_NUMBER}(?: \+- {_NUMBER}|\.\.{_NUMBER}|(?:, {_NUMBER})*)")
+
+# The paper's model has this width, which the default experiment leaps over.
+PAPER_WIDTH = 512
+
+
+class Listed:
+    """Texts that are listed once, numbered in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._texts = dict[str, int]()
+
+    def number(self, text: str) -> int:
+        """The text's number."""
+        return self._texts.setdefault(text, len(self._texts) + 1)
+
+    def lines(self) -> list[str]:
+        """A numbered line for each text."""
+        return [f"{number}. {text}" for text, number in self._texts.items()]
+
+
+def section(
+    claim: Claim, rows: Sequence[tuple[Verdict, str]], settings: Listed, commands: Listed, below: Sequence[str] = ()
+) -> list[str]:
+    """A claim's statement, its rows, what stands below them, and its notes.
+
+    Args:
+        claim: the claim.
+        rows: its verdicts with the commands behind them, in the order in which they are shown.
+        settings: of the page; new ones are added.
+        commands: of the page; new ones are added.
+        below: lines between rows and notes.
+    """
+    marks, notes = merged([_sentence(v.note) for v, _ in rows])
+    noted = len(notes) > 1 or len(set(marks)) > 1
+    heads = ["part", "setting", "paper", "theory", "samples", "verdict", *(["note"] if noted else [])]
+    lines = [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n", row(heads), "|-" * len(heads) + "|"]
+    above = ""
+    for (v, command), mark in zip(rows, marks, strict=True):
+        part = short_part(v)
+        made_by = commands.number(shown_command(command))
+        number = settings.number(_beside(v) + (f" (command {made_by})" if made_by > 1 else ""))
+        cells = [after(above, part), str(number), v.claimed, _theory(v), _samples(v), v.words]
+        lines.append(row([*cells, mark] if noted else cells))
+        above = part
+    lines += ["", *below]
+    return [*lines, *(f"{k}. {note}" if noted else note for k, note in enumerate(notes, start=1))]
+
+
+def merged(notes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Notes of equal words as one, in which numbers that differ stand apart by slashes.
+
+    Returns:
+        For each note its mark, the number of the merged one and a letter for the place between its slashes if it has
+        any; and the merged notes.
+
+    >>> merged(["1 of 20 draws", "all draws", "3 of 20 draws"])
+    (['1a', '2', '1b'], ['1 / 3 of 20 draws', 'all draws'])
+    """
+    kinds: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        kinds.setdefault(_NUMBERS.sub("0", note), []).append(note)
+    marks, texts = {}, []
+    for number, same in enumerate(kinds.values(), start=1):
+        for letter, note in zip("abcdefghijklmnopqrstuvwxyz", same, strict=False):
+            marks[note] = f"{number}{letter if len(same) > 1 else ''}"
+        texts.append(_together(same))
+    return [marks[note] for note in notes], texts
+
+
+def _together(notes: Sequence[str]) -> str:
+    """Notes of equal words as one."""
+    places = zip(*(_NUMBERS.findall(note) for note in notes), strict=True)
+    numbers = [" / ".join(values[:1] if len(set(values)) == 1 else values) for values in places]
+    words = _NUMBERS.split(notes[0])
+    return "".join(part for pair in zip(words, [*numbers, ""], strict=True) for part in pair)
+
+
+def shown_command(command: str) -> str:
+    """A command as it is shown, without the folders of texts, which are another machine's."""
+    return f"`{re.sub(r'(?<= )(?:[.]{0,2}/)[^ ]*/(?=[^ /]+)', '', command)}`"
+
+
+def largest_first(rows: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]:
+    """Rows of one kind together, in the order in which the kinds come; of each the widest and deepest first."""
+    kinds = list(dict.fromkeys(_kind(v) for v, _ in rows))
+    return sorted(rows, key=lambda one: (kinds.index(_kind(one[0])), *(-size for size in _sizes(one[0]))))
+
+
+def bound_stack(placement: str, width: int) -> Stack:
+    """The paper's network of six layers, eight tokens and as many classes as coordinates."""
+    return Stack(placement=placement, width=width, depth=6, tokens=8, vocab=width)
+
+
+def looseness(stack: Stack) -> float:
+    """Theorem 1's bound, with its tail bound of ‖W_emb‖₂, over the norm by large-width theory."""
+    return float(bound_value(stack).value) / float(np.sqrt(predict(stack)["grad_sq_W2"][-1]))
+
+
+def bound_by_width(committed: Sequence[Results]) -> list[str]:
+    """Theorem 1's bound over the norm against the width, by theory and by the committed cells of V = d.
+
+    The bound is the one with its tail bound of ‖W_emb‖₂. At the paper's own width theory stands alone.
+    """
+    found: dict[tuple[str, int], float] = {}
+    for cell in (cell for one in committed for cell in one.cells if not cell["text"] and "grad_sq_W2" in cell):
+        stack = Stack(**cell["stack"])
+        if stack == bound_stack(stack.placement, stack.width):
+            norm = float(np.sqrt(cell["grad_sq_W2"]["mean"]))
+            found.setdefault((stack.placement, stack.width), float(bound_value(stack).value) / norm)
+    if not found:
+        return []
+    widths = sorted({width for _, width in found} | {PAPER_WIDTH})
+    shape = bound_stack("post", PAPER_WIDTH)
+    lines = [f"Bound over norm at L = {shape.depth}, n = {shape.tokens}, V = d:\n", row(["d", *map(str, widths)])]
+    lines.append("|-" * (len(widths) + 1) + "|")
+    for placement in PAPER:
+        theory = [significant(looseness(bound_stack(placement, width))) for width in widths]
+        lines.append(row([f"{TITLES[placement]}, theory", *theory]))
+        sampled = [found.get((placement, width)) for width in widths]
+        lines.append(row([f"{TITLES[placement]}, samples", *("-" if k is None else significant(k) for k in sampled)]))
+    return [*lines, ""]
+
+
+def _kind(v: Verdict) -> str:
+    """What a row is about, whatever its width and depth."""
+    return re.sub(r"\b[dL] = \d+", "", short_part(v))
+
+
+def _sizes(v: Verdict) -> tuple[int, int]:
+    """The largest width and depth that a verdict's setting names."""
+    ends = (re.findall(rf"\b{name} = ([\d.]+)", v.setting) for name in "dL")
+    width, depth = (max(map(int, re.findall(r"\d+", " ".join(found))), default=0) for found in ends)
+    return width, depth
+
+
+def _theory(v: Verdict) -> str:
+    """What theory has, and how samples stand to it unless they agree."""
+    if not np.isfinite(v.predicted):
+        return "-"
+    return f"{v.predicted:.4g}" if v.agreement == "agrees" else f"{v.predicted:.4g} ({v.agreement})"
+
+
+def _samples(v: Verdict) -> str:
+    """The measured number, its interval, and behind it the one by resampling draws where that is another."""
+    ends = dict.fromkeys([_interval(v.interval), *([_interval(v.bootstrap)] if v.bootstrap else [])])
+    return " ".join([f"{v.measured:.4g}", *ends])
+
+
+def short_part(v: Verdict) -> str:
+    """A part's name without what its parentheses say that its setting says as well."""
+    named, _, given = v.part.partition(" (")
+    if not given.endswith(")"):
+        return v.part
+    left = [word for word in given[:-1].split(", ") if word not in v.setting.split(", ")]
+    return f"{named} ({', '.join(left)})" if left else named
+
+
+def _beside(v: Verdict) -> str:
+    """A setting without the beginning that the part's name has already."""
+    words, named = v.setting.split(", "), set(v.part.split(", "))
+    first = next((k for k, word in enumerate(words) if word not in named), 0)
+    return ", ".join(words[first:])
+
+
+def after(above: str, part: str) -> str:
+    """A part's name below another row's, without the long beginning, or the whole, that both have."""
+    if part == above:
+        return "..."
+    words, others = part.split(", "), above.split(", ")
+    same = next((k for k, (a, b) in enumerate(zip(words, others, strict=False)) if a != b), 0)
+    return f"... {', '.join(words[same:])}" if len(", ".join(words[:same])) >= _LONG else part
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    """Both ends of an interval."""
+    return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
+
+
+def row(cells: Sequence[str]) -> str:
+    """A row of a table."""
+    return "| " + " | ".join(cells) + " |"
+
+
+def _capital(text: str) -> str:
+    return text if text.startswith("||") else text[:1].upper() + text[1:]
+
+
+def _sentence(text: str) -> str:
+    return f"{_capital(text)}."
