@@ -149,6 +149,8 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
     """Logits, of minus infinity where the stack's mask looks away."""
     if stack.mask == "none":
         return logits
+    if stack.mask == "given":
+        return logits.masked_fill(torch.from_numpy(stack.given_mask == 0).to(logits.device), -torch.inf)
     seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
     if stack.window:
         seen = seen.triu(1 - stack.window)

@@ -101,7 +101,7 @@ LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {
     "head_width",
 }
 LATER |= {"query_key_norm", "rotary", "rotary_base"}
-LATER |= {"kv_heads", "window", "logit_softcap"}
+LATER |= {"kv_heads", "window", "mask_rows", "logit_softcap"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

@@ -28,6 +28,10 @@ def gram(tokens):
     return json.dumps([[0.5 ** abs(i - j) for j in range(tokens)] for i in range(tokens)])
 
 
+def blocks(tokens):
+    return json.dumps([[int(i // 2 == j // 2 or j == 0) for j in range(tokens)] for i in range(tokens)])
+
+
 def case(stack: Stack) -> list[dict[str, Any]]:
     """Every number of one case."""
     return deviations(sample(stack, draws=DRAWS, seed=3), predict(stack))
@@ -44,6 +48,7 @@ def test_every_relaxation(kept_folder):
         for depth in (2, 6):
             for tokens in (4, 16):
                 fields = relaxed | ({"input_gram": gram(tokens)} if "input_gram" in relaxed else {})
+                fields |= {"mask_rows": blocks(tokens)} if "mask_rows" in relaxed else {}
                 stack = Stack(**{"width": 1024, "depth": depth, "tokens": tokens, "vocab": 64} | fields)
                 label = ", ".join(f"{name} = {value}" for name, value in stack.non_default().items() if name != "width")
                 table = kept_case(kept_folder, label, partial(case, stack))

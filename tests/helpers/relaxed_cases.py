@@ -41,6 +41,7 @@ ALONE: list[dict[str, Any]] = [
     {"kv_heads": 2, "heads": 8},
     {"mask": "causal"},
     {"window": 2, "mask": "causal"},
+    {"mask": "given", "mask_rows": "[[1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 0, 0, 1]]"},
     {"input_correlation": 0.5},
     {"input_gram": "[[1.0, 0.5, 0.0, 0.0], [0.5, 2.0, 0.0, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 0.3, 0.0, 0.5]]"},
     {"positions": "sinusoidal"},

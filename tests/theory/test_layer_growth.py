@@ -174,6 +174,7 @@ def test_exponent_of_tokens_apart(fields):
         (layer_factor, {"attention_dropout": 0.1}, "attention_dropout = 0.1 has no"),
         (layer_factor, {"embeddings": "tied"}, "embeddings = 'tied' has no"),
         (layer_factor, {"mask": "causal", "dropout": 0.1}, "mask = 'causal' has no"),
+        (layer_factor, {"mask": "given", "mask_rows": "[[1, 0], [1, 1]]", "tokens": 2}, "mask = 'given' has no"),
         (layer_factor, {"mask": "causal", "window": 1}, "window = 1 has no"),
         (layer_factor, {"query_key_scale": 1.0, "dropout": 0.1}, "query_key_scale must be 0 where"),
         (token_correlation, {"source_tokens": 4}, "source_tokens = 4 has no"),

@@ -212,9 +212,9 @@ def attention_pattern(stack: Stack) -> Array | None:
 def equal_weights(stack: Stack, length: int) -> Array:
     """Equal attention of every token of a sequence to what its mask lets it see, (length, length).
 
-    Token i sees all, or, under a causal mask, the first i, of which a window leaves the last.
+    Token i sees all, or, under a causal mask, the first i, of which a window leaves the last; or what is given.
     """
-    seen = np.ones((length, length))
+    seen = np.ones((length, length)) if stack.mask != "given" else stack.given_mask
     if stack.mask == "causal":
         seen = np.tril(seen)
     if stack.window:

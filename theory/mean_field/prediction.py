@@ -167,7 +167,7 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     Raises:
         ValueError: there are no random queries and keys, tokens are not exchangeable but for them, or heads are narrow.
     """
-    without = replace(stack, query_key_scale=0.0)
+    without = replace(stack, query_key_scale=0.0, query_key_norm="none")
     usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
     usual = usual and not stack.source_tokens and stack.query_key_norm == "none"
     usual = usual and not stack.logit_softcap

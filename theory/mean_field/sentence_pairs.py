@@ -50,7 +50,12 @@ def predict_group(
 
     Returns:
         Quantities by name, () or (L,); token correlations are over all pairs of tokens.
+
+    Raises:
+        ValueError: the mask is given, for one length.
     """
+    if stack.mask == "given":
+        raise ValueError("mask must be 'none' or 'causal' for pairs of sentences, whose lengths differ, got 'given'.")
     sources, targets = ([getattr(pair, name) for pair in pairs] for name in ("source", "target"))
     rows, read = (sum(map(len, sentences)) for sentences in (targets, sources))
     whole = replace(stack, tokens=rows, source_tokens=read if stack.source_tokens else 0, sequences=1)

@@ -259,7 +259,7 @@ def _check_common(stack: Stack) -> None:
         "source_tokens": stack.source_tokens == 0,
         "layout": stack.layout == "sequential",
         "branch_scale": stack.branch_scale in (0.0, 1.0),
-        "mask": stack.mask == "none" or stack.dropout == 0.0 or stack.tokens == 1,
+        "mask": stack.mask == "none" or (stack.mask == "causal" and stack.dropout == 0.0) or stack.tokens == 1,
         "window": stack.window != 1,  # a token that sees itself alone never aligns by attention
         "query_key": stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear",
     }

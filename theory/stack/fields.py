@@ -96,6 +96,27 @@ def matrix(about: str) -> Any:
     return field(default="", metadata={"help": about, "check": check})
 
 
+def zeros_and_ones(about: str) -> Any:
+    """A square matrix of zeros and ones with a one in every row, kept as `matrix` keeps its rows."""
+
+    def check(name: str, value: object) -> str:
+        if isinstance(value, str) and not value:
+            return value
+        try:
+            rows = np.array(json.loads(value) if isinstance(value, str) else value, dtype=float)
+        except (TypeError, ValueError):
+            rows = np.empty(0)
+        square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] > 0
+        if not square or not np.isin(rows, (0, 1)).all() or not rows.any(axis=1).all():
+            raise ValueError(
+                f"{name} must be a square matrix of 0 and 1 with a 1 in every row, as a list of rows such as "
+                f'"[[1, 0], [1, 1]]", got {value!r}.'
+            )
+        return json.dumps(rows.astype(int).tolist())
+
+    return field(default="", metadata={"help": about, "check": check})
+
+
 def _positive(rows: Any) -> bool:
     """Whether no eigenvalue is negative beyond rounding."""
     eigenvalues = np.linalg.eigvalsh(rows)

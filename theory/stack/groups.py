@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS, Activation
-from theory.stack.fields import choice, integer, matrix, named, real
+from theory.stack.fields import choice, integer, matrix, named, real, zeros_and_ones
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
 
@@ -25,7 +25,7 @@ Projection = Literal["identity", "random"]
 Normalization = Literal["layer", "rms", "none"]
 QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
-Mask = Literal["none", "causal"]
+Mask = Literal["none", "causal", "given"]
 QueryKeyNorm = Literal["none", "head", "all"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Embeddings = Literal["untied", "tied"]
@@ -190,7 +190,13 @@ class Attention(Group):
     )
     logit_softcap: float = real(0.0, "c of attention logits c tanh(a/c); 0 for none", allowed=_SOME, low=0)
     mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")
+    mask_rows: str = zeros_and_ones("of a given mask, n rows of 1 where a token sees another, and else 0")
     window: int = integer(0, 0, "w; of a causal mask the last tokens that are seen, one's own among them; 0 for all")
+
+    @property
+    def given_mask(self) -> NDArray[np.int64]:
+        """The rows of a given mask, (n, n): 1 where the token of the row sees that of the column; (0,) of no mask."""
+        return np.array(json.loads(self.mask_rows or "[]"), dtype=np.int64)
 
     def _check(self) -> None:
         super()._check()

@@ -117,6 +117,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         self._check_inputs()
         self._check_norms()
+        if (self.mask == "given") != bool(self.mask_rows) or (self.mask_rows and len(self.given_mask) != self.tokens):
+            raise ValueError(
+                f"mask_rows must be tokens = {self.tokens} rows where mask is 'given', and empty elsewhere, got "
+                f"{self.mask_rows!r} with mask {self.mask!r}."
+            )
         if self.rotary and (self.source_tokens or self.rotary_width < 2):
             raise ValueError(
                 f"rotary must be 0 with a source, or rotate at least two coordinates of a head, got {self.rotary!r} "
@@ -223,7 +228,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
-        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "window": 0, "loss_on": "all"}
+        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "mask_rows": "", "window": 0, "loss_on": "all"}
         return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **own)  # type: ignore[arg-type]
 
     @property

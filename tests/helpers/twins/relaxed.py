@@ -1,5 +1,7 @@
 """The slow obvious twin of relaxed networks: one draw at a time, every rule written out, gradients by autograd."""
 
+import json
+
 import torch
 from torch import nn
 
@@ -58,7 +60,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         own_length //= stack.sequences
         values = asked @ weights[f"{prefix}{kind}V"][layer]
         queries = (
-            rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else rows.new_zeros(len(rows), values.shape[1])
+            rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else rows.new_zeros(len(rows), width * stack.heads)
         )
         keys = queries if kind == "W" else torch.zeros_like(values)
         if "WQ" in weights and (kind == "X" or "WK" in weights):
@@ -79,16 +81,19 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             stop = i + 1 if causal else start + own_length
             if causal and stack.window:
                 start = max(start, i + 1 - stack.window)
+            seen = list(range(start, stop))
+            if stack.mask == "given" and not prefix and kind == "W":
+                seen = [j for j in seen if json.loads(stack.mask_rows)[i - start][j - start]]
             for head in range(stack.heads):
                 own = slice(head * width, (head + 1) * width)
                 group = head // (stack.heads // (stack.kv_heads or stack.heads))
                 its = slice(group * width, (group + 1) * width)
-                scores = torch.stack([queries[i, own] @ keys[j, its] for j in range(start, stop)])
+                scores = torch.stack([queries[i, own] @ keys[j, its] for j in seen])
                 scores = scores / (width if linear else width**0.5)
                 if stack.logit_softcap:
                     scores = stack.logit_softcap * torch.tanh(scores / stack.logit_softcap)
                 pattern = torch.softmax(scores, 0)
-                out[i, own] = pattern @ values[start:stop, its]
+                out[i, own] = pattern @ values[seen, its]
                 if kind == "W":
                     patterns[prefix][layer].append(pattern)
         return out @ weights[f"{prefix}{kind}O"][layer] if "WO" in weights else out
