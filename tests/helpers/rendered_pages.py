@@ -13,6 +13,7 @@ from tests.helpers.rendered_tables import (
     families,
     h1_at_nine_sizes,
     largest_stable_rates,
+    pre_norm,
     predictors_of_stable_rates,
     published_rates,
     quadratic_range,
@@ -52,7 +53,7 @@ def _listed(names: list[str]) -> str:
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
     "encoder_decoder.md": {"shares of the growth": shares},
-    "finite_width.md": {"families": families},
+    "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,
