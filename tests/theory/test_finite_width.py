@@ -140,7 +140,7 @@ def test_predict_with_finite_width():
 def test_pre_norm_at_one_token():
     """Pre-LN, d = 64, L = 8: corrected means, and the logarithm's law; 1e-4 of false alarm, beside O(1/d).
 
-    Uncorrected the first layer is 7% to 9% off and the last one 1% to 2%; without the ends the variance is 40% less.
+    Uncorrected the first layer is 7% to 9% off and the last one 1% to 2%; without the ends the variance is half.
     """
     stack = Stack(placement="pre", width=64, depth=8, tokens=1, vocab=64)
     draws, prediction = sample(stack, draws=10_000, seed=3, engine="conditioned"), predict(stack)
