@@ -18,6 +18,7 @@ from tests.helpers.printed_numbers import says
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
 from theory.mean_field.finite_width import coefficients, corrections, log_law
+from theory.mean_field.finite_width.pre_norm import pre_coefficients
 from theory.paper.low_tail import largest_useful_length
 from theory.paper.sharp import one_token_mean
 from theory.paper.theorem1 import entry_failure_value
@@ -179,6 +180,8 @@ def test_the_coefficients_of_finite_width():
     assert (str(found.mean), str(found.log_variance)) == ("55/36", "55/9")
     assert says("finite_width.md", "$-\\frac53$, $-1$", "$+\\frac79$", "$W^2$, $W^1$", "$W^V$")
     assert [str(found.last[f"grad_sq_{name}"]) for name in ("W2", "W1", "WV")] == ["-5/3", "-1", "7/9"]
+    first = [f"{pre_coefficients(depth)['grad_sq_W2'][0]:.2f}" for depth in (2, 8, 32)]
+    assert f"{', '.join(first)} at $L = 2, 8, 32$" in page
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

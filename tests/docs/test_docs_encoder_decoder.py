@@ -95,3 +95,23 @@ def test_growth_at_pytorchs_initialization():
         for what in ("nothing", "tied output matrix")
     )
     assert says(PAGE, "PyTorch", f"{untied:.2f}", f"{tied:.2f}")
+
+
+def test_which_term_a_tied_output_matrix_makes():
+    found = evidence("tied-output")
+    tied, untied = found["pre, tied"], found["pre, untied"]
+
+    def ratio(name):
+        return [a / b for a, b in zip(tied[name], untied[name], strict=True)]
+
+    def share(columns):
+        return [100 * a / b for a, b in zip(columns["along the stream"], columns["W2"], strict=True)]
+
+    assert "is {:.1f} and {:.1f} times the untied model's".format(*ratio("W2")) in PAGE
+    assert "is {:.0f}% and {:.0f}% of it".format(*share(tied)) in PAGE
+    assert "({:.0f}% and {:.0f}% untied)".format(*share(untied)) in PAGE
+    assert "the other term {:.1f} and {:.1f} times the untied one".format(*ratio("rest")) in PAGE
+    assert [round(x, 1) for x in ratio("each position by itself")] == [1.7, 1.7]
+    assert [round(x, 1) for x in (*tied["error"], *untied["error"])] == [1.8, 1.8, 0.8, 0.8]
+    assert [round(x, 1) for x in tied["cosine of streams"]] == [0.4, 0.4]
+    assert round(50 * sum(tied["share along the stream"])) == 22

@@ -18,6 +18,7 @@ from tests.helpers.rendered_tables import (
     first_steps_over_theory,
     h1_at_nine_sizes,
     largest_stable_rates,
+    pre_norm,
     predictors_of_stable_rates,
     published_rates,
     quadratic_range,
@@ -65,7 +66,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "choices": choices,
     },
     "encoder_decoder.md": {"shares of the growth": shares},
-    "finite_width.md": {"families": families},
+    "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,

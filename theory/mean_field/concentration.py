@@ -8,11 +8,10 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import sympy as sp
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from theory.mean_field.finite_width import attention_branch, energy_variance, feed_forward_branch
+from theory.mean_field.finite_width.pre_norm import pre_stream
 from theory.mean_field.prediction import predict
 from theory.stack import Stack
 
@@ -110,21 +109,12 @@ def gaussian_excess_probability(width: int, epsilon: ArrayLike) -> Array:
 def pre_energy_variance(stack: Stack) -> Array:
     """Var ‖x‖²/d after every Pre-LN layer, one token's, to leading order in 1/d, (L,).
 
-    What every branch adds is `theory.mean_field.finite_width.energy_variance`; the input N(0, I_d) has 2.
-
     Raises:
         ValueError: the stack is not Pre-LN with one token; with more, the mean token's energy fluctuates as much.
     """
     if stack.placement != "pre" or stack.tokens != 1 or stack.relaxed:
         raise ValueError(f"stack must be Pre-LN with tokens 1 in the paper's setting, got {stack.non_default()}.")
-    prediction = predict(stack)
-    attention, hidden = prediction["attention_energy"], prediction["hidden_energy"]
-    before = np.concatenate([[1.0], hidden[:-1]])
-    q = sp.Symbol("q")
-    of_attention, of_ffn = (
-        sp.lambdify(q, energy_variance(branch, q)) for branch in (attention_branch(), feed_forward_branch())
-    )
-    return 2.0 + np.cumsum(of_attention(before) + of_ffn(attention))
+    return pre_stream(stack.depth).variance[2::2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,8 @@ def predict(
             Gaussian embedding), labels the last n. The prediction is the average over the windows. Without
             windows, inputs are independent N(0, I_d) tokens and labels are uniform and independent.
         finite_width: correct the gradients of W1, W2 and WV for a width that is not large beside the depth, to first
-            order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8 (docs/finite_width.md).
+            order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8, and for Pre-LN with one token
+            (docs/finite_width.md).
         patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, with a fixed seed;
             without random queries and keys, dropped attention weights or tied embeddings there are none.
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
@@ -114,8 +115,9 @@ def predict(
             (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN, patterns or target
-            are not positive, or `annealed` without random queries and keys of exchangeable tokens in wide heads.
+        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN or one token of Pre-
+            LN, patterns or target are not positive, or `annealed` without random queries and keys of exchangeable
+            tokens in wide heads.
         NoRuleError: tied embeddings in a network for which they have no rule.
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.

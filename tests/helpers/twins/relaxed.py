@@ -60,7 +60,9 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         own_length //= stack.sequences
         values = asked @ weights[f"{prefix}{kind}V"][layer]
         queries = (
-            rows @ weights[f"{prefix}{kind}Q"][layer] if "WQ" in weights else rows.new_zeros(len(rows), width * stack.heads)
+            rows @ weights[f"{prefix}{kind}Q"][layer]
+            if "WQ" in weights
+            else rows.new_zeros(len(rows), width * stack.heads)
         )
         keys = queries if kind == "W" else torch.zeros_like(values)
         if "WQ" in weights and (kind == "X" or "WK" in weights):

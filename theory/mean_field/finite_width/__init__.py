@@ -1,71 +1,27 @@
-"""Finite width: what products of random factors do to Post-LN gradients at fixed L/d, to first order in 1/d.
+"""Finite width: what products of random factors do to Post-LN and Pre-LN gradients, to first order in 1/d.
 
-From layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and Var ln R = ν/d. Over
-many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so that the mean square
-grows like exp(μ (L − l)/d) although large-width theory has it flat.
+In Post-LN, from layer to layer the squared gradient is multiplied by a random factor R with E R = 1 + μ/d and
+Var ln R = ν/d. Over many layers ln of the product is normal with variance ν (L − l)/d and mean (μ − ν/2)(L − l)/d, so
+that the mean square grows like exp(μ (L − l)/d) although large-width theory has it flat.
 
 The coefficients are those of one token (n = 1), where every factor is explicit. They hold for any n once the tokens
 have aligned, as they do exponentially fast in Post-LN: then only the sum of the positions' gradients matters, and it
-moves as the gradient of one token. Derived in docs/finite_width.md.
+moves as the gradient of one token. In Pre-LN a branch is small beside the stream, and the same sums grow like ln L
+(`pre_norm`, one token). Derived in docs/finite_width.md.
 """
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 
+from theory.mean_field.finite_width.branches import Branch, attention_branch, energy_variance, feed_forward_branch
+from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law
 from theory.stack import Stack
 
 Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """What a residual branch x → f(x W...) does to energies, per unit of input energy.
-
-    Attributes:
-        energy: b, the mean energy that it adds, forward as well as backward.
-        spread: ω, d times the variance of the energy that its nonlinearity passes.
-        shared: c, d times the covariance of what it passes forward and backward.
-        inner: whether a second matrix stands below the nonlinearity.
-    """
-
-    energy: sp.Expr
-    spread: sp.Expr
-    shared: sp.Expr
-    inner: bool
-
-
-def attention_branch() -> Branch:
-    """Attention of one token, x W^V: all energy passes, and nothing is random but W^V."""
-    return Branch(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
-
-
-@cache
-def feed_forward_branch() -> Branch:
-    """ReLU(x W1) W2, from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
-
-    Forward a unit passes D a², backward D z², with D = 1 where a > 0.
-
-    >>> feed_forward_branch()
-    Branch(energy=1/2, spread=5/4, shared=1/4, inner=True)
-    """
-    a = sp.Symbol("a", real=True)
-    density = sp.exp(-(a**2) / 2) / sp.sqrt(2 * sp.pi)
-
-    def active(power: int) -> sp.Expr:
-        """E[D a^power]."""
-        return sp.integrate(a**power * density, (a, 0, sp.oo))
-
-    def gaussian(power: int) -> sp.Expr:
-        """E[z^power]."""
-        return sp.integrate(a**power * density, (a, -sp.oo, sp.oo))
-
-    # Backward it passes the same energy with the same spread, since D is independent of |a|.
-    energy = active(2)
-    return Branch(energy, active(4) - energy**2, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True)
 
 
 def inverse_energy(branch: Branch) -> sp.Expr:
@@ -126,14 +82,6 @@ def ends_log_variance(branch: Branch) -> sp.Expr:
     return sp.simplify(inside - 2 * across + 2 * c / (1 + b) ** 2)
 
 
-def energy_variance(branch: Branch, stream: sp.Expr = sp.S.One) -> sp.Expr:
-    """The variance, times d, that a branch adds to ‖x‖²/d of a stream of energy q: 4 q b + 2 b² + ω.
-
-    From the cross term, the matrix, and the nonlinearity; forward, and for a gradient backward.
-    """
-    return 4 * stream * branch.energy + 2 * branch.energy**2 + branch.spread
-
-
 @dataclass(frozen=True, slots=True)
 class Coefficients:
     """In units of 1/d.
@@ -178,38 +126,39 @@ def coefficients() -> Coefficients:
 def corrections(stack: Stack) -> dict[str, Array]:
     """Factors on the large-width means of grad_sq_W1, grad_sq_W2 and grad_sq_WV of every layer, (L,).
 
-    exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in which the
-    tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized.
+    Post-LN: exp((c + μ (L − l))/d) with c the last layer's coefficient. Neglects O(L/d²), O(n/d) of the layers in which
+    the tokens have not aligned, and 1/(2d) of the first layer's WV, whose input is not normalized. Pre-LN, one token:
+    exp(c_l/d), `theory.mean_field.finite_width.pre_norm`.
 
     Raises:
-        ValueError: the stack is not Post-LN in the paper's setting.
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting.
     """
-    if stack.placement != "post" or stack.relaxed:
-        raise ValueError(
-            f"finite_width must be left out for {stack.non_default()}: it is known for placement 'post' in the "
-            "paper's setting; Pre-LN means stay near large-width theory."
-        )
+    _check_setting(stack)
+    if stack.placement == "pre":
+        return {name: np.exp(c / stack.width) for name, c in pre_coefficients(stack.depth).items()}
     found = coefficients()
     above = np.arange(stack.depth - 1, -1, -1.0)
     return {name: np.exp((float(c) + float(found.mean) * above) / stack.width) for name, c in found.last.items()}
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
-    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d at fixed L/d.
+    """Mean and variance of ln(grad_sq_W2 of a layer / that of the last layer), to leading order in 1/d.
 
-    Both relative to their large-width means, which differ while tokens align. The last layer's own logarithm has the
-    scatter of softmax and labels besides. At one token the variance has `ends_log_variance` beside ν (L − l)/d; the
-    mean has no such term, since both ends' logarithms have the same variance. More tokens fluctuate apart in the first
-    layers, where they have not aligned, which takes as much off again (8 tokens, L ≥ 8); what is left is not known.
+    Both relative to their large-width means, which differ while tokens align and in Pre-LN. Post-LN: at fixed L/d. The
+    last layer's own logarithm has the scatter of softmax and labels besides. At one token the variance has
+    `ends_log_variance` beside ν (L − l)/d; the mean has no such term, since both ends' logarithms have the same
+    variance. More tokens fluctuate apart in the first layers, where they have not aligned, which takes as much off
+    again (8 tokens, L ≥ 8); what is left is not known. Pre-LN: `pre_log_law` over d.
 
     Raises:
-        ValueError: the stack is not Post-LN, or has no such layer.
+        ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting, or lacks the layer.
     """
-    if stack.placement != "post" or stack.relaxed or not 1 <= layer <= stack.depth:
-        raise ValueError(
-            f"layer must be one of a Post-LN stack in the paper's setting, 1 to {stack.depth}, got {layer} at "
-            f"{stack.non_default()}."
-        )
+    _check_setting(stack)
+    if not 1 <= layer <= stack.depth:
+        raise ValueError(f"layer must be 1 to {stack.depth}, got {layer}.")
+    if stack.placement == "pre":
+        log_mean, log_variance = pre_log_law(stack.depth, layer)
+        return log_mean / stack.width, log_variance / stack.width
     found = coefficients()
     share = (stack.depth - layer) / stack.width
     ends = (
@@ -218,3 +167,12 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
         else 0.0
     )
     return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share + ends
+
+
+def _check_setting(stack: Stack) -> None:
+    known = stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1)
+    if not known or stack.relaxed:
+        raise ValueError(
+            f"finite_width must be left out for {stack.non_default()}: it is known in the paper's setting, for "
+            "placement 'post' and for 'pre' with tokens 1."
+        )
