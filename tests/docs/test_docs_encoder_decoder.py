@@ -107,10 +107,11 @@ def test_which_term_a_tied_output_matrix_makes():
     def share(columns):
         return [100 * a / b for a, b in zip(columns["along the stream"], columns["W2"], strict=True)]
 
-    assert "is {:.1f} and {:.1f} times the untied model's".format(*ratio("W2")) in PAGE
-    assert "is {:.0f}% and {:.0f}% of it".format(*share(tied)) in PAGE
-    assert "({:.0f}% and {:.0f}% untied)".format(*share(untied)) in PAGE
-    assert "the other term {:.1f} and {:.1f} times the untied one".format(*ratio("rest")) in PAGE
+    whole, along, other = (
+        [f"{one:.1f}" for one in ratio("W2")], [f"{one:.0f}%" for one in (*share(tied), *share(untied))],
+        [f"{one:.1f}" for one in ratio("rest")],
+    )  # fmt: skip
+    assert says(PAGE, *whole, *along, *other)
     assert [round(x, 1) for x in ratio("each position by itself")] == [1.7, 1.7]
     assert [round(x, 1) for x in (*tied["error"], *untied["error"])] == [1.8, 1.8, 0.8, 0.8]
     assert [round(x, 1) for x in tied["cosine of streams"]] == [0.4, 0.4]
