@@ -124,6 +124,12 @@ def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
                 said.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
         if said:
             lines.append(f"- **{word}**: {', '.join(said)}")
+    # Said only while theory has the measured numbers in every row.
+    explained = [
+        f"{CLAIMS[name].explains} ({name})" for name, every in by_claim.items()
+        if CLAIMS[name].explains and every and all(v.agreement == "agrees" for v in every if not v.relaxed)
+    ]  # fmt: skip
+    lines += [f"- **explained**: {', '.join(explained)}"] if explained else []
     untested = [name for name, verdicts in by_claim.items() if not verdicts]
     return [*lines, f"- **not tested**: {', '.join(untested)}, and more [below](#what-was-not-tested)"]
 
@@ -135,7 +141,7 @@ def _at_paper_width(name: str) -> str:
     each = [
         f"x{significant(looseness(bound_stack(placement, PAPER_WIDTH)))} in {TITLES[placement]}" for placement in PAPER
     ]
-    return f" (at d = {PAPER_WIDTH}, L = 6, by theory: {' and '.join(each)})"
+    return f" (at d = V = {PAPER_WIDTH}, L = 6, n = 8, by theory: {' and '.join(each)})"
 
 
 def _factors(loose: Sequence[Verdict]) -> str:

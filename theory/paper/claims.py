@@ -28,6 +28,7 @@ class Claim:
         kind: an identity, a bound with constants, an order, a probability, or an observation on trained-size models.
         tight: in words, where it is attained, or by how much it is not.
         in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
+        explains: which observation of the paper theory has, with its numbers; "" for none.
         untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
     """
 
@@ -42,6 +43,7 @@ class Claim:
     tight: str
     in_words: str = ""
     untested: str = ""
+    explains: str = ""
 
     @property
     def expression(self) -> "sympy.Basic":
