@@ -42,7 +42,10 @@ def test_what_does_not_hold_stands_first():
     many = [replace(HOLDS, verdict="fails", part=f"{k}, bound") for k in range(3)]
     assert "- **fails**: T1 (3 of 4 rows)" in page(HOLDS, *many)
     loose = [replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)]
-    assert "- **holds, loose**: T1 by x3 to x20 (at d = V = 512, L = 6, n = 8, by theory: x4040 in Post-LN and x5" in page(*loose)
+    assert (
+        "- **holds, loose**: T1 by x3 to x20 (at d = V = 512, L = 6, n = 8, by theory: x4040 in Post-LN and x5"
+        in page(*loose)
+    )
     assert "- **not tested**: L1, " in page(HOLDS)
 
 

@@ -33,14 +33,12 @@ def described(stack: Stack) -> dict[str, Any]:
     found = predict(stack, patterns=PATTERNS)
     energy, product = found["hidden_energy"], found["token_correlation"]
     norms = {name[8:]: np.sqrt(one) for name, one in found.items() if name.startswith("grad_sq_") and one.ndim}
-    errors = [(found.errors[f"grad_sq_{role}"] / one**2).max() / 2 for role, one in norms.items()]
     return rounded(
         {
             "first over last": {role: float(one[0] / one[-1]) for role, one in norms.items()},
             "energy": [float(energy[0]), float(energy[-1])],
             "cosine": [float((product / energy)[0]), float((product / energy)[-1])],
             "W_emb": float(np.sqrt(found["grad_sq_Wemb"])),
-            "largest relative error": float(max(errors)),
         }
     )
 
