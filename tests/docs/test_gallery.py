@@ -48,8 +48,8 @@ def test_a_script_takes_only_what_there_is(path):
     assert len(line) >= len(title) and set(line) == {"="} and "?" in question
 
 
-def test_there_are_eight_scripts():
-    assert len(SCRIPTS) == 8
+def test_there_are_nine_scripts():
+    assert len(SCRIPTS) == 9
 
 
 @pytest.mark.parametrize(

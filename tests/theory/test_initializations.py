@@ -1,5 +1,6 @@
 """Initializations against torch's own: the network and the theory share them, so that neither can tell the other."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -42,3 +43,23 @@ def test_the_gain_of_torch_layers():
     assert set(INITIALIZATIONS) == {*DRAWN, "pytorch"}
     for role, weight in weights.items():
         assert gain(stack, role) == pytest.approx(weight.shape[1] * float(weight.detach().square().mean()), rel=0.03)
+
+
+def test_standard_deviations_of_ones_own():
+    """Written out, since the network takes them from where theory does."""
+    stack = Stack(
+        width=64, depth=6, ffn_ratio=4.0, ffn="gated", output_projection="random", init_std=0.02, value_gain=0.5,
+        projection_gain=1.5, gate_gain=2.0, up_gain=3.0, down_gain=0.7, depth_scaling="depth",
+    )  # fmt: skip
+    ends = {"WO": 0.02 * 1.5, "W2": 0.02 * 0.7}
+    usual = {"WV": 0.02 * 0.5, "WG": 0.02 * 2.0, "W1": 0.02 * 3.0}
+
+    def stds(one):
+        return {role: (gain(one, role) / shape[0]) ** 0.5 for role, shape in weight_shapes(one).items()}
+
+    assert stds(stack) == pytest.approx(usual | {role: std / 12**0.5 for role, std in ends.items()})
+    by_layer = replace(stack, depth_scaling="layer")
+    assert stds(by_layer.of_layer(3)) == pytest.approx(usual | {role: std / 6**0.5 for role, std in ends.items()})
+    with pytest.raises(ValueError, match="^depth_scaling must be 'none' or 'depth' where layers are alike"):
+        gain(by_layer, "W2")
+    assert stds(replace(stack, depth_scaling="none")) == pytest.approx(usual | ends)
