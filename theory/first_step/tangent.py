@@ -169,7 +169,7 @@ class Walk:
 
     stack: Stack
     output: Array
-    places: list[tuple[Inside, Attention | FeedForward]]
+    places: list[tuple[Inside[Array], Attention | FeedForward]]
     final_scales: Array
 
     @classmethod
@@ -177,7 +177,7 @@ class Walk:
         """The forward pass of a stack of one stream with fixed attention."""
         tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
-        places = list[tuple[Inside, Attention | FeedForward]]()
+        places = list[tuple[Inside[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
             own = stack.of_layer(k // 2 + 1)
             if k % 2:

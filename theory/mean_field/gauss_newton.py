@@ -19,27 +19,26 @@ Assumes d → ∞ at fixed L, n and V (V ≪ d for norm and eigenvalue); correct
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import softmax
 from scipy.stats import sem
 
 from theory.mean_field.attention.sampled import is_fluctuating
 from theory.mean_field.gaussian import SoftmaxOverlap
 from theory.mean_field.inputs import (
+    Inputs,
     attention_pattern,
     exchangeable_inputs,
     gaussian_inputs,
     is_exchangeable,
     loss_positions,
 )
-from theory.mean_field.kernels import Kernel, Labelled, Pair, Tokens, cholesky
+from theory.mean_field.kernels import Array, Kernel, Labelled, Pair, Tokens, cholesky
 from theory.mean_field.prediction import NoRuleError
 from theory.mean_field.recursion import gradients_from
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 _MOST_ROWS = 512
 
@@ -76,17 +75,19 @@ def gauss_newton_traces(stack: Stack) -> dict[str, Array]:
     148.1
     """
     _check(stack)
-    tokens: Tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    tokens: Tokens[Any]
+    inputs: Inputs[Any]
     if is_exchangeable(stack):
         tokens, inputs = exchangeable_inputs(stack)
     else:
+        tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
         inputs = gaussian_inputs(stack)
     found = gradients_from(stack, tokens, inputs, np.random.default_rng(0), lambda q: _own_labels(stack, tokens, q))
     arrays = {name.replace("grad_sq_", ""): np.array(value) for name, value in found.items()}
     return arrays if is_exchangeable(stack) else {name: value[..., 0] for name, value in arrays.items()}
 
 
-def _own_labels(stack: Stack, tokens: Tokens, output: Kernel) -> Kernel:
+def _own_labels(stack: Stack, tokens: Tokens[Kernel], output: Kernel) -> Kernel:
     """The gradient kernel at the output for labels that the softmax draws, of every position by itself."""
     counted = loss_positions(stack)
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, stack.vocab), output)
@@ -157,7 +158,7 @@ def _tangent_kernel(stack: Stack) -> tuple[Array, Array]:
             return gradient
 
         found = gradients_from(stack, tokens, inputs, np.random.default_rng(0), at)
-        return float(sum(np.sum(value) for value in found.values()))
+        return float(sum(np.sum(np.array(value)) for value in found.values()))
 
     # A kernel of 1 in all entries is a sum over all pairs of positions.
     own = sum_over(Pair(stack.output_scale**2 / n, 0.0))

@@ -2,19 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.kernels import Exchangeable, Kernel, Labelled, Pair, Tokens
+from theory.mean_field.kernels import Array, Exchangeable, Kernel, Labelled, Pair, Tokens
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class Source(Generic[Kernel]):
     """What enters an encoder, and how the layers that attend to it see its tokens.
 
     Attributes:
@@ -25,14 +23,14 @@ class Source:
             tokens.
     """
 
-    tokens: Tokens
+    tokens: Tokens[Kernel]
     kernel: Kernel
     means: Array | None = None
     attention: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
+class Inputs(Generic[Kernel]):
     """What enters a stack, of every entry of a batch.
 
     Attributes:
@@ -51,25 +49,24 @@ class Inputs:
     labels: Any = None
     samples: int = 1
     means: Array | None = None
-    source: Source | None = None
+    source: Source[Kernel] | None = None
 
-    def repeated(self, times: int) -> "Inputs":
+    def repeated(self, times: int) -> "Inputs[Kernel]":
         """Every entry so many times, one after another."""
         return self._each(lambda one: np.repeat(one, times, axis=0))
 
-    def part(self, entries: slice) -> "Inputs":
+    def part(self, entries: slice) -> "Inputs[Kernel]":
         """Some of the entries."""
         return self._each(lambda one: one[entries])
 
-    def sampled(self, samples: int) -> "Inputs":
+    def sampled(self, samples: int) -> "Inputs[Kernel]":
         """Every entry with so many samples of its logits, which are along an axis of their own."""
         return self._each(lambda one: one[:, None], samples)
 
-    def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs":
-        arrays = self.kernel, self.same_label, self.words, self.labels
-        kernel, same_label, words, labels = (one if one is None else change(one) for one in arrays)
+    def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs[Kernel]":
+        words, labels = (one if one is None else change(one) for one in (self.words, self.labels))
         source = self.source and replace(self.source, kernel=change(self.source.kernel))
-        return Inputs(kernel, same_label, words, labels, samples, self.means, source)
+        return Inputs(change(self.kernel), change(self.same_label), words, labels, samples, self.means, source)
 
 
 def is_exchangeable(stack: Stack) -> bool:
@@ -79,14 +76,14 @@ def is_exchangeable(stack: Stack) -> bool:
     return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
 
-def exchangeable_inputs(stack: Stack) -> tuple[Tokens, Inputs]:
+def exchangeable_inputs(stack: Stack) -> tuple[Tokens[Pair], Inputs[Pair]]:
     """Layout and kernels of exchangeable tokens."""
     own = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
     source = Source(Exchangeable(stack.source_tokens), own) if stack.source_tokens else None
     return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
 
 
-def gaussian_inputs(stack: Stack) -> Inputs:
+def gaussian_inputs(stack: Stack) -> Inputs[Array]:
     """Of all sequences, a batch of one with N = sequences * tokens: Gaussian inputs, own words, independent labels."""
     same = np.full((stack.rows, stack.rows), label_coincidence(stack))
     groups = np.arange(stack.rows) if not stack.label_groups else label_groups(stack)
@@ -97,7 +94,7 @@ def gaussian_inputs(stack: Stack) -> Inputs:
     )
 
 
-def _source(stack: Stack, batch: int) -> Source | None:
+def _source(stack: Stack, batch: int) -> Source[Array] | None:
     """Gaussian tokens of the encoder, the same for every entry of a batch; None without one."""
     encoder = stack.encoder
     if encoder is None:
@@ -117,7 +114,7 @@ def _gaussian_kernel(stack: Stack) -> Array:
     return np.asarray(np.kron(np.eye(stack.sequences), covariance) + position_kernel(stack))
 
 
-def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs:
+def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
     """Of windows of words: equal words share a Gaussian embedding.
 
     Args:

@@ -7,7 +7,7 @@ thousand layers a matter of milliseconds.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,20 +41,33 @@ class Pair:
 
 _JITTER = 1e-12
 
-# A Pair, or a float64 array of shape (..., n, n); Tokens says which.
-Kernel = Any
-# A float, or a float64 array of the batch shape.
-Number = Any
+Array = NDArray[np.float64]
+# One per entry of a batch, or what scales a kernel: a float beside pairs, an array beside arrays.
+Number = float | Array
 
 
-class Tokens(Protocol):
+class Entrywise(Protocol):
+    """What the rules ask of a kernel: arithmetic with kernels of its own kind and with numbers that broadcast."""
+
+    def __add__(self, other: Any, /) -> Self: ...
+
+    def __mul__(self, other: Any, /) -> Self: ...
+
+    def __truediv__(self, other: Any, /) -> Self: ...
+
+
+# Pair, or a float64 array of shape (..., n, n); one and the same within a call.
+Kernel = TypeVar("Kernel", bound=Entrywise)
+
+
+class Tokens(Protocol[Kernel]):
     """How a kernel K_ij over n tokens is laid out. Results broadcast against kernels or are one per batch entry."""
 
     @property
     def count(self) -> int:
         """The number of tokens n."""
 
-    def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Kernel:
+    def scales(self, kernel: Kernel, epsilon: float = 0.0) -> Number:
         """√((K_ii + ε)(K_jj + ε)): what a norm divides by."""
 
     def correlation(self, kernel: Kernel) -> Kernel:
@@ -140,51 +153,51 @@ class Labelled:
     """
 
     count: int
-    attention: NDArray[np.float64] | None = None
+    attention: Array | None = None
     sequences: int = 1
 
-    def scales(self, kernel: NDArray[np.float64], epsilon: float = 0.0) -> NDArray[np.float64]:
+    def scales(self, kernel: Array, epsilon: float = 0.0) -> Array:
         root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)
         return root[..., :, None] * root[..., None, :]
 
-    def correlation(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def correlation(self, kernel: Array) -> Array:
         return np.clip(kernel / self.scales(kernel), -1.0, 1.0)
 
-    def entrywise(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def entrywise(self, function: Callable[..., Any], kernel: Array) -> Array:
         return function(kernel)
 
-    def gaussian(self, function: PairFunction, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gaussian(self, function: PairFunction, kernel: Array) -> Array:
         variances = np.linalg.diagonal(kernel)
         common = float(variances.flat[0])
         if np.allclose(variances, common, rtol=1e-12, atol=0.0):
             return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
         return pair_values(function, variances, self.correlation(kernel))
 
-    def scale_diagonal(self, kernel: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    def scale_diagonal(self, kernel: Array, factor: float) -> Array:
         if factor == 1.0:
             return kernel
         return kernel * (1.0 + (factor - 1.0) * np.eye(self.count))
 
-    def attend(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def attend(self, kernel: Array) -> Array:
         if self.attention is None:
             return np.broadcast_to(kernel.mean((-2, -1), keepdims=True), kernel.shape)
         return self.attention @ kernel @ self.attention.T
 
-    def attend_back(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def attend_back(self, kernel: Array) -> Array:
         if self.attention is None:
             return self.attend(kernel)
         return self.attention.T @ kernel @ self.attention
 
-    def total(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def total(self, kernel: Array) -> Array:
         return kernel.sum((-2, -1))
 
-    def diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def diagonal(self, kernel: Array) -> Array:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count
 
-    def diagonal_mean(self, function: Callable[..., Any], kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Array) -> Array:
         return function(np.linalg.diagonal(kernel)).mean(-1)
 
-    def off_diagonal(self, kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    def off_diagonal(self, kernel: Array) -> Array:
         length = self.count // self.sequences
         trace = np.trace(kernel, axis1=-2, axis2=-1)
         if length == 1:
@@ -193,7 +206,7 @@ class Labelled:
         return (within - trace) / (self.count * (length - 1))
 
 
-def cholesky(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+def cholesky(kernel: Array) -> Array:
     """The factor of a kernel; tokens that have aligned make it singular, and its root needs no inverse."""
     size = np.trace(kernel, axis1=-2, axis2=-1)[..., None, None] / kernel.shape[-1]
     return np.linalg.cholesky(kernel + _JITTER * size * np.eye(kernel.shape[-1]))

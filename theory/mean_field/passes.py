@@ -1,6 +1,7 @@
 """What one pass of the recursion hands on: the forward to the backward, and the backward to the predictions."""
 
 from dataclasses import dataclass
+from typing import Generic
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.kernels import Kernel, Number
@@ -8,7 +9,7 @@ from theory.mean_field.sublayers import Energies, Inside, Pullback, Stream
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Forward:
+class Forward(Generic[Kernel]):
     """The way up.
 
     Attributes:
@@ -25,19 +26,19 @@ class Forward:
     """
 
     layers: dict[str, list[Number]]
-    pullbacks: list[Pullback]
-    insides: list[Inside]
-    total: Stream
+    pullbacks: list[Pullback[Kernel]]
+    insides: list[Inside[Kernel]]
+    total: Stream[Kernel]
     total_scales: Number
     hidden: Kernel
-    stream: Stream
+    stream: Stream[Kernel]
     output: Kernel
     output_scales: Number
-    encoded: tuple["Forward", Memory] | None = None
+    encoded: tuple["Forward[Kernel]", Memory[Kernel]] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backward:
+class Backward(Generic[Kernel]):
     """The way down.
 
     Attributes:

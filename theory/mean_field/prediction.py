@@ -193,7 +193,7 @@ def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
 
 
-def _batch(stack: Stack, inputs: Inputs, generator: np.random.Generator) -> Arrays:
+def _batch(stack: Stack, inputs: Inputs[NDArray[np.float64]], generator: np.random.Generator) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
     size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
@@ -202,7 +202,9 @@ def _batch(stack: Stack, inputs: Inputs, generator: np.random.Generator) -> Arra
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
 
 
-def _tied_batch(stack: Stack, inputs: Inputs, samples: int, generator: np.random.Generator) -> Arrays:
+def _tied_batch(
+    stack: Stack, inputs: Inputs[NDArray[np.float64]], samples: int, generator: np.random.Generator
+) -> Arrays:
     """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
     entries = min(len(inputs.kernel), max(1, _TIED_ENTRIES // stack.rows**2))

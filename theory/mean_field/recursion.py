@@ -9,9 +9,11 @@ Assumes d → ∞ at fixed n, L and σ_e; V enters exactly. Relative corrections
 O(L/d) in the first (Post-LN).
 """
 
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +24,14 @@ from theory.mean_field.attention.sampled import random_attention, random_cross_a
 from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
 from theory.mean_field.gaussian_interpolation import values_at
 from theory.mean_field.inputs import Inputs, loss_positions
-from theory.mean_field.kernels import Exchangeable, Kernel, Labelled, Number, Tokens
+from theory.mean_field.kernels import Array, Exchangeable, Kernel, Labelled, Number, Tokens
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
+    Above,
     Branch,
     Energies,
     Inside,
-    Overlaps,
+    Passed,
     Pullback,
     Stream,
     asks_for_overlaps,
@@ -39,13 +42,16 @@ from theory.mean_field.sublayers import (
     uniform_attention,
 )
 from theory.mean_field.tied_gradient import tied_backward
-from theory.mean_field.two_streams import joined, part_normed, two_streams
+from theory.mean_field.two_streams import doubled, joined, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import weight_shapes
 
+Quantities = dict[str, Number | list[Number]]
+"""By name; of every layer a list."""
 
-def output_gradient(stack: Stack, tokens: Tokens, output: Kernel, same_label: Kernel) -> Kernel:
+
+def output_gradient(stack: Stack, tokens: Tokens[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
     """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
 
     G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
@@ -61,12 +67,14 @@ def output_gradient(stack: Stack, tokens: Tokens, output: Kernel, same_label: Ke
 
 
 def recursion(
-    stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator
+    stack: Stack, tokens: Tokens[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
     forward = forward_pass(stack, tokens, inputs, generator)
     if stack.embeddings == "tied":
-        backward = tied_backward(stack, inputs, forward, generator)
+        # Repeated words tell tokens apart, so that these are arrays.
+        arrays = tied_backward(stack, cast(Inputs[Array], inputs), cast(Forward[Array], forward), generator)
+        backward = cast(Backward[Kernel], arrays)
     else:
         backward = _backward(stack, tokens, forward, inputs.same_label)
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
@@ -77,7 +85,7 @@ def recursion(
         for one in (forward.total.kernel, forward.total.centred().kernel)
     )
     units = stack.ffn_width * tokens.count
-    values: dict[str, Number] = {
+    values: Quantities = {
         "loss": backward.loss,
         "grad_sq_Wemb": stack.width * backward.embedding,
         "loss_gradient_sq": tokens.count * positions * tokens.diagonal(backward.output),
@@ -98,11 +106,11 @@ def recursion(
 
 def gradients_from(
     stack: Stack,
-    tokens: Tokens,
-    inputs: Inputs,
+    tokens: Tokens[Kernel],
+    inputs: Inputs[Kernel],
     generator: np.random.Generator,
     output: Callable[[Kernel], Kernel],
-) -> dict[str, Number]:
+) -> Quantities:
     """E‖∂L/∂W‖² of every matrix, by `grad_sq_` and role, for another loss than the cross-entropy.
 
     Args:
@@ -115,7 +123,7 @@ def gradients_from(
     """
     forward = forward_pass(stack, tokens, inputs, generator)
     gradient = output(forward.output)
-    _, energies = _pulled_back(stack, tokens, forward, gradient)
+    _, energies = _pulled_back(forward, gradient)
     found = _weight_gradients(stack, energies)
     if stack.encoder is not None and forward.encoded is not None:
         of_encoder = _of_encoder(stack.encoder, *forward.encoded)
@@ -123,16 +131,17 @@ def gradients_from(
     return found | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
 
 
-def _weight_gradients(stack: Stack, energies: list[Energies]) -> dict[str, list[Number]]:
+def _weight_gradients(stack: Stack, energies: list[Energies]) -> Quantities:
     """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
     roles = {role: [one[role] for one in reversed(energies) if role in one] for role in weight_shapes(stack)}
     return {f"grad_sq_{role}": [stack.width * energy for energy in found] for role, found in roles.items() if found}
 
 
-def _of_encoder(encoder: Stack, forward: Forward, memory: Memory) -> dict[str, Number]:
+def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
     """The encoder's quantities, once all layers that attend to it are passed back."""
     tokens = memory.tokens
-    inputs, energies = _pulled_back(encoder, tokens, forward, memory.gradient)
+    assert memory.gradient is not None, "a layer attends to it"
+    inputs, energies = _pulled_back(forward, memory.gradient)
     layers = forward.layers | _weight_gradients(encoder, energies)
     return {f"encoder_{name}": value for name, value in layers.items()} | {
         "memory_gradient_sq": tokens.count * tokens.diagonal(memory.gradient),
@@ -141,12 +150,12 @@ def _of_encoder(encoder: Stack, forward: Forward, memory: Memory) -> dict[str, N
 
 
 def _attentions(
-    stack: Stack, tokens: Tokens, encoded: tuple[Forward, Memory] | None, generator: np.random.Generator
-) -> list[tuple[Branch, str]]:
+    stack: Stack, tokens: Tokens[Any], memory: Memory[Any] | None, generator: np.random.Generator
+) -> list[tuple[Branch[Any], str]]:
     """Attention, and that to a source if there is one, with the names of the energies after them."""
     allowed = tokens.attention if isinstance(tokens, Labelled) else None
-    memory = None if encoded is None else encoded[1]
-    across: Branch | None = None
+    attention: Branch[Any]
+    across: Branch[Any] | None = None
     if isinstance(tokens, Exchangeable) and stack.query_key_scale:
         attention = annealed_attention(stack)
     elif stack.query_key_scale or stack.attention_dropout:
@@ -159,7 +168,9 @@ def _attentions(
 
 
 @np.errstate(over="ignore")  # refused where it happens
-def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.random.Generator) -> Forward:
+def forward_pass(
+    stack: Stack, tokens: Tokens[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
+) -> Forward[Kernel]:
     """The way up of `recursion`, with what the way down needs.
 
     Raises:
@@ -168,31 +179,29 @@ def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.ran
     layers: dict[str, list[Number]] = {
         q.name: [] for q in QUANTITIES.values() if q.predicted and q.per_layer and "grad_sq_" not in q.name
     }
-    kernel, means, encoded = inputs.kernel, inputs.means, None
+    encoded: tuple[Forward[Kernel], Memory[Kernel]] | None = None
     if stack.encoder is not None and (source := inputs.source) is not None:
         read = forward_pass(
             stack.encoder, source.tokens, replace(inputs, kernel=source.kernel, means=source.means), generator
         )
         encoded = read, Memory(source.tokens, read.output, source.attention)
-    stream, first = _embedded(stack, tokens, Stream(kernel, means))
-    pullbacks: list[Pullback] = [first]
-    insides: list[Inside] = []
+    memory = encoded and encoded[1]
+    stream, first = _embedded(stack, tokens, Stream(inputs.kernel, inputs.means))
+    pullbacks = [first]
+    insides: list[Inside[Kernel]] = []
     composition = stack.composition
-    if composition.second_stream:
-        stream = Stream(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
-    total, hidden = stream, kernel
+    total, hidden = stream, inputs.kernel
     for layer in range(1, stack.depth + 1):
         own = stack.of_layer(layer)
-        branches = [] if stack.branches == "feed_forward" else _attentions(own, tokens, encoded, generator)
-        units = [] if stack.branches == "attention" else [(feed_forward(own), "hidden_energy")]
+        branches = [] if stack.branches == "feed_forward" else _attentions(own, tokens, memory, generator)
+        units: list[tuple[Branch[Kernel], str]] = []
+        if stack.branches != "attention":
+            units = [(feed_forward(own), "hidden_energy")]
         steps = [([branch], name) for branch, name in [*branches, *units]]
         if stack.layout == "parallel":
             steps = [([branch for branch, _ in [*branches, *units]], "hidden_energy")]
         for together, name in steps:
-            if composition.second_stream:
-                passed = two_streams(stack, tokens, stream, *together)
-            else:
-                passed = sublayer(stack, layer, tokens, stream, together)
+            passed = _passed(stack, layer, tokens, stream, together)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             insides += [passed.inside] if passed.inside else []
@@ -218,39 +227,45 @@ def forward_pass(stack: Stack, tokens: Tokens, inputs: Inputs, generator: np.ran
     return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
 
 
-def _embedded(stack: Stack, tokens: Tokens, inputs: Stream) -> tuple[Stream, Pullback]:
+def _passed(
+    stack: Stack, layer: int, tokens: Tokens[Any], stream: Stream[Any], branches: list[Branch[Any]]
+) -> Passed[Any]:
+    """One sub-layer of one stream, or of two, whose kernels are arrays."""
+    if stack.composition.second_stream:
+        return two_streams(stack, tokens, stream, *branches)
+    return sublayer(stack, layer, tokens, stream, branches)
+
+
+def _embedded(stack: Stack, tokens: Tokens[Any], inputs: Stream[Any]) -> tuple[Stream[Any], Pullback[Any]]:
     """The inputs, normalized if the stack says so. Both streams of two start there, and add up on the way down."""
     after, scales = normed(stack, tokens, inputs, stack.embedding_norm == "added")
 
-    def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+    def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, Energies, Above[Any]]:
         if stack.composition.second_stream:
             gradient = joined(gradient, tokens.count)
-        return gradient / scales, {}, overlaps
+        return gradient / scales, {}, above
 
-    return after, pullback
+    return doubled(after) if stack.composition.second_stream else after, pullback
 
 
-def _read_out(stack: Stack, tokens: Tokens, stream: Stream) -> tuple[Kernel, Number, Pullback]:
+def _read_out(stack: Stack, tokens: Tokens[Any], stream: Stream[Any]) -> tuple[Any, Number, Pullback[Any]]:
     """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
     final_norm = stack.composition.final_norm
     if stack.composition.second_stream:
-        n = tokens.count
-        after, both = part_normed(stack, stream, slice(n, None), final_norm)
-        last = stream.centred().kernel[..., n:, n:] if stack.query_key_scale and final_norm else None
-        return joined(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
+        return read_out(stack, tokens, stream)
     output, scales = normed(stack, tokens, stream, final_norm)
     tracked = final_norm and asks_for_overlaps(stack, tokens)
 
-    def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+    def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, Energies, Above[Any]]:
         gradient = gradient / scales
         return gradient, {}, removed(gradient, stream, scales) if tracked else None
 
     return output.kernel, scales, pullback
 
 
-def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel) -> Backward:
+def _backward(stack: Stack, tokens: Tokens[Kernel], forward: Forward[Kernel], same_label: Kernel) -> Backward[Kernel]:
     output = output_gradient(stack, tokens, forward.output, same_label)
-    inputs, energies = _pulled_back(stack, tokens, forward, output)
+    inputs, energies = _pulled_back(forward, output)
     return Backward(
         loss=_loss(stack, tokens, forward.output),
         output=output,
@@ -262,17 +277,17 @@ def _backward(stack: Stack, tokens: Tokens, forward: Forward, same_label: Kernel
     )
 
 
-def _pulled_back(stack: Stack, tokens: Tokens, forward: Forward, gradient: Kernel) -> tuple[Kernel, list[Energies]]:
+def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[Energies]]:
     """From the gradient kernel at what the stack hands on: that at its inputs, and every sub-layer's energies."""
-    overlaps: Overlaps = None
+    above: Above[Kernel] = None
     collected: list[Energies] = []
     for pullback in reversed(forward.pullbacks):
-        gradient, energies, overlaps = pullback(gradient, overlaps)
+        gradient, energies, above = pullback(gradient, above)
         collected.append(energies)
     return gradient, collected
 
 
-def _loss(stack: Stack, tokens: Tokens, output: Kernel) -> Number:
+def _loss(stack: Stack, tokens: Tokens[Kernel], output: Kernel) -> Number:
     """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
 
     def at(energies: Any) -> Any:

@@ -4,39 +4,66 @@ Every rule returns its output kernel and its pullback, which maps the gradient k
 input and gives E‖∂L/∂W‖_F²/d = (d_in/d) Σ_ij Q_ij G_ij of the weights it passes, with Q the kernel of their inputs.
 """
 
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from operator import add
+from typing import Any, Generic
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Kernel, Labelled, Number, Tokens
+from theory.mean_field.kernels import Array, Kernel, Labelled, Number, Tokens
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio, weight_shapes
 
 Energies = dict[str, Number]
-Overlaps = Any
-"""What the norms above removed of the gradient along the stream: E1_ik = G_ik/q_i and E2_ik = G_ik Q_ik/(q_i q_k).
 
-None where nothing asks for it. Between the sub-layers of two streams, the kernel of u at the last norm instead."""
-Pullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies, Overlaps]]
-BranchPullback = Callable[[Kernel, Overlaps], tuple[Kernel, Energies]]
-Branch = Callable[[Tokens, Kernel], tuple[Kernel, BranchPullback, Energies]]
+
+@dataclass(slots=True, eq=False)
+class NormOverlaps(Generic[Kernel]):
+    """What the norms above removed of the gradient along the stream.
+
+    Attributes:
+        first: E1_ik = G_ik/q_i.
+        second: E2_ik = G_ik Q_ik/(q_i q_k).
+    """
+
+    first: Kernel
+    second: Kernel
+
+
+@dataclass(slots=True, eq=False)
+class LastNorm:
+    """What sub-layers of two streams need of what is above them: the kernel of u at the last norm, (..., N, N)."""
+
+    kernel: Array
+
+
+Overlaps = NormOverlaps[Kernel] | None
+"""None where nothing asks for them."""
+Above = NormOverlaps[Kernel] | LastNorm | None
+"""What a sub-layer hands to the one below it, beside the gradient."""
+Recorded = dict[str, Any]
+"""Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"."""
+Pullback = Callable[[Kernel, Above[Kernel]], tuple[Kernel, Energies, Above[Kernel]]]
+BranchPullback = Callable[[Kernel, Overlaps[Kernel]], tuple[Kernel, Energies]]
+Branch = Callable[[Tokens[Kernel], Kernel], tuple[Kernel, BranchPullback[Kernel], Recorded]]
 """From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
 
 
-def uniform_attention(stack: Stack) -> Branch:
+def uniform_attention(stack: Stack) -> Branch[Kernel]:
     """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
     value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = tokens.attend(kernel)
         values = mean * value_gain
 
-        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
             below = gradient * projection_gain
             energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if "WO" in gains else {}
             energies["WV"] = tokens.total(mean * below)
@@ -47,7 +74,7 @@ def uniform_attention(stack: Stack) -> Branch:
     return branch
 
 
-def feed_forward(stack: Stack) -> Branch:
+def feed_forward(stack: Stack) -> Branch[Kernel]:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
     activation, ratio, gated = (
         activation_of(stack.activation, stack.leaky_slope),
@@ -57,12 +84,12 @@ def feed_forward(stack: Stack) -> Branch:
     first, second = gain(stack, "W1"), gain(stack, "W2")
     gate = gain(stack, "WG") if gated else first
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         before, lines = kernel * gate, kernel * first
         active = activation.kernel(tokens, before)
         hidden = active * lines if gated else active
 
-        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)
             energies = {"W2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
@@ -80,7 +107,7 @@ def feed_forward(stack: Stack) -> Branch:
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class Stream(Generic[Kernel]):
     """What the recursion knows of the tokens between two sub-layers.
 
     Attributes:
@@ -90,50 +117,53 @@ class Stream:
     """
 
     kernel: Kernel
-    means: NDArray[np.float64] | None = None
+    means: Array | None = None
 
-    def centred(self, part: slice = slice(None)) -> "Stream":
+    def centred(self, part: slice = slice(None)) -> Stream[Kernel]:
         """The stream with the means of some of its tokens removed."""
         if self.means is None:
             return self
         kept = self.means.copy()
         kept[part] = 0.0
-        return Stream(self.kernel - np.outer(self.means, self.means) + np.outer(kept, kept), kept)
+        return Stream(self.kernel + -np.outer(self.means, self.means) + np.outer(kept, kept), kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passed:
+class Passed(Generic[Kernel]):
     """What one sub-layer did.
 
     Attributes:
         stream: after it.
         total: the residual sum; of two streams the normalized one's.
         pullback: from the gradient kernel of the stream after it to that before it.
-        recorded: what the branch says of its inside; of feed-forward units their kernel, "hidden".
+        recorded: what the branches say of their inside.
+        inside: its kernels; None with two streams or parallel branches.
     """
 
-    stream: Stream
-    total: Stream
-    pullback: Pullback
-    recorded: Energies
-    inside: "Inside | None" = None
+    stream: Stream[Kernel]
+    total: Stream[Kernel]
+    pullback: Pullback[Kernel]
+    recorded: Recorded
+    inside: Inside[Kernel] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inside:
+class Inside(Generic[Kernel]):
     """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by."""
 
-    stream: Stream
+    stream: Stream[Kernel]
     given: Kernel
     given_scales: Number
     made: Kernel
     made_scales: Number
     added: Kernel
-    total: Stream
+    total: Stream[Kernel]
     after_scales: Number
 
 
-def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branches: Sequence[Branch]) -> Passed:
+def sublayer(
+    stack: Stack, layer: int, tokens: Tokens[Kernel], stream: Stream[Kernel], branches: Sequence[Branch[Kernel]]
+) -> Passed[Kernel]:
     """One sub-layer of one stream: one branch, or several in parallel, each of the same tokens.
 
     A norm divides a kernel, and the gradient kernel on its way back, by the scales of its input; α, τ and κ enter
@@ -144,7 +174,7 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branches:
     alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
     kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
-    given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, dict[str, Number]()
+    given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     made = []
     for branch in branches:
         kernel, branch_pullback, own = branch(tokens, given)
@@ -156,23 +186,24 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branches:
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
     tracked = asks_for_overlaps(stack, tokens)
 
-    def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies, Overlaps]:
+    def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, Energies, Above[Kernel]]:
+        overlaps = above if isinstance(above, NormOverlaps) else None
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
             overlaps = removed(gradient, total, after_scales)
-        below, energies = 0.0, dict[str, Number]()
+        parts, energies = [], Energies()
         for kernel, scales, _, branch_pullback in made:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
+            of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
                 of_branch = removed(dropped, Stream(kernel), scales)
-            else:
-                of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
             own, found = branch_pullback(dropped, of_branch)
-            below, energies = own + below, energies | found
-        below = below * kappa_sq / into_scales
+            parts.append(own)
+            energies |= found
+        below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
-            own = removed(below, stream, into_scales) if composition.input_norm else None
-            overlaps = _sum(_times(overlaps, alpha**4), own)
+            of_input = removed(below, stream, into_scales) if composition.input_norm else None
+            overlaps = _sum(_times(overlaps, alpha**4), of_input)
         return gradient * alpha**2 + below, energies, overlaps
 
     inside = None
@@ -182,35 +213,35 @@ def sublayer(stack: Stack, layer: int, tokens: Tokens, stream: Stream, branches:
     return Passed(after, total, pullback, recorded, inside)
 
 
-def asks_for_overlaps(stack: Stack, tokens: Tokens) -> bool:
+def asks_for_overlaps(stack: Stack, tokens: Tokens[Kernel]) -> bool:
     """Whether what norms remove matters, and tokens are arrays, which it is known for."""
     return stack.query_key_scale > 0.0 and isinstance(tokens, Labelled)
 
 
-def removed(gradient: Kernel, stream: Stream, scales: Kernel) -> Overlaps:
+def removed(gradient: Kernel, stream: Stream[Kernel], scales: Number) -> NormOverlaps[Kernel]:
     """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
-    return first, gradient * stream.centred().kernel / scales**2
+    return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 
 
-def _times(overlaps: Overlaps, factor: float) -> Overlaps:
-    return None if overlaps is None else (overlaps[0] * factor, overlaps[1] * factor)
+def _times(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
+    return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
-def dropped_overlaps(tokens: Tokens, overlaps: Overlaps, kept: float) -> Overlaps:
+def dropped_overlaps(tokens: Tokens[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
     """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
     if overlaps is None or kept == 1.0:
         return overlaps
-    return tokens.scale_diagonal(overlaps[0], 1.0 / kept) / kept, overlaps[1] / kept**2
+    return NormOverlaps(tokens.scale_diagonal(overlaps.first, 1.0 / kept) / kept, overlaps.second / kept**2)
 
 
-def _sum(first: Overlaps, second: Overlaps) -> Overlaps:
-    if first is None or second is None:
-        return first if second is None else second
-    return first[0] + second[0], first[1] + second[1]
+def _sum(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
+    if one is None or other is None:
+        return one if other is None else other
+    return NormOverlaps(one.first + other.first, one.second + other.second)
 
 
-def normed(stack: Stack, tokens: Tokens, stream: Stream, norm: bool) -> tuple[Stream, Number]:
+def normed(stack: Stack, tokens: Tokens[Kernel], stream: Stream[Kernel], norm: bool) -> tuple[Stream[Kernel], Number]:
     """A stream after a norm, or after none, and what its gradient kernel is divided by."""
     if not norm:
         return stream, 1.0

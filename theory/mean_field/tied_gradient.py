@@ -17,18 +17,15 @@ logits are sampled, with independent fluctuations of variance σ_e² Q.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import Inputs, attention_pattern
-from theory.mean_field.kernels import Kernel, cholesky
+from theory.mean_field.kernels import Array, Number, cholesky
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import Energies, Inside, Stream
 from theory.mean_field.tied_loss import embedding_energy, sampled_output
 from theory.stack import Stack
 from theory.stack.weights import gain
-
-Array = NDArray[np.float64]
 
 # Gaussian samples of an activation's inputs, the same for a whole batch.
 _POINTS = 4096
@@ -51,7 +48,7 @@ class Place:
     held: Array
 
 
-def _place(stream: Stream, words: Array, held: Array) -> Place:
+def _place(stream: Stream[Array], words: Array, held: Array) -> Place:
     return Place(stream.centred().kernel, 0.0 if stream.means is None else stream.means, words, held)
 
 
@@ -81,7 +78,7 @@ class Gradient:
         """g_i·x_j/√d, x without its mean."""
         return self.stream @ place.kernel + self.words @ place.words * place.held[..., None, :]
 
-    def below_norm(self, place: Place, scales: Kernel) -> "Gradient":
+    def below_norm(self, place: Place, scales: Number) -> "Gradient":
         """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
         if isinstance(scales, float):
             return self
@@ -93,7 +90,9 @@ class Gradient:
         return Gradient(self.noise / scales, stream / rows, self.words / rows, 0.0 * self.mean)
 
 
-def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.random.Generator) -> Backward:
+def tied_backward(
+    stack: Stack, inputs: Inputs[Array], forward: Forward[Array], generator: np.random.Generator
+) -> Backward[Array]:
     """The way down, for some samples of the logits of every entry of the batch, along the batch's last axis.
 
     Args:
@@ -144,7 +143,7 @@ def tied_backward(stack: Stack, inputs: Inputs, forward: Forward, generator: np.
 
 
 def _below_sublayer(
-    stack: Stack, index: int, gradient: Gradient, total: Place, below: Place, inside: Inside,
+    stack: Stack, index: int, gradient: Gradient, total: Place, below: Place, inside: Inside[Array],
     generator: np.random.Generator,
 ) -> tuple[Gradient, Array, Energies]:  # fmt: skip
     """The gradient before a sub-layer, its coefficients on what the branch added, and E‖∂L/∂W‖²/d of its matrices.
@@ -185,7 +184,7 @@ def _below_sublayer(
 
 
 def _below_attention(
-    stack: Stack, noise: Array, part: Array, inside: Inside, _: np.random.Generator
+    stack: Stack, noise: Array, part: Array, inside: Inside[Array], _: np.random.Generator
 ) -> tuple[Array, Array, Energies]:
     """Below A x W^V W^O."""
     pattern = attention_pattern(stack)
@@ -205,7 +204,7 @@ def _below_attention(
 
 
 def _below_units(
-    stack: Stack, noise: Array, part: Array, inside: Inside, generator: np.random.Generator
+    stack: Stack, noise: Array, part: Array, inside: Inside[Array], generator: np.random.Generator
 ) -> tuple[Array, Array, Energies]:
     """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
@@ -249,6 +248,6 @@ def _below_units(
     return below, along, energies
 
 
-def _root(scales: Kernel) -> Array:
+def _root(scales: Number) -> Array:
     """What a norm divides each token by; 1 if there is none."""
     return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from theory.mean_field.inputs import Inputs, loss_positions, sampled_labels
-from theory.mean_field.kernels import cholesky
+from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 # Numbers in a table of logits.
 _LARGEST_TABLE = 2**22
@@ -33,7 +30,7 @@ class Output:
 
 
 def sampled_output(
-    stack: Stack, inputs: Inputs, kernel: Array, stream: Array, generator: np.random.Generator
+    stack: Stack, inputs: Inputs[Array], kernel: Array, stream: Array, generator: np.random.Generator
 ) -> Output:
     """Loss and gradient for samples of the logits of every entry of the batch.
 
@@ -85,7 +82,7 @@ def _sampled(
 
 
 def embedding_energy(
-    stack: Stack, inputs: Inputs, kernel: Array, output: Output, gradient: Array, across: Array
+    stack: Stack, inputs: Inputs[Array], kernel: Array, output: Output, gradient: Array, across: Array
 ) -> Array:
     """E‖∂L/∂W_emb‖²/d by both uses of the matrix, and their product.
 

@@ -11,6 +11,8 @@ heads and for many of them, but for what norms remove (docs/queries.md); what th
 pattern is not.
 """
 
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.polynomial.chebyshev import Chebyshev
 
 from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
 from theory.mean_field.kernels import Pair, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
+from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps, Recorded
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -27,19 +29,19 @@ _DEGREE = 20
 _SMALL = 1e-3
 
 
-def annealed_attention(stack: Stack) -> Branch:
+def annealed_attention(stack: Stack) -> Branch[Pair]:
     """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O; every number of heads is the same."""
     n, s_sq = stack.tokens, stack.query_key_scale**2
     value_gain = gain(stack, "WV")
     projection_gain = 1.0 if stack.output_projection == "identity" else gain(stack, "WO")
 
-    def branch(tokens: Tokens, kernel: Pair) -> tuple[Pair, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
         q, c = kernel.diagonal, kernel.off
         variance = float(s_sq**2 * q * (q - c))
         own, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
         values = Pair(c + (q - c) * own, c + (q - c) * cross) * value_gain
 
-        def pullback(gradient: Pair, _: Overlaps) -> tuple[Pair, Energies]:
+        def pullback(gradient: Pair, _: Overlaps[Pair]) -> tuple[Pair, Energies]:
             energies: Energies = {}
             if stack.output_projection == "random":
                 energies["WO"] = tokens.total(values * gradient) * inner_ratio(stack)

@@ -4,19 +4,19 @@ Forward it adds energy to every token that does not come from the tokens; backwa
 to the encoder, so that the norm of the sum divides the tokens' own gradient and nothing is returned for it.
 """
 
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
 from dataclasses import dataclass
+from typing import Any, Generic
 
-import numpy as np
-from numpy.typing import NDArray
-
-from theory.mean_field.kernels import Kernel, Pair, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
+from theory.mean_field.kernels import Array, Kernel, Pair, Tokens
+from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps, Recorded
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class Memory(Generic[Kernel]):
     """The tokens that an encoder hands to every layer.
 
     Attributes:
@@ -26,9 +26,9 @@ class Memory:
         gradient: kernel of the gradient at the encoder's output, of the layers that were passed back so far.
     """
 
-    tokens: Tokens
+    tokens: Tokens[Kernel]
     kernel: Kernel
-    attention: NDArray[np.float64] | None = None
+    attention: Array | None = None
     gradient: Kernel | None = None
 
     def receive(self, gradient: Kernel) -> None:
@@ -37,32 +37,31 @@ class Memory:
 
     def seen(self) -> Kernel:
         """A K Aᵀ, the kernel of what uniform attention gives to the tokens."""
-        if self.attention is not None:
-            return self.attention @ self.kernel @ self.attention.T
-        return self._level(self.tokens, self.kernel)
+        return self._weighted(self.tokens, self.kernel, None if self.attention is None else self.attention.T)
 
-    def returned(self, tokens: Tokens, gradient: Kernel) -> Kernel:
+    def returned(self, tokens: Tokens[Kernel], gradient: Kernel) -> Kernel:
         """Aᵀ G A, of the gradient kernel at what uniform attention gave."""
-        if self.attention is not None:
-            return self.attention.T @ gradient @ self.attention
-        return self._level(tokens, gradient)
+        return self._weighted(tokens, gradient, self.attention)
 
-    def _level(self, tokens: Tokens, kernel: Pair) -> Pair:
-        value = tokens.total(kernel) / self.tokens.count**2
+    def _weighted(self, tokens: Tokens[Any], kernel: Any, weights: Array | None) -> Any:
+        """Wᵀ K W of an array; of a pair with equal weights."""
+        if weights is not None:
+            return weights.T @ kernel @ weights
+        value = float(tokens.total(kernel)) / self.tokens.count**2
         return Pair(value, value)
 
 
-def uniform_cross_attention(stack: Stack, memory: Memory) -> Branch:
+def uniform_cross_attention(stack: Stack, memory: Memory[Kernel]) -> Branch[Kernel]:
     """The mean of the memory's tokens, times W^V W^O: every token of a sequence is given the same."""
     value_gain = gain(stack, "XV")
     projected = stack.output_projection == "random"
     projection_gain = gain(stack, "XO") if projected else 1.0
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = memory.seen()
         values = mean * value_gain
 
-        def pullback(gradient: Kernel, _: Overlaps) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
             below = gradient * projection_gain
             energies = {"XO": tokens.total(values * gradient) * inner_ratio(stack)} if projected else {}
             energies["XV"] = tokens.total(mean * below)

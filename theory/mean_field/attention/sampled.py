@@ -5,21 +5,20 @@ is averaged over sampled patterns, in their law at the width of a head; given th
 linearly.
 """
 
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns, turning
-from theory.mean_field.kernels import Kernel, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps
+from theory.mean_field.kernels import Array, Tokens
+from theory.mean_field.sublayers import Branch, BranchPullback, Energies, NormOverlaps, Overlaps, Recorded
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
-
-Array = NDArray[np.float64]
 
 # Tied queries and keys over √d_k: in wider heads a token looks at others in rare patterns, at first one pair in some
 # e^(d_k/6). All of W^Q's gradient and of the entropy is theirs, so that no mean of samples is to be trusted.
@@ -46,7 +45,7 @@ def is_approximate(stack: Stack) -> bool:
     return stack.query_key_scale > 0.0 and not normed
 
 
-def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch:
+def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch[Array]:
     """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O over heads, with one pattern per head and entry of the batch.
 
     Args:
@@ -57,11 +56,11 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
     alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
         out, kept, attended = _attend(stack, "W", kernel, patterns.weights, generator)
 
-        def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, Energies]:
             head, below, energies = attended(gradient)
             if queries:
                 more, *of_queries = _query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
@@ -73,14 +72,14 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     return branch
 
 
-def random_cross_attention(stack: Stack, memory: Memory, generator: np.random.Generator) -> Branch:
+def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.random.Generator) -> Branch[Array]:
     """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
 
-    def branch(tokens: Tokens, kernel: Kernel) -> tuple[Kernel, BranchPullback, Energies]:
+    def branch(tokens: Tokens[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator)
         out, kept, attended = _attend(stack, "X", memory.kernel, patterns.weights, generator)
 
-        def pullback(gradient: Kernel, overlaps: Overlaps) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, Energies]:
             head, to_memory, energies = attended(gradient)
             below = 0.0 * kernel
             if stack.query_key_scale:
@@ -129,7 +128,7 @@ def _attend(
 
 def _query_path(
     stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
-    removed: Overlaps,
+    removed: Overlaps[Array],
 ) -> tuple[Energies, Array, Array]:  # fmt: skip
     """Energies of W^Q and W^K, and the gradient kernels that pass through them to query tokens and key tokens.
 
@@ -141,7 +140,7 @@ def _query_path(
     values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
     if removed is not None:
         scale = (_head_gain(stack, kind) / stack.heads) ** 2
-        removed = tuple(scale * one[..., None, :, :] for one in removed)
+        removed = NormOverlaps(*(scale * one[..., None, :, :] for one in (removed.first, removed.second)))
     inner = _Inner.of(weights, kept, values, head, removed, patterns.slopes)
     if stack.rotary:
         to_queries = _turned(stack, products[1], inner.at_queries)
@@ -207,13 +206,15 @@ class _Inner:
     b: Array
     values: Array
     head: Array
-    overlaps: Overlaps
+    overlaps: Overlaps[Array]
     u: Array
     w: Array
     a1: Array
 
     @classmethod
-    def of(cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps, slopes: Array | None) -> "_Inner":
+    def of(
+        cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps[Array], slopes: Array | None
+    ) -> _Inner:
         """From the weights; a cap's slopes multiply what a logit changes, but not what the weights hold."""
         u, w, a1 = _held(a, b, values)
         if slopes is not None:
@@ -228,7 +229,7 @@ class _Inner:
         found = self.head * (b @ (keys * self.values) @ b.mT - crossed - (u * aq) @ b.mT + w * (aq @ a.mT))
         if self.overlaps is None:
             return found
-        first, second = self.overlaps
+        first, second = self.overlaps.first, self.overlaps.second
 
         def part(a1q: Array) -> Array:
             return np.asarray(first * ((u * a1q) @ b.mT - w * (a1q @ a.mT)))
@@ -244,7 +245,7 @@ class _Inner:
         found = self.values * (b.mT @ p @ b) - crossed + a.mT @ (p * w) @ a
         if self.overlaps is None:
             return found
-        first, second = self.overlaps
+        first, second = self.overlaps.first, self.overlaps.second
 
         def part(p1: Array) -> Array:
             return np.asarray(a1.mT @ ((p1 @ b) * u - (p1 * w) @ a))
@@ -267,7 +268,7 @@ def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -
     return found
 
 
-def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps) -> Array:
+def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps[Array]) -> Array:
     """What a shared matrix adds: the products of query and key gradients, X + Xᵀ."""
     u, w, a1 = _held(a, b, values)
     x = (
@@ -277,7 +278,7 @@ def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps:
         + np.einsum("...jl,...il,...ij,...lk,...il->...ik", q, head, a, a, w, optimize=True)
     )
     if overlaps is not None:
-        first, second = overlaps
+        first, second = overlaps.first, overlaps.second
         a1q = a1 @ q
         x = x - (u * ((a1q * first) @ b) - (a1q * first * w) @ a)
         x = x - (first * ((q * u) @ b.mT - w * (q @ a.mT))).mT @ a1 + (a1q * second) @ a1
