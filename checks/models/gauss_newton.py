@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.spectra import LEAST_POINTS, WHOLE
+from checks.fits import LEAST_POINTS
+from checks.models.spectra import WHOLE
 from checks.statistics import Estimate, agreement_word, estimate
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
 from theory.mean_field.prediction import NoRuleError

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from checks.fits import LEAST_POINTS
 from checks.statistics import estimate, scalar_agreement
 from checks.verdict import Verdict, Word, interval_of
 from simulate.curvature.lanczos import Quadrature
@@ -24,7 +25,6 @@ EXTREME, ALONG = -1, -2
 """Probes that are none: the two extreme eigenvalues; and v'Gv, the radial part and the rest of v'Hv, with v the top
 direction of the Gauss-Newton matrix."""
 
-LEAST_POINTS = 3
 LEAST_SEEDS = 3
 RATIO_MARGIN = 0.1
 """Of a ratio's logarithm."""

@@ -15,8 +15,16 @@ from checks.theory_and_samples import prediction_of
 from checks.verdict import EXPONENT_MARGIN, LOOSE, Verdict, Word, grouped, names, setting, significant
 from simulate import Samples
 from theory import Stack, predict
+from theory.mean_field.inputs import is_exchangeable
 from theory.paper.proof_chain import growth as symbolic_growth
 from theory.stack import TITLES
+
+DEPTH_EXPONENT = {"post": 0.0, "pre": -0.5}
+"""What Theorem 1 says of the last layer's norm as L grows."""
+
+# Of a local exponent at great depth; arrays of tokens take longer than pairs.
+_DEEP = {True: 1000, False: 256}
+_DEEP_PATTERNS = 256
 
 
 def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
@@ -129,8 +137,8 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         last = last_layers(series)
         measured = last.exponent(depths, last.measured)
         predicted = last.exponent(depths, last.predicted).exponent
-        claimed = {"post": 0.0, "pre": -0.5}[placement]
-        limit = _depth_limit(series[-1].stack)
+        claimed = DEPTH_EXPONENT[placement]
+        limit = depth_limit(series[-1].stack)
         agreement = exponent_agreement(measured, predicted, depths, series[0].stack)
         right = abs(limit - claimed) <= EXPONENT_MARGIN
         rows.append(
@@ -221,9 +229,13 @@ def exponent_agreement(measured: PowerLaw, predicted: float, x: Array, narrowest
 
 
 @lru_cache(maxsize=256)
-def _depth_limit(stack: Stack) -> float:
-    """The local exponent in L of the predicted root mean square, between L = 500 and 1000."""
-    ends = [float(predict(replace(stack, depth=depth))["grad_sq_W2"][-1]) for depth in (500, 1000)]
+def depth_limit(stack: Stack) -> float:
+    """The local exponent in L of the predicted root mean square, over the last factor of two."""
+    deep = _DEEP[is_exchangeable(stack)]
+    ends = [
+        float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
+        for depth in (deep // 2, deep)
+    ]
     return 0.5 * float(np.log2(ends[1] / ends[0]))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,15 +9,14 @@ import pandas as pd
 
 from checks.fits import PowerLaw
 from checks.series import Against, exponent_series
-from checks.stacks.exponents import exponent_agreement
+from checks.stacks.exponents import DEPTH_EXPONENT, depth_limit, exponent_agreement
 from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, estimate
 from checks.theory_and_samples import prediction_of
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
 from simulate import Samples
-from theory import Stack, predict
-from theory.mean_field.inputs import is_exchangeable
+from theory import Stack
 from theory.stack import TITLES
 
 RELAXATIONS: dict[str, Mapping[str, Any]] = {
@@ -69,9 +67,6 @@ UNRELAXED = "nothing"
 """The name of a base setting as it is."""
 
 _LETTER = {"width": "d", "depth": "L"}
-# A local exponent at great depth; arrays of tokens take longer than pairs.
-_DEEP = {True: 1000, False: 256}
-_DEEP_PATTERNS = 256
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
@@ -143,7 +138,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
                 if abs(predicted - 0.5) > EXPONENT_MARGIN:
                     note = "the norm grows faster than sqrt(d) over these widths, while the softmax grows sure of words"
             else:
-                limit, claim = _limit(series[-1].stack), {"post": 0.0, "pre": -0.5}[stack.placement]
+                limit, claim = depth_limit(series[-1].stack), DEPTH_EXPONENT[stack.placement]
                 claimed, note = f"{claim:g} as L grows", f"the recursion's local exponent at great depth is {limit:.3f}"
                 right = abs(limit - claim) <= EXPONENT_MARGIN
                 word = "fails" if not right else "holds" if agreement == "agrees" else "undecided"
@@ -208,14 +203,3 @@ def _exponents(series: Sequence[Samples], against: Against) -> tuple[Array, Last
     x = np.array([float(getattr(s.stack, against)) for s in series])
     last = last_layers(series)
     return x, last, last.exponent(x, last.measured), last.exponent(x, last.predicted).exponent
-
-
-@lru_cache(maxsize=256)
-def _limit(stack: Stack) -> float:
-    """The local exponent in L of the predicted root mean square, over the last factor of two."""
-    deep = _DEEP[is_exchangeable(stack)]
-    ends = [
-        float(predict(replace(stack, depth=depth), patterns=_DEEP_PATTERNS)["grad_sq_W2"][-1])
-        for depth in (deep // 2, deep)
-    ]
-    return 0.5 * float(np.log2(ends[1] / ends[0]))

@@ -10,6 +10,7 @@ import pytest
 from checks import verdicts
 from checks.series import exponent_series
 from checks.stacks import relaxations
+from checks.stacks.exponents import depth_limit
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
 from figures import path as draw_path
 from figures import relaxations as draw
@@ -81,7 +82,7 @@ def test_the_verdicts(cells):
 
 
 def test_a_limit_that_is_another_fails(cells, monkeypatch):
-    monkeypatch.setattr(relaxations, "_limit", lambda stack: -1.0)
+    monkeypatch.setattr(relaxations, "depth_limit", lambda stack: -1.0)
     rows = relaxation_rows([s for s in cells if s.stack.relaxed])
     assert {v.verdict for v in rows if v.claim == "T1" and "in L" in v.part} == {"fails"}
 
@@ -167,4 +168,4 @@ def test_along_a_field(png_alone, tmp_path, capsys):
 def test_the_limit_is_that_of_the_norm(placement, limit):
     """Of GELU too the exponents of Theorem 1 in L: constant, and the root of 1/L."""
     stack = Stack(placement=placement, width=64, depth=2, tokens=2, vocab=4, activation="gelu")
-    assert relaxations._limit(stack) == pytest.approx(limit, abs=0.01)
+    assert depth_limit(stack) == pytest.approx(limit, abs=0.01)
