@@ -10,7 +10,8 @@ from typing import Literal, get_args
 
 from checks.statistics import MARGIN
 from theory import Stack
-from theory.mean_field.attention.sampled import is_approximate, looks_at_itself
+from theory.coverage import gaps
+from theory.mean_field.attention.sampled import looks_at_itself
 from theory.stack.groups import Matrices
 from theory.stack.placements import COMPOSITIONS
 
@@ -71,7 +72,7 @@ def reference_stacks(width: int) -> Iterator[tuple[str, Stack]]:
         fields |= {"activation": "silu"} if ffn == "gated" else {}
         fields |= ({"query_key_scale": REFERENCE_SCALE} | _ATTENTION[kind]) if kind != "uniform" else {}
         stack = Stack(width=width, depth=REFERENCE_DEPTH, tokens=4, vocab=16, **fields)  # type: ignore[arg-type]
-        if not is_approximate(stack):
+        if not gaps(stack, "queries"):
             yield family(stack), stack
 
 
@@ -91,8 +92,8 @@ def why_not_judged(stack: Stack, name: str = "loss") -> str:
         stack: the network.
         name: of the quantity, as in `theory.QUANTITIES`; gradients of queries and keys ask for more than the others.
     """
-    if is_approximate(stack):
-        return "no rule: without a norm the gradient keeps a part along the stream, which W^Q and W^K feel at any width"
+    if missing := gaps(stack, "queries"):
+        return f"no rule: {missing[0].because}"
     if unknown := _unmeasured(stack):
         return f"no coefficient: {unknown}"
     if looks_at_itself(stack) and (order := _asked_scale(stack) ** 4) / stack.heads > ALLOWED / PER_ORDER:

@@ -33,8 +33,8 @@ MAY_IMPORT = {
 # but these, so that none goes back. The package's own __init__ imports all; only what needs the version imports it.
 ARROWS = {
     "theory": {
-        "stack": "", "mean_field": "stack", "paper": "stack mean_field", "registration": "stack mean_field",
-        "first_step": "stack mean_field", "configurations": "stack",
+        "stack": "", "coverage": "stack", "mean_field": "stack coverage", "paper": "stack mean_field",
+        "registration": "stack mean_field", "first_step": "stack coverage mean_field", "configurations": "stack",
     },
     "simulate": {
         "text": "",

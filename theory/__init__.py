@@ -1,6 +1,7 @@
 """What is claimed and what is predicted: the paper's statements in symbols, and the exact large-width theory."""
 
-from theory.mean_field.prediction import NoRuleError, Prediction, predict
+from theory.coverage import NoRuleError
+from theory.mean_field.prediction import Prediction, predict
 from theory.paper.claims import CLAIMS, Claim
 from theory.registration import register_activation, register_initialization, register_placement
 from theory.stack import Stack

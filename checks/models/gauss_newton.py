@@ -9,8 +9,8 @@ from scipy import stats
 from checks.fits import LEAST_POINTS
 from checks.models.spectra import WHOLE
 from checks.statistics import Estimate, agreement_word, estimate
+from theory import NoRuleError
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
-from theory.mean_field.prediction import NoRuleError
 from theory.stack import Stack
 
 MARGIN = 0.1

@@ -15,7 +15,7 @@ from checks.theory_and_samples import prediction_of
 from checks.verdict import EXPONENT_MARGIN, LOOSE, Verdict, Word, grouped, names, setting, significant
 from simulate import Samples
 from theory import Stack, predict
-from theory.mean_field.inputs import is_exchangeable
+from theory.coverage import is_exchangeable
 from theory.paper.proof_chain import growth as symbolic_growth
 from theory.stack import TITLES
 

@@ -130,11 +130,11 @@ def test_a_memory_that_returns_nothing_is_seen(monkeypatch):
 
 
 def test_what_has_no_rule_is_refused():
-    with pytest.raises(NoRuleError, match="embeddings must be 'untied' for a prediction with source_tokens"):
+    with pytest.raises(NoRuleError, match="^stack must have untied embeddings or no source_tokens"):
         predict(Stack(source_tokens=4, embeddings="tied"))
-    with pytest.raises(NoRuleError, match="query_key must be 'untied', or attention_scale 'linear'"):
+    with pytest.raises(NoRuleError, match="^stack must have query_key 'untied', or attention_scale 'linear'"):
         predict(Stack(source_tokens=4, query_key="tied", query_key_scale=1.0))
-    with pytest.raises(ValueError, match="^annealed must be False"):
+    with pytest.raises(ValueError, match="^stack must have query_key_scale > 0 with untied matrices"):
         predict(Stack(source_tokens=4, query_key_scale=1.0), annealed=True)
     with pytest.raises(ValueError, match="^source_tokens must be an integer of at least 0, got -1"):
         Stack(source_tokens=-1)

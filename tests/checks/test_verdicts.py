@@ -23,7 +23,7 @@ def made(stack: Stack, **changes) -> Samples:
     """Draws that scatter by 10% around the prediction, or around what `changes` make of it.
 
     Without the chain of the proof, whose steps are inequalities between numbers of one draw:
-    tests/theory/test_proof_chain.py.
+    tests/theory/paper/test_proof_chain.py.
     """
     described = ", ".join(f"{name}={value!r}" for name, value in dataclasses.asdict(stack).items())
     rng = np.random.default_rng(zlib.crc32(f"Stack({described})".encode()))

@@ -36,7 +36,7 @@ def test_json_and_no_rule(capsys):
     assert (content["schema"], len(content["steps"])) == (1, 1)
     assert content["steps"][0]["sampled_rate"] is None
     assert main([*LINE, "--width", "32", "--optimizer", "sgd", "--dropout", "0.1"]) == 0
-    assert "Theory has no rule: stack must have fixed attention" in capsys.readouterr().out
+    assert "Theory has no rule: stack must have no dropout" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
 
 def test_without_a_rule_samples_stand_in(capsys):
     said = printed(capsys, "--embeddings", "tied", "--query-key-scale", "1", "--draws", "2")
-    assert "Theory: embeddings must be 'untied' for a prediction with query_key_scale" in said
+    assert "Theory: stack must have untied embeddings or fixed attention weights" in said
     assert "Samples, root mean squares: 2 networks" in said
     assert "over theory" not in said
     assert (
@@ -102,7 +102,7 @@ def test_check_shows_a_run_s_gradients_and_says_what_has_no_rule(capsys, tmp_pat
     assert main(["check", run, "--layers"]) == 0
     said = capsys.readouterr().out
     assert "Samples, root mean squares: 64 networks" in said
-    assert "Theory has no rule for 1 of 1 networks: embeddings must be 'untied'" in said
+    assert "Theory has no rule for 1 of 1 networks: stack must have untied embeddings" in said
     assert "wide enough" not in said
 
 

@@ -28,6 +28,7 @@ from tests.helpers.rendered_tables import (
     theory_of_critical_rates,
 )
 from tests.test_architecture import ARROWS, MAY_IMPORT
+from theory.coverage import GAPS, SUBJECTS
 
 DOCS = Path(__file__).parents[2] / "docs"
 FLOORS = ("theory", "simulate", "checks", "figures", "gradbounds")
@@ -53,6 +54,15 @@ def parts() -> str:
     return "\n".join(lines).rstrip()
 
 
+def coverage() -> str:
+    """Networks without a rule, of what, and what is missing."""
+    lines = ["| networks | what is not predicted | what is missing |", "|---|---|---|"]
+    for gap in GAPS:
+        subjects = ", ".join(SUBJECTS[name].replace(" of its ", " of the ").removeprefix("a ") for name in gap.subjects)
+        lines.append(f"| {gap.networks} | {subjects} | {gap.because} |")
+    return "\n".join(lines)
+
+
 def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
@@ -67,6 +77,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "encoder_decoder.md": {"shares of the growth": shares},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
+    "relaxations.md": {"coverage": coverage},
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,

@@ -129,11 +129,17 @@ def test_predict_with_finite_width():
         factor = corrections(stack).get(name, 1.0)
         np.testing.assert_array_equal(corrected[name], plain[name] * factor)
     assert float(coefficients().last["grad_sq_W2"]) == pytest.approx(-5 / 3)
-    with pytest.raises(ValueError, match="^finite_width must be left out for {'placement': 'pre'}"):
+    with pytest.raises(
+        ValueError,
+        match="^stack must have the paper's setting, .* for corrections for finite width, got {'placement': 'pre'}",
+    ):
         predict(Stack(placement="pre"), finite_width=True)
     with pytest.raises(ValueError, match="^layer must be 1 to 4, got 5"):
         log_law(stack, 5)
-    with pytest.raises(ValueError, match="^finite_width must be left out for {'placement': 'pre'}"):
+    with pytest.raises(
+        ValueError,
+        match="^stack must have the paper's setting, .* for corrections for finite width, got {'placement': 'pre'}",
+    ):
         log_law(Stack(placement="pre"), 1)
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.attention.sampled import is_fluctuating
-from theory.mean_field.prediction import NoRuleError, predict
+from theory.coverage import require
+from theory.mean_field.prediction import predict
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
 
@@ -57,10 +57,7 @@ def noise_scale(stack: Stack) -> NoiseScale:
     >>> print(f"{scale.whole:.1f} sequences, of the last W2 {scale.matrices['W2'][-1]:.1f}")
     9.3 sequences, of the last W2 5.9
     """
-    if is_fluctuating(stack) or stack.embeddings == "tied":
-        raise NoRuleError(
-            f"stack must have fixed attention and untied embeddings for a noise scale, got {stack.non_default()}."
-        )
+    require(stack, "noise_scale")
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
     one, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
     squares = {name.removeprefix("grad_sq_"): (np.asarray(one[name]), np.asarray(two[name])) for name in names}

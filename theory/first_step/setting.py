@@ -2,16 +2,10 @@
 
 from collections.abc import Collection
 
+from theory.coverage import require
 from theory.first_step.rules import OPTIMIZERS, Optimizer
-from theory.mean_field.attention.sampled import is_fluctuating
-from theory.mean_field.prediction import NoRuleError
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
-
-MOST_ROWS = 64
-"""Tokens of all sequences that a prediction is for: means of four slopes are n⁴ numbers a sample."""
-
-_LARGEST_SHARE = 4.0  # of V/d, up to which the law of the logits' change has been compared with networks
 
 
 def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) -> tuple[str, ...]:
@@ -23,27 +17,7 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
     """
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}.")
-    if is_fluctuating(stack) or stack.embeddings == "tied" or stack.dropout or stack.attention_dropout:
-        raise NoRuleError(
-            "stack must have fixed attention, untied embeddings and no dropout for a prediction of its first step, "
-            f"got {stack.non_default()}."
-        )
-    if stack.source_tokens or stack.composition.second_stream:
-        raise NoRuleError(
-            "stack must be one stream without a source for a prediction of its first step, got placement "
-            f"{stack.placement!r} with {stack.source_tokens} source tokens."
-        )
-    heads_alike = stack.key_heads == stack.heads and not stack.head_width
-    if stack.label_groups or stack.branches != "both" or stack.layout == "parallel" or not heads_alike:
-        raise NoRuleError(
-            "stack must have a label of its own at every position, both branches, one after the other, and values for "
-            f"every head, of width d/h, for a prediction of its first step, got {stack.non_default()}."
-        )
-    if stack.rows > MOST_ROWS or stack.vocab > _LARGEST_SHARE * stack.width:
-        raise NoRuleError(
-            f"tokens of all sequences must be at most {MOST_ROWS} and vocab at most {_LARGEST_SHARE:g} * width for a "
-            f"prediction of the first step, got {stack.rows} and {stack.vocab / stack.width:g}."
-        )
+    require(stack, "first_step")
     known = (*weight_shapes(stack), "Wemb")
     if matrices is None:
         return known

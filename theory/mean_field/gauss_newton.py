@@ -25,18 +25,16 @@ import numpy as np
 from scipy.special import softmax
 from scipy.stats import sem
 
-from theory.mean_field.attention.sampled import is_fluctuating
+from theory.coverage import is_exchangeable, require
 from theory.mean_field.gaussian import SoftmaxOverlap
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
     exchangeable_inputs,
     gaussian_inputs,
-    is_exchangeable,
     loss_positions,
 )
 from theory.mean_field.kernels import Array, Kernel, Labelled, Pair, Tokens, cholesky
-from theory.mean_field.prediction import NoRuleError
 from theory.mean_field.recursion import gradients_from
 from theory.stack import Stack
 
@@ -74,7 +72,7 @@ def gauss_newton_traces(stack: Stack) -> dict[str, Array]:
     >>> float(gauss_newton_traces(Stack(width=512, vocab=16))["W2"][-1].round(1))  # d/3, and what the softmax leaves
     148.1
     """
-    _check(stack)
+    require(stack, "gauss_newton")
     tokens: Tokens[Any]
     inputs: Inputs[Any]
     if is_exchangeable(stack):
@@ -108,13 +106,8 @@ def gauss_newton_norms(stack: Stack, *, samples: int = 200, seed: int = 0) -> Ga
         NoRuleError: as `gauss_newton_traces`, or tokens are not exchangeable.
         ValueError: fewer than two samples, or more than 512 positions times classes, which take seconds.
     """
-    _check(stack)
     n, vocab = stack.tokens, stack.vocab
-    if not is_exchangeable(stack):
-        raise NoRuleError(
-            "stack must have exchangeable tokens for the norms of its Gauss-Newton matrix (no mask, positions, given "
-            f"covariance or loss on one position), got {stack.relaxed}."
-        )
+    require(stack, "gauss_newton_norms")
     if samples < 2 or n * vocab > _MOST_ROWS:
         raise ValueError(
             f"samples must be at least 2, and tokens * vocab at most {_MOST_ROWS} for an eigenvalue, got {samples} and "
@@ -168,16 +161,3 @@ def _tangent_kernel(stack: Stack) -> tuple[Array, Array]:
 
 def _matrix(pair: Pair, n: int) -> Array:
     return np.full((n, n), pair.off) + np.eye(n) * (pair.diagonal - pair.off)
-
-
-def _check(stack: Stack) -> None:
-    """Refuse networks without a rule.
-
-    Raises:
-        NoRuleError: it is one.
-    """
-    if is_fluctuating(stack) or stack.embeddings == "tied" or stack.dropout:
-        raise NoRuleError(
-            "stack must have fixed attention, untied embeddings and no dropout for a prediction of its Gauss-Newton "
-            f"matrix, got {stack.non_default()}."
-        )

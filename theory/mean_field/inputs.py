@@ -69,13 +69,6 @@ class Inputs(Generic[Kernel]):
         return Inputs(change(self.kernel), change(self.same_label), words, labels, samples, self.means, source)
 
 
-def is_exchangeable(stack: Stack) -> bool:
-    """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
-    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
-    telling_apart |= {"attention_dropout", "query_key_scale", "rotary"}
-    return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
-
-
 def exchangeable_inputs(stack: Stack) -> tuple[Tokens[Pair], Inputs[Pair]]:
     """Layout and kernels of exchangeable tokens."""
     own = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2

@@ -30,16 +30,14 @@ Source: this project.
 
 import sympy as sp
 
+from theory.coverage import gaps, require
 from theory.mean_field.gaussian import softmax_overlap
-from theory.mean_field.prediction import NoRuleError
 from theory.stack import Stack
 
 
 def has_zero_mean_hessian(stack: Stack) -> bool:
     """Whether E over the output matrix of the Hessian below it is 0, exactly: the output stays on one sphere."""
-    composition = stack.composition
-    on_a_sphere = composition.normalized_output and not composition.second_stream and not stack.norm_epsilon
-    return on_a_sphere and stack.embeddings == "untied"
+    return not gaps(stack, "mean_hessian")
 
 
 def mean_hessian_trace(stack: Stack) -> float:
@@ -51,11 +49,7 @@ def mean_hessian_trace(stack: Stack) -> float:
     >>> round(mean_hessian_trace(Stack(width=4, vocab=2, output_scale=1e-6)), 6)  # p = 1/2 each: d/2
     2.0
     """
-    if not has_zero_mean_hessian(stack):
-        raise NoRuleError(
-            "stack must end in a norm without epsilon, one stream and untied embeddings for the mean of its Hessian, "
-            f"got {stack.non_default()}."
-        )
+    require(stack, "mean_hessian")
     return round(stack.width * softmax_left(stack), 12)
 
 

@@ -1,20 +1,19 @@
 """Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.attention.sampled import is_fluctuating
+from theory.coverage import is_exchangeable, is_fluctuating, require
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
     exchangeable_inputs,
     gaussian_inputs,
-    is_exchangeable,
     word_inputs,
 )
 from theory.mean_field.kernels import Labelled
@@ -32,16 +31,9 @@ _CHUNK_ENTRIES = 2_000_000
 # Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
 _TIED_ENTRIES = 2**11
 _TIED_CUBES = 2**24
-_TIED_ROWS = 64
 
 _MOST_PATTERNS = 2**18
-# Here W^Q is off by 2.3% (s = 1) or 2.8% (s = 1.5) in the closed form, whose heads are wide: as much as by its means.
-_NARROWEST_ANNEALED_HEAD = 16
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
-
-
-class NoRuleError(ValueError):
-    """A network that can be sampled and that large-width theory has no rule for yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +110,7 @@ def predict(
         ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN or one token of Pre-
             LN, patterns or target are not positive, or `annealed` without random queries and keys of exchangeable
             tokens in wide heads.
-        NoRuleError: tied embeddings in a network for which they have no rule.
+        NoRuleError: there is no rule for the network (`theory.coverage`).
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
 
@@ -138,7 +130,7 @@ def predict(
     if windows is None and is_exchangeable(stack):
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
-    _check_rules(stack)
+    require(stack, "prediction")
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
     if not is_fluctuating(stack) and stack.embeddings == "untied":
@@ -167,22 +159,12 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     """The prediction in closed form.
 
     Raises:
-        ValueError: there are no random queries and keys, tokens are not exchangeable but for them, or heads are narrow.
+        NoRuleError: queries and keys are not random, tokens not exchangeable but for them, or heads narrow.
+        ValueError: there are windows.
     """
-    without = replace(stack, query_key_scale=0.0, query_key_norm="none")
-    usual = stack.query_key_scale and (stack.query_key, stack.attention_scale) == ("untied", "sqrt")
-    usual = usual and not stack.source_tokens and stack.query_key_norm == "none"
-    usual = usual and not stack.logit_softcap
-    if windows is not None or not usual or not is_exchangeable(without):
-        raise ValueError(
-            "annealed must be False but for query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and "
-            f"exchangeable tokens (no mask, source, positions, text, ...), got {stack.relaxed}."
-        )
-    if stack.key_width < _NARROWEST_ANNEALED_HEAD:
-        raise ValueError(
-            f"heads must have at least {_NARROWEST_ANNEALED_HEAD} coordinates each, width / heads, for annealed "
-            f"predictions, whose logits are Gaussian, got {stack.key_width}."
-        )
+    if windows is not None:
+        raise ValueError("annealed must be False with windows: its tokens are exchangeable.")
+    require(stack, "annealed")
     found = recursion(stack, *exchangeable_inputs(stack), generator)
     return Prediction(stack, {name: np.array(value) for name, value in found.items()})
 
@@ -235,34 +217,6 @@ def _check_sampling(patterns: int, target: float | None) -> None:
         raise ValueError(f"patterns must be an integer of at least 1, got {patterns!r}.")
     if target is not None and not target > 0:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
-
-
-def _check_rules(stack: Stack) -> None:
-    """Refuse what tied embeddings, and tied queries and keys, have no rule for.
-
-    Raises:
-        NoRuleError: with tied embeddings attention is random, something is dropped, there are two streams, a source, or
-            too many tokens; or tied queries see a source.
-    """
-    unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
-    without = [name for name in unknown if getattr(stack, name)]
-    without += ["embedding_norm"] if stack.embedding_norm == "added" else []
-    without += ["head_width"] if stack.head_width else []
-    without += ["layout 'parallel'"] if stack.layout == "parallel" else []
-    if stack.embeddings == "tied" and (without or stack.composition.second_stream):
-        what = " and ".join(without) or f"placement {stack.placement!r}"
-        raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
-    overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
-    if stack.source_tokens and stack.query_key == "tied" and stack.query_key_scale and overlapping:
-        raise NoRuleError(
-            "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
-            "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
-        )
-    if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
-        raise NoRuleError(
-            f"tokens x sequences must be at most {_TIED_ROWS} for a prediction with tied embeddings, whose moments "
-            f"take its fourth power in memory, got {stack.rows}."
-        )
 
 
 def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:

@@ -121,13 +121,15 @@ def test_long_sequences_condense():
     {"query_key_scale": 1.0, "query_key": "tied"}, {"query_key_scale": 1.0, "attention_dropout": 0.1},
 ])  # fmt: skip
 def test_what_has_no_closed_form_is_refused(fields):
-    with pytest.raises(ValueError, match="^annealed must be False but for query_key_scale > 0"):
+    with pytest.raises(ValueError, match="^stack must have query_key_scale > 0 with untied matrices"):
         predict(Stack(**fields), annealed=True)
 
 
 def test_narrow_heads_are_refused():
     """Their logits are not Gaussian; by the law of a head's width W^Q is 2% less at the least that is taken."""
-    with pytest.raises(ValueError, match="^heads must have at least 16 coordinates each, .* got 8"):
+    with pytest.raises(
+        ValueError, match="^stack must have heads of at least 16 coordinates each .* for a prediction in closed form"
+    ):
         predict(Stack(width=512, heads=64, query_key_scale=1.0), annealed=True)
     stack = Stack(width=512, heads=32, depth=1, tokens=4, vocab=16, query_key_scale=1.0)
     found, exact = predict(stack, annealed=True), predict(stack, patterns=512)

@@ -25,24 +25,9 @@ from theory.stack.weights import gain, inner_ratio
 _WIDEST_TIED_HEAD = 32
 
 
-def is_fluctuating(stack: Stack) -> bool:
-    """Whether attention weights differ from network to network at large width."""
-    return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
-
-
 def looks_at_itself(stack: Stack) -> bool:
     """Whether a token's own logit is larger than the others by s² √d_k: queries are the keys, over √d_k."""
     return stack.query_key_scale > 0.0 and (stack.query_key, stack.attention_scale) == ("tied", "sqrt")
-
-
-def is_approximate(stack: Stack) -> bool:
-    """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm stands anywhere.
-
-    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
-    """
-    composition = stack.composition
-    normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    return stack.query_key_scale > 0.0 and not normed
 
 
 def random_attention(stack: Stack, allowed: Array | None, generator: np.random.Generator) -> Branch[Array]:

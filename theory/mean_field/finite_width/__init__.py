@@ -17,6 +17,7 @@ import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 
+from theory.coverage import require
 from theory.mean_field.finite_width.branches import Branch, attention_branch, energy_variance, feed_forward_branch
 from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law
 from theory.stack import Stack
@@ -133,7 +134,7 @@ def corrections(stack: Stack) -> dict[str, Array]:
     Raises:
         ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting.
     """
-    _check_setting(stack)
+    require(stack, "finite_width")
     if stack.placement == "pre":
         return {name: np.exp(c / stack.width) for name, c in pre_coefficients(stack.depth).items()}
     found = coefficients()
@@ -153,7 +154,7 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
     Raises:
         ValueError: the stack is neither Post-LN nor Pre-LN with one token, in the paper's setting, or lacks the layer.
     """
-    _check_setting(stack)
+    require(stack, "finite_width")
     if not 1 <= layer <= stack.depth:
         raise ValueError(f"layer must be 1 to {stack.depth}, got {layer}.")
     if stack.placement == "pre":
@@ -167,12 +168,3 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
         else 0.0
     )
     return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share + ends
-
-
-def _check_setting(stack: Stack) -> None:
-    known = stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1)
-    if not known or stack.relaxed:
-        raise ValueError(
-            f"finite_width must be left out for {stack.non_default()}: it is known in the paper's setting, for "
-            "placement 'post' and for 'pre' with tokens 1."
-        )

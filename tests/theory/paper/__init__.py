@@ -1,0 +1,1 @@
+"""Tests of what is derived from the paper and beside it."""

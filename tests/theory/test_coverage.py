@@ -1,0 +1,67 @@
+"""The table of what theory has no rule for: each row has a network, and every prediction refuses it in its words."""
+
+import re
+
+import pytest
+
+from theory import NoRuleError, Stack, predict
+from theory.coverage import GAPS, SUBJECTS, Gap, gaps
+from theory.first_step.noise_scale import noise_scale
+from theory.first_step.prediction import first_step
+from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
+from theory.mean_field.mean_hessian import mean_hessian_trace
+
+TIED = {"embeddings": "tied", "vocab": 128}
+CALLS = {
+    "prediction": lambda stack: predict(stack, patterns=2),
+    "annealed": lambda stack: predict(stack, annealed=True),
+    "finite_width": lambda stack: predict(stack, finite_width=True),
+    "first_step": first_step,
+    "noise_scale": noise_scale,
+    "gauss_newton": gauss_newton_traces,
+    "gauss_newton_norms": lambda stack: gauss_newton_norms(stack, samples=2),
+    "mean_hessian": mean_hessian_trace,
+}
+# By what each gap asks for, a network that lacks it.
+LACKING = {
+    "untied embeddings or fixed attention weights": TIED | {"query_key_scale": 1.0},
+    "untied embeddings or no dropout": TIED | {"dropout": 0.1},
+    "untied embeddings or no source_tokens": TIED | {"source_tokens": 2},
+    "untied embeddings, or one stream": TIED | {"layout": "parallel"},
+    "untied embeddings or at most 64": TIED | {"tokens": 65},
+    "query_key 'untied'": {"query_key": "tied", "query_key_scale": 1.0, "source_tokens": 2},
+    "a norm with random queries": {"normalization": "none", "query_key_scale": 1.0},
+    "untied embeddings": TIED,
+    "fixed attention weights": {"query_key_scale": 1.0},
+    "no dropout": {"dropout": 0.1},
+    "one stream without": {"source_tokens": 2},
+    "a label of its own": {"label_groups": 2},
+    "at most 64": {"tokens": 65},
+    "vocab of at most 4": {"width": 16, "vocab": 65},
+    "exchangeable tokens": {"mask": "causal"},
+    "query_key_scale > 0": {},
+    "heads of at least 16": {"width": 64, "heads": 8, "query_key_scale": 1.0},
+    "the paper's setting": {"activation": "gelu"},
+    "a final norm": {"norm_epsilon": 0.1},
+}
+
+
+def fields_of(gap: Gap) -> dict[str, object]:
+    """The network of the longest beginning of what a gap asks for."""
+    return LACKING[max((start for start in LACKING if gap.needs.startswith(start)), key=len)]
+
+
+@pytest.mark.parametrize("gap", GAPS, ids=[gap.networks[:40] for gap in GAPS])
+def test_every_gap_is_refused_in_its_words(gap):
+    stack = Stack(**{"width": 64, "depth": 1, "tokens": 3, "vocab": 16} | fields_of(gap))
+    for subject in gap.subjects:
+        assert gap in gaps(stack, subject)
+        if subject in CALLS:
+            with pytest.raises(NoRuleError, match=re.escape(f"{gap.needs} ({gap.because})")):
+                CALLS[subject](stack)
+
+
+def test_the_papers_network_lacks_nothing_but_queries():
+    assert [subject for subject in SUBJECTS if gaps(Stack(), subject)] == ["annealed"]
+    with pytest.raises(ValueError, match="^subject must be one of prediction, "):
+        gaps(Stack(), "everything")
