@@ -12,9 +12,17 @@ import pandas as pd
 from simulate.runs.files import write_whole
 
 
-def kept(out: Path, key: dict[str, Any], make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
-    """A table of that key from the folder, or made and put there; and whether it was made."""
-    name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
+def kept(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
+    """A table of that key from the folder, or made and put there; and whether it was made.
+
+    Args:
+        out: the folder.
+        key: what the table is of. Of a network the fields that differ from its defaults, as in keys of cells: a field
+            that is added later makes no table another one.
+        version: another one where the same key has come to mean other numbers.
+        make: the table, where the folder has none.
+    """
+    name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
     file = out / "models" / f"{name}.parquet"
     if file.is_file():
         return pd.read_parquet(file), False

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,7 +64,7 @@ def on_text(model: Translation, text: ParallelText) -> Subject:
     of_a_token = model.depth * 2 * (14 * model.width + 2 * model.ffn_width) + 3 * model.vocab
     return Subject(
         placement=model.placement, width=model.width, depth=model.depth, blocks=blocks,
-        key={"model": asdict(model), "text": text.digest, "pairs": len(text)},
+        key={"model": model.non_default(), "text": text.digest, "pairs": len(text)},
         problem=lambda seed, device: translation_problem(model, text, seed=seed, piece=_PIECE, device=device),
         parameters=parameter_count(model),
         activations=_COPIES * _PIECE * max(len(ids) for ids in text.targets) * of_a_token,
@@ -91,8 +91,7 @@ def of_stack(stack: Stack) -> Subject:
     of_a_token = stack.depth * (8 * stack.width + 2 * stack.ffn_width + stack.heads * stack.tokens) + 3 * stack.vocab
     return Subject(
         placement=stack.placement, width=stack.width, depth=stack.depth, blocks=blocks,
-        # Tables without this word are of networks whose inputs were rows of their first W^V.
-        key={"stack": asdict(stack), "inputs": "independent"}
+        key={"stack": stack.non_default()}
         | ({"registered": stack.versions} if stack.versions else {}),
         problem=lambda seed, device: stack_problem(stack, seed=seed, dtype=torch.float32, device=device),
         parameters=stack.depth * matrices + stack.width * stack.vocab,

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,10 @@ from simulate.translation.measurements import measure
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText
 from theory.stack import TITLES
+
+# Statistics, and rules, as they are since some of the same name meant others.
+_MEASURED_VERSION = 2
+_PREDICTED_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +149,14 @@ def _measured(
     wanted = {"batch_tokens": request.batch_tokens, "text": text.digest, "pairs": len(text)}
     size = 0.0
     for number, (model, batches, seed) in enumerate(jobs):
-        key = {"model": asdict(model), "batches": batches, "seed": seed, "device": request.device, "what": 2} | wanted
+        key = {"model": model.non_default(), "batches": batches, "seed": seed, "device": request.device} | wanted
         how: dict[str, Any] = {
             "batches": batches,
             "batch_tokens": request.batch_tokens,
             "seed": seed,
             "device": request.device,
         }
-        rows, new = kept(out, key, partial(measure, model, text, **how))
+        rows, new = kept(out, key, _MEASURED_VERSION, partial(measure, model, text, **how))
         fresh += new
         frames.append(labelled(rows, model, seed, request.models[0]))
         size = float(rows.loc[rows["statistic"] == "effective pairs", "value"].iloc[0])
@@ -161,8 +165,8 @@ def _measured(
     least = min(request.depths)
     models = list(dict.fromkeys(model for model, _, _ in jobs if model.depth == least))
     for number, model in enumerate(models, start=1):
-        key = {"predicted": asdict(model), "size": round(size), "rule": 2} | wanted
-        rows, _ = kept(out, key, partial(predicted, model, text, effective_pairs=round(size)))
+        key = {"predicted": model.non_default(), "size": round(size)} | wanted
+        rows, _ = kept(out, key, _PREDICTED_VERSION, partial(predicted, model, text, effective_pairs=round(size)))
         frames.append(labelled(rows, model, request.seed, request.models[0]))
         print(f"predicted {number} of {len(models)} models", file=sys.stderr, flush=True)
     return pd.concat(frames, ignore_index=True)

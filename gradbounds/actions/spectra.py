@@ -34,6 +34,8 @@ Job = tuple[Subject, int, Matrix, str, int]
 
 
 # The CPU's generator keeps the last 32 bits of a seed.
+# 2: the inputs of a stack are independent of its first W^V.
+_VERSION = 2
 _LARGEST_SEED = 2**32
 
 # Of the top eigenvalue whose vector is asked for: parts of v'Hv need no more.
@@ -130,7 +132,7 @@ def measured(request: Request, out: Path) -> Spectra:
 
     for number, (subject, seed, matrix, block, probe) in enumerate(jobs, start=1):
         key = subject.key | {"seed": seed, "matrix": matrix, "block": block, "probe": probe} | wanted
-        rows, new = kept(out, key, partial(one, subject, seed, matrix, block, probe))
+        rows, new = kept(out, key, _VERSION, partial(one, subject, seed, matrix, block, probe))
         fresh += new
         frames.append(rows.assign(placement=subject.placement, width=subject.width, depth=subject.depth, seed=seed,
                                   matrix=matrix, block=block, probe=probe))  # fmt: skip

@@ -57,6 +57,10 @@ class Translation:
     repeated: bool = True
     real_labels: bool = True
 
+    def non_default(self) -> dict[str, str | int | float]:
+        """The fields that differ from the defaults: what makes two models different."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
     def __post_init__(self) -> None:
         for name, allowed in (("placement", TranslatorPlacement), ("initialization", TranslatorInitialization)):
             if getattr(self, name) not in get_args(allowed):
