@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from figures.style import looks, style
+from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
 _WHOLE = "nothing"
@@ -128,7 +129,8 @@ def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
         axis.plot(
             law.index, law, color=look["color"], linewidth=3, alpha=0.3, label=f"{TITLES[str(placement)]}, one token"
         )
-    axis.plot([0.1], [0.125], "*", color="black", markersize=9, label="paper: (0.1, 0.125)")
+    epsilon, delta = (float(CLAIMS["C1"].numbers[name]) for name in ("epsilon", "delta"))
+    axis.plot([epsilon], [delta], "*", color="black", markersize=9, label=f"paper: ({epsilon:g}, {delta:g})")
     axis.set(xlabel=r"$\epsilon$", ylabel=r"$\delta$: share of tokens beyond $(1+\epsilon)\,$E$\|x\|^2$",
              title="last hidden state")  # fmt: skip
     axis.legend()

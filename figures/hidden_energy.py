@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.style import MEASURED, PAPER, PREDICTED, panels, style
+from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
 
@@ -30,6 +31,8 @@ def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
     if rows.empty:
         raise ValueError("table must hold hidden_energy of some cell, got none.")
     placements = [p for p in TITLES if p in set(rows["placement"])]
+    energy = float(CLAIMS["L2a"].numbers["energy"])
+    least, most = (float(CLAIMS["L2b"].numbers[end]) for end in ("least", "most"))
     with style(axes):
         figure, drawn = panels(len(placements), share_y=False, axes=axes)
         for axis, placement in zip(drawn, placements, strict=True):
@@ -37,13 +40,19 @@ def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
             layer = here["layer"].to_numpy()
             if placement == "pre":
                 axis.fill_between(
-                    layer, 1 + layer / 2, 1 + 3 * layer / 2, color="#bbbbbb", alpha=0.45, linewidth=0, label="Lemma 2"
+                    layer,
+                    1 + least * layer,
+                    1 + most * layer,
+                    color="#bbbbbb",
+                    alpha=0.45,
+                    linewidth=0,
+                    label="Lemma 2",
                 )
             elif placement == "post":
-                axis.axhline(1.5, label="Lemma 2", **PAPER)
+                axis.axhline(energy, label="Lemma 2", **PAPER)
                 # A flat line needs a frame, or noise would fill the panel.
-                reach = float(max(0.1, 1.3 * ((here["mean"] - 1.5).abs() + 2 * here["sem"]).max()))
-                axis.set_ylim(1.5 - reach, 1.5 + 1.5 * reach)
+                reach = float(max(0.1, 1.3 * ((here["mean"] - energy).abs() + 2 * here["sem"]).max()))
+                axis.set_ylim(energy - reach, energy + 1.5 * reach)
             axis.plot(layer, here["predicted"], label="large-width theory", **PREDICTED)
             axis.errorbar(layer, here["mean"], yerr=2 * here["sem"], label="samples (± 2 s.e.)", **MEASURED)
             first = here.iloc[0]

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from figures.style import PAPER, WEIGHTS, legend_below, panels, style
+from theory.paper.claims import CLAIMS
 from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
 from theory.stack import TITLES
 
@@ -53,7 +54,8 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
             last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")
             layers = last["layer"].to_numpy()
             if placement in PLACEMENTS_OF_THE_PAPER:
-                decay = (2 / 3) ** ((layers[-1] - layers) / 2) if placement == "post" else np.ones(len(layers))
+                a_layer = float(CLAIMS["F1"].numbers["square"]) if placement == "post" else 1.0
+                decay = a_layer ** ((layers[-1] - layers) / 2)
                 axis.plot(layers, np.sqrt(last["predicted"].iloc[-1]) * decay, label="appendix F, $W^2$", **PAPER)
             first = here.iloc[0]
             axis.set(

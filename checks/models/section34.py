@@ -10,13 +10,14 @@ from checks.models.translation import WHOLE, excess_shares, growth, last_norms
 from checks.statistics import Agreement, Estimate, estimate, scalar_agreement
 from checks.verdict import Verdict, Word, interval_of
 from theory import Stack, predict
+from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
 ALMOST = float(np.log(1.1))
 """A norm that changes by less than a tenth from layer to layer is called almost the same."""
 
-_EPSILON, _DELTA = 0.1, 0.125
-_ABOUT = 1.6
+_EPSILON, _DELTA = (float(CLAIMS["C1"].numbers[name]) for name in ("epsilon", "delta"))
+_ABOUT = float(CLAIMS["C2"].numbers["post"])
 _SHARE_MARGIN = 0.01
 # Widths of real models are finite, and their text is sampled.
 _AGREES = 0.15

@@ -16,10 +16,11 @@ from checks.verdict import EXPONENT_MARGIN, LOOSE, Verdict, Word, grouped, names
 from simulate import Samples
 from theory import Stack, predict
 from theory.coverage import is_exchangeable
+from theory.paper.claims import CLAIMS
 from theory.paper.proof_chain import growth as symbolic_growth
 from theory.stack import TITLES
 
-DEPTH_EXPONENT = {"post": 0.0, "pre": -0.5}
+DEPTH_EXPONENT = {placement: float(number) for placement, number in CLAIMS["T1"].numbers.items()}
 """What Theorem 1 says of the last layer's norm as L grows."""
 
 # Of a local exponent at great depth; arrays of tokens take longer than pairs.
@@ -178,8 +179,9 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
             continue
         found = {role: _first_layer(series, depths, f"grad_sq_{role}") for role in ("W2", "W1", "WV")}
         measured, predicted = found["W2"]
-        off = abs(measured.exponent + 0.5) > max(EXPONENT_MARGIN, CHANCE * measured.sem)
-        right = abs(predicted + 0.5) <= EXPONENT_MARGIN
+        claimed = float(CLAIMS["S1"].numbers["exponent"])
+        off = abs(measured.exponent - claimed) > max(EXPONENT_MARGIN, CHANCE * measured.sem)
+        right = abs(predicted - claimed) <= EXPONENT_MARGIN
         # The layers' correction is of the order of L/d, and bends the exponent by half of its change.
         bent = 1.6 * depths[-1] / series[-1].stack.width / 2 / np.log(depths[-1] / depths[0]) > EXPONENT_MARGIN
         others = ", ".join(f"{role} {law.exponent:.3f} ({theory:.3f})" for role, (law, theory) in found.items())
@@ -188,7 +190,7 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
                 claim="S1",
                 part=f"Pre-LN, exponent of ||dL/dW2|| of layer 1 in L ({', '.join(fixed)})",
                 verdict="fails" if off else "holds" if right else "undecided",
-                claimed="-0.5",
+                claimed=f"{claimed:g}",
                 predicted=predicted,
                 measured=measured.exponent,
                 interval=measured.interval(),

@@ -1,5 +1,6 @@
 """Appendix F's statements on single Jacobians, sampled on the spot: of Post-LN's norm and of Pre-LN's branch."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from checks.fits import power_law
 from checks.statistics import agreement_word, estimate
 from checks.verdict import Verdict, interval_of
+from theory.paper.claims import CLAIMS
 from theory.paper.layer_norm import post_jacobian_size, pre_eigenvalue_radius
 
 _WIDTH = 64
@@ -26,7 +28,7 @@ def norm_jacobians() -> tuple[Verdict, ...]:
     total = x + np.maximum(x @ first, 0) @ second
     centred = total - total.mean(-1, keepdims=True)
     size = estimate(d / (centred**2).sum((1, 2))).root()
-    claimed = (2 / 3) ** 0.5
+    claimed = math.sqrt(CLAIMS["F3"].numbers["square"])
     word = agreement_word(size, claimed)
     return (
         Verdict(

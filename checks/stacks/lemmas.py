@@ -21,6 +21,7 @@ from checks.statistics import (
 from checks.theory_and_samples import prediction_of
 from checks.verdict import Verdict, Word, interval_of, names, setting
 from simulate import Samples, jacobian_norms
+from theory.paper.claims import CLAIMS
 from theory.paper.layer_norm import uncentred_ratio_mean
 
 # Lemma 3 is an inequality about a function, not about a network: these tokens are sampled on the spot.
@@ -31,21 +32,20 @@ _JACOBIAN_DRAWS = 64
 
 def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
     """Half of the pre-activations' energy passes a ReLU; here their variance is 1, after LayerNorm."""
-    return _one_number(cells, "L1", "all layers", "ffn_hidden_energy", 0.5, "E||ReLU(x W1)||^2 / d with s = 1")
+    return _one_number(cells, "L1", "all layers", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
 
 
 def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
     """Post-LN: 3d/2 before the last LayerNorm of every layer."""
     post = [s for s in cells if s.stack.placement == "post"]
-    return _one_number(post, "L2a", "Post-LN, all layers", "hidden_energy", 1.5, "E||x5_l||^2 / d")
+    return _one_number(post, "L2a", "Post-LN, all layers", "hidden_energy", "E||x5_l||^2 / d")
 
 
-def _one_number(
-    cells: Sequence[Samples], claim: str, part: str, quantity: str, value: float, note: str
-) -> list[Verdict]:
+def _one_number(cells: Sequence[Samples], claim: str, part: str, quantity: str, note: str) -> list[Verdict]:
     """A claim that a quantity is one number in every layer: pooled over cells, and no single layer may differ."""
     if not cells:
         return []
+    value = float(CLAIMS[claim].numbers["energy"])
     layers = [agreement(estimate(s[quantity]), value) for s in cells]
     different = sum(int((a == "differs").sum()) for a in layers)
     # A draw's variance falls like 1/d, so this is close to the best weight and does not look at the draws.
@@ -78,7 +78,8 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
     if not pre:
         return []
     energies = [estimate(s["hidden_energy"]) for s in pre]
-    bands = [(1 + layer / 2, 1 + 3 * layer / 2) for layer in (np.arange(1, s.stack.depth + 1) for s in pre)]
+    least, most = (float(CLAIMS["L2b"].numbers[end]) for end in ("least", "most"))
+    bands = [(1 + least * layer, 1 + most * layer) for layer in (np.arange(1, s.stack.depth + 1) for s in pre)]
     outside, word = _band(energies, bands, "holds with a correction")
     # As printed x_l enters layer l, so x_1 is the embedding, whose energy is d by assumption.
     broken = max(
@@ -98,7 +99,7 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
             claim="L2b",
             part="Pre-LN, all layers",
             verdict=word,
-            claimed=f"{1 + depth / 2:g} to {1 + 3 * depth / 2:g} at l = {depth}",
+            claimed=f"{1 + least * depth:g} to {1 + most * depth:g} at l = {depth}",
             predicted=predicted_last,
             measured=float(last.mean),
             interval=interval_of(last),
@@ -118,7 +119,8 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
     if not post:
         return []
     energies = [estimate(s["attention_energy"]) for s in post]
-    outside, word = _band(energies, [(1.0, 2.0)] * len(post), "holds")
+    least, most = (float(CLAIMS["L2c"].numbers[end]) for end in ("least", "most"))
+    outside, word = _band(energies, [(least, most)] * len(post), "holds")
     # The layer with the largest prediction: picking the largest measurement would pick its error too.
     predictions = [prediction_of(s)["attention_energy"] for s in post]
     top = max(range(len(post)), key=lambda i: (in_large_width(post[i].stack), float(predictions[i].max())))
@@ -130,7 +132,7 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
             claim="L2c",
             part="Post-LN, all layers",
             verdict=word,
-            claimed="1 to 2",
+            claimed=f"{least:g} to {most:g}",
             predicted=predicted,
             measured=float(energy.mean),
             interval=interval_of(energy),

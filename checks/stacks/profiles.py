@@ -1,5 +1,6 @@
 """Gradients over the layers held against appendix F."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from checks.statistics import CHANCE, Estimate, scalar_agreement
 from checks.theory_and_samples import cell_fields, prediction_of
 from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, names, setting
 from simulate import Samples
+from theory.paper.claims import CLAIMS
 
 
 def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
@@ -19,8 +21,9 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
     if cell is None:
         return []
     weights = slope_weights(np.arange(1, cell.stack.depth + 1))
+    claimed = -0.5 * math.log(CLAIMS["F1"].numbers["square"])
     note = "least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2"
-    return [_slope("F1", "Post-LN, growth of ||dL/dW2|| per layer", cell, weights, 0.5 * float(np.log(1.5)), note)]
+    return [_slope("F1", "Post-LN, growth of ||dL/dW2|| per layer", cell, weights, claimed, note)]
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
@@ -33,7 +36,11 @@ def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
     weights = np.zeros(len(layers))
     weights[large] = slope_weights(np.log(layers[large]))
     note = f"over l = {layers[large][0]}..{layers[-1]}; the recursion's limit is -1/2, E||dL/dW2||^2 ~ 1/l"
-    return [_slope("F2", "Pre-LN, exponent of ||dL/dW2|| in l", cell, weights, 0.0, note)]
+    return [
+        _slope(
+            "F2", "Pre-LN, exponent of ||dL/dW2|| in l", cell, weights, float(CLAIMS["F2"].numbers["exponent"]), note
+        )
+    ]
 
 
 def _slope(claim: str, part: str, cell: Samples, weights: NDArray[np.float64], claimed: float, note: str) -> Verdict:

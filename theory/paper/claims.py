@@ -1,7 +1,9 @@
 """The paper's statements and some about it as data: what is claimed, where, in what words, under which assumptions."""
 
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +31,7 @@ class Claim:
         tight: in words, where it is attained, or by how much it is not.
         in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
         explains: which observation of the paper theory has, with its numbers; "" for none.
+        numbers: its numbers by name, which verdicts and figures read.
         untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
     """
 
@@ -44,6 +47,7 @@ class Claim:
     in_words: str = ""
     untested: str = ""
     explains: str = ""
+    numbers: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
 
     @property
     def expression(self) -> "sympy.Basic":
@@ -63,10 +67,11 @@ class Claim:
 
 def _read() -> dict[str, Claim]:
     content = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
-    return {
-        name: Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"])}))
-        for name, fields in content.items()
-    }
+    found = {}
+    for name, fields in content.items():
+        numbers = {key: Fraction(value) for key, value in fields.get("numbers", {}).items()}
+        found[name] = Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"]), "numbers": numbers}))
+    return found
 
 
 CLAIMS: Table[Claim] = Table("claim", _read())

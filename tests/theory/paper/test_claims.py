@@ -47,6 +47,34 @@ def test_forms_are_what_is_derived():
     assert sp.simplify(threshold - theorem1.entry_threshold()) == 0
 
 
+def test_numbers_are_those_of_the_forms():
+    """What verdicts and figures read, against the statement that sympy reads."""
+    form = {name: CLAIMS[name].expression for name in CLAIMS}
+    number = {name: {key: sp.Rational(value) for key, value in CLAIMS[name].numbers.items()} for name in CLAIMS}
+    s, layer, depth = sp.Symbol("s", positive=True), lemmas.layer, lemmas.L
+    assert form["L1"].rhs == number["L1"]["energy"] * s**2 * d
+    assert form["L2a"].rhs == number["L2a"]["energy"] * d
+    low, high = form["L2b"].args
+    assert [sp.expand(side / d - 1) for side in (low.lts, high.gts)] == [
+        number["L2b"][end] * layer for end in ("least", "most")
+    ]
+    low, high = form["L2c"].args
+    assert [low.lts / d, high.gts / d] == [number["L2c"][end] for end in ("least", "most")]
+    for placement, post in (("post", sp.true), ("pre", sp.false)):
+        order = form["T1"].gts.subs(sp.Symbol("post"), post)
+        assert sp.simplify(depth * sp.diff(sp.log(order), depth)) == number["T1"][placement]
+        assert form["C2"].rhs.subs(sp.Symbol("post"), post) == number["T1"][placement]
+    assert form["S1"].rhs == number["S1"]["exponent"]
+    assert sp.simplify(form["F1"].rhs ** 2 - number["F1"]["square"] ** (depth - layer)) == 0
+    assert form["F2"].rhs == number["F2"]["exponent"]
+    assert form["F3"].rhs == number["F3"]["square"]
+    epsilon, delta = (number["C1"][name] for name in ("epsilon", "delta"))
+    assert "1.1*E(Norm(x)**2)" in CLAIMS["C1"].form
+    assert (1 + epsilon, 1 - delta) == (sp.Rational("1.1"), sp.Rational("0.875"))
+    assert form["C1"].rhs == 0.875
+    assert f"about {float(number['C2']['post'])}" in CLAIMS["C2"].statement
+
+
 def test_order_of_theorem_1():
     """The claimed order over the derived bound tends to a constant, in each placement."""
     claimed = CLAIMS["T1"].expression.gts
