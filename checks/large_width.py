@@ -33,6 +33,9 @@ CLASSES: tuple[Class, ...] = get_args(Class)
 REFERENCE_DEPTH, REFERENCE_SCALE = 3, 1.5
 """L and s of the stacks that the coefficients were measured with."""
 
+LATER_PLACEMENTS = ("keel",)
+"""Placements that came after the coefficients, which none has been measured for."""
+
 _ATTENTION: dict[str, dict[str, object]] = {
     "uniform": {},
     "queries": {"heads": 4},
@@ -62,7 +65,8 @@ def family(stack: Stack) -> str:
 
 def reference_stacks(width: int) -> Iterator[tuple[str, Stack]]:
     """One stack of every family, which is that of the paper but for what makes the family."""
-    for placement, ffn, kind, source in product([*COMPOSITIONS, "no norms"], ("plain", "gated"), _ATTENTION, (0, 4)):
+    measured = [name for name in COMPOSITIONS if name not in LATER_PLACEMENTS]
+    for placement, ffn, kind, source in product([*measured, "no norms"], ("plain", "gated"), _ATTENTION, (0, 4)):
         bare = placement == "no norms"
         # Energies of gated units with a source and no norms leave the range of every quadrature.
         if source and (kind == "linear queries" or (bare and ffn == "gated")):
@@ -184,6 +188,10 @@ def _unmeasured(stack: Stack) -> str:
         return "layers of one kind of branch are not measured"
     if stack.residual_scale or stack.branch_scale or stack.branch_gain or stack.final_norm == "added":
         return "alpha, tau, beta and final norms of one's own are not measured"
+    if stack.branch_scaling != "none" or stack.lower_share or stack.norm_gain != 1.0 or stack.normalization == "tanh":
+        return "scaled branches, layers of two placements, gains of norms and tanh in their place are not measured"
+    if stack.loss_share < 1.0:
+        return "losses on a share of the positions are not measured"
     if stack.layout == "parallel":
         return "parallel branches are not measured"
     shaped = stack.rotary or stack.query_key_norm != "none" or stack.head_width or stack.logit_softcap

@@ -33,6 +33,8 @@ _CURVES: list[dict[str, Any]] = [
     {"color": "#cc79a7", "marker": "v", "linestyle": (0, (5, 1))},
     {"color": "#7f7f7f", "marker": "P", "linestyle": (0, (1, 1))},
     {"color": "#8c5a2b", "marker": "X", "linestyle": (0, (3, 1, 1, 1))},
+    {"color": "#56b4e9", "marker": "<", "linestyle": (0, (7, 2))},
+    {"color": "#000000", "marker": "*", "linestyle": (0, (4, 1, 1, 1, 1, 1))},
 ]
 MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
 PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
@@ -64,7 +66,7 @@ def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
 def looks() -> Iterator[dict[str, Any]]:
     """Colour, mark and line of one curve after another; they differ together, so that curves stay apart in grey.
 
-    Every round of seven pairs the marks with other colours.
+    Every round of nine pairs the marks with other colours.
     """
     for number, look in enumerate(itertools.cycle(_CURVES)):
         yield look | {"color": _CURVES[(number + number // len(_CURVES)) % len(_CURVES)]["color"]}

@@ -123,10 +123,12 @@ def check_curved(stack: Stack) -> None:
     """Refuse stacks without a Hessian of their own.
 
     Raises:
-        ValueError: something is dropped, or embeddings are tied.
+        ValueError: something is dropped, embeddings are tied, or the positions that count are drawn.
     """
-    if stack.dropout or stack.attention_dropout or stack.embeddings == "tied":
-        raise ValueError("dropout, attention_dropout must be 0 and embeddings untied for a Hessian of a stack.")
+    if stack.dropout or stack.attention_dropout or stack.embeddings == "tied" or stack.loss_share < 1.0:
+        raise ValueError(
+            "dropout, attention_dropout must be 0, embeddings untied and loss_share 1 for a Hessian of a stack."
+        )
 
 
 class StackModule(nn.Module):

@@ -51,7 +51,7 @@ def record_last_norm(
     centred = scale if stack.normalization == "rms" else centred
     smoothed = [(norm.square() + stack.norm_epsilon * width).sqrt() for norm in (centred, scale)]
     centred, scale = smoothed if stack.norm_epsilon else (centred, scale)
-    jacobian = width**0.5 / centred if stack.composition.normalized_output else torch.ones_like(scale)
+    jacobian = stack.norm_gain * width**0.5 / centred if stack.normalized_output else torch.ones_like(scale)
     record.network("norm_jacobian", jacobian.mean(1))
     record.network("norm_jacobian_uncentred", (width**0.5 / scale).mean(1))
     # The loss averages over its positions, so a position's own gradient is so many times its share.

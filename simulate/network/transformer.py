@@ -31,10 +31,14 @@ def layer_norm(x: Float[Tensor, "*tokens width"], epsilon: float = 0.0) -> Float
 
 
 def normalize(stack: Stack, x: Stream) -> Stream:
-    """The norm of the stack: LayerNorm, or RMSNorm, which does not centre."""
+    """The norm of the stack: LayerNorm, RMSNorm, which does not centre, or tanh in their place; times its gain."""
     if stack.normalization == "rms":
-        return F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
-    return layer_norm(x, stack.norm_epsilon)
+        after = F.rms_norm(x, x.shape[-1:], eps=stack.norm_epsilon)
+    elif stack.normalization == "tanh":
+        after = torch.tanh(stack.tanh_scale * x)
+    else:
+        after = layer_norm(x, stack.norm_epsilon)
+    return _scaled(after, stack.norm_gain)
 
 
 def residual(x: Stream, branch: Stream) -> Stream:
@@ -172,10 +176,20 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
 
 
 def sequence_loss(
-    logits: Float[Tensor, "draws tokens vocab"], labels: Int[Tensor, "draws tokens"], smoothing: float = 0.0
+    logits: Float[Tensor, "draws tokens vocab"],
+    labels: Int[Tensor, "draws tokens"],
+    smoothing: float = 0.0,
+    weights: Float[Tensor, "draws tokens"] | None = None,
 ) -> Tensor:
     """Cross-entropy in nats, averaged over the positions of each draw; the target is spread by `smoothing`."""
-    return F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing).mean(1)
+    own = F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing)
+    return own.mean(1) if weights is None else (own * weights).sum(1)
+
+
+def _weights_of_some(engine: Engine, rows: int, count: int) -> Float[Tensor, "draws rows"]:
+    """1/P for P of the rows, drawn anew in every draw, and 0 for the others."""
+    ranks = engine.streams.uniform(rows, dtype=engine.dtype).argsort(1).argsort(1)
+    return (ranks < count).to(engine.dtype) / count
 
 
 def _branches(stack: Stack, engine: Engine, record: Record, memory: Source | None) -> list[tuple[str, list[Branch]]]:
@@ -201,8 +215,9 @@ def layers(
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
     for layer in range(1, stack.depth + 1):
-        for name, branches in _branches(stack.of_layer(layer), engine, record, memory):
-            x, total, added = sublayer(stack, layer, engine, x, branches)
+        own = stack.of_layer(layer)
+        for name, branches in _branches(own, engine, record, memory):
+            x, total, added = sublayer(own, layer, engine, x, branches)
             second = second + added if composition.second_stream else second
             record.layer(name, energy(total))
         if stack.branches == "attention":  # the last residual sum of a layer
@@ -242,7 +257,10 @@ def run(
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
     logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, output[:, counted])
-    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing)
+    rows = labels[0, counted].numel()
+    count = max(1, round(stack.loss_share * rows))
+    some = [] if count == rows else [_weights_of_some(engine, rows, count)]
+    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing, *some)
     leaves = [output, total, *([] if words is None else [words.rows]), *leaves]
     output_gradient, last_gradient, *gradients = torch.autograd.grad(loss.sum(), leaves)
     of_rows = [] if words is None else [gradients.pop(0)]
@@ -251,9 +269,7 @@ def run(
     names = ["input_gradient_sq", "encoder_input_gradient_sq", "memory_gradient_sq"][: len(gradients)]
     for name, gradient in zip(names, gradients, strict=True):
         record.network(name, gradient.square().sum((1, 2)))
-    record_last_norm(
-        stack, record, total.detach(), output_gradient, last_gradient, positions=labels[0, counted].numel()
-    )
+    record_last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=count)
     record.gradients(stack, engine.gradients)
     of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)

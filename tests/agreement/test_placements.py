@@ -55,6 +55,9 @@ def slow(stack, weights, x, labels):
             elif stack.placement == "deepnorm":
                 total = (2 * depth) ** 0.25 * x + branch(x)
                 x = norm(total)
+            elif stack.placement == "keel":
+                total = 2 * depth * x + branch(norm(x))
+                x = norm(total)
             elif stack.placement == "scaled":
                 x = total = x + branch(norm(x) / (i + 1) ** 0.5)
             elif stack.placement == "unnormed":
@@ -66,7 +69,7 @@ def slow(stack, weights, x, labels):
                 total, other = x + made, other + made
                 x = norm(total)
             sums.append(total)
-    output = x if stack.placement in ("post", "deepnorm", "unnormed", "rezero") else norm(x)
+    output = x if stack.placement in ("post", "deepnorm", "keel", "unnormed", "rezero") else norm(x)
     if stack.placement == "residual":
         output = x + norm(other)
     loss = torch.nn.functional.cross_entropy(output @ weights["Wemb"][0], labels)

@@ -106,7 +106,7 @@ def assert_told_apart(monkeypatch, stack, draws, planted, ratio, roles=("WQ", "W
 def test_the_overlaps_are_needed(monkeypatch):
     """Peri-LN: without what the norms removed, W^Q and W^K are 11% too large."""
     stack = Stack(placement="peri", width=512, depth=1, tokens=4, vocab=64, query_key_scale=1.0)
-    assert_told_apart(monkeypatch, stack, 2000, (sublayers, "removed", lambda gradient, stream, scales: None), 1.108)
+    assert_told_apart(monkeypatch, stack, 2000, (sublayers, "removed", lambda *_: None), 1.108)
 
 
 def test_dropout_makes_the_overlaps_larger(monkeypatch):

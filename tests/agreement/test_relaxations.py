@@ -31,7 +31,7 @@ def test_every_field_is_relaxed_somewhere():
     assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
 
 
-TWINS = [r for r in (*ALONE, *TOGETHER) if not {"placement", "dropout", "attention_dropout"} & set(r)]
+TWINS = [r for r in (*ALONE, *TOGETHER) if not {"placement", "dropout", "attention_dropout", "loss_share"} & set(r)]
 # Not in the means at large width: uniform entries, centring, a slope of 0.01 where ReLU has 0, and W^O, which keeps
 # the energy.
 UNSEEN = ("xavier_uniform", "rms", "leaky_relu", "random")
@@ -80,7 +80,10 @@ def test_planted_errors_are_seen(monkeypatch, error):
 
 
 BY_TURNS = [
-    pytest.param(relaxed, placement, id=f"{named(relaxed)}-{placement}")
+    # Norms of sums have no rule with tanh in their place.
+    pytest.param(
+        relaxed, "pre" if relaxed.get("normalization") == "tanh" else placement, id=f"{named(relaxed)}-{placement}"
+    )
     for relaxed, placement in zip(ALONE, cycle(["post", "pre"]), strict=False)
 ]
 

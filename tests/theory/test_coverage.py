@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import gradbounds as gb
 from theory import NoRuleError, Stack, predict
 from theory.coverage import GAPS, SUBJECTS, Gap, gaps
 from theory.first_step.noise_scale import noise_scale
@@ -11,6 +12,9 @@ from theory.first_step.prediction import first_step
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
 from theory.mean_field.mean_hessian import mean_hessian_trace
 
+NORMED_STREAMS = gb.Composition(
+    title="two", source="here", stream_norm=True, final_norm=True, second_stream=True, input_norm=True
+)
 TIED = {"embeddings": "tied", "vocab": 128}
 CALLS = {
     "prediction": lambda stack: predict(stack, patterns=2),
@@ -30,6 +34,11 @@ LACKING = {
     "untied embeddings, or one stream": TIED | {"layout": "parallel"},
     "untied embeddings or at most 64": TIED | {"tokens": 65},
     "query_key 'untied'": {"query_key": "tied", "query_key_scale": 1.0, "source_tokens": 2},
+    "a norm, or tanh": {"normalization": "tanh"},
+    "two streams whose": {"placement": "normed-streams"},
+    "untied embeddings, or layers alike": TIED | {"loss_share": 0.5},
+    "layers alike": {"branch_scaling": "layer"},
+    "loss_share 1": {"loss_share": 0.5},
     "a norm with random queries": {"normalization": "none", "query_key_scale": 1.0},
     "untied embeddings": TIED,
     "fixed attention weights": {"query_key_scale": 1.0},
@@ -52,7 +61,8 @@ def fields_of(gap: Gap) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("gap", GAPS, ids=[gap.networks[:40] for gap in GAPS])
-def test_every_gap_is_refused_in_its_words(gap):
+def test_every_gap_is_refused_in_its_words(gap, own_names):
+    gb.register_placement("normed-streams", NORMED_STREAMS)
     stack = Stack(**{"width": 64, "depth": 1, "tokens": 3, "vocab": 16} | fields_of(gap))
     for subject in gap.subjects:
         assert gap in gaps(stack, subject)

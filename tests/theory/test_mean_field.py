@@ -1,5 +1,6 @@
 """The recursion against a slow twin over tokens, closed forms, and itself in another layout."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,8 +9,8 @@ from numpy.testing import assert_allclose
 
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.gaussian import softmax_overlap
-from theory.mean_field.inputs import Inputs
-from theory.mean_field.kernels import Labelled
+from theory.mean_field.inputs import Inputs, of_counted
+from theory.mean_field.kernels import Exchangeable, Labelled, Pair
 from theory.mean_field.recursion import recursion
 
 
@@ -180,3 +181,14 @@ def test_energies_that_overflow_are_refused(depth, message, more):
     """Gated units square the energy of every layer where nothing normalizes it."""
     with pytest.raises(ValueError, match=message):
         predict(Stack(ffn="gated", normalization="none", depth=depth, **more), patterns=2)
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.4, 2), (0.8, 4), (0.1, 1), (1.0, 5)])
+def test_positions_that_count_are_all_subsets_of_their_number(share, count):
+    """The chance that two positions count is the mean over every subset of that size; in both layouts."""
+    subsets = [np.isin(np.arange(5), chosen) * 1.0 for chosen in itertools.combinations(range(5), count)]
+    together = np.mean([np.outer(one, one) for one in subsets], axis=0)
+    stack, kernel = Stack(tokens=5, loss_share=share), np.full((5, 5), 0.3) + np.eye(5)
+    assert_allclose(of_counted(stack, Labelled(5), kernel), kernel * together, rtol=1e-14)
+    pair = of_counted(stack, Exchangeable(5), Pair(1.3, 0.3))
+    assert_allclose((pair.diagonal, pair.off), (1.3 * together[0, 0], 0.3 * together[0, 1]), rtol=1e-14)

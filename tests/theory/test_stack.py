@@ -51,7 +51,7 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
         ({"input_correlation": -1 / 7, "placement": "output"}, SUM_TO_ZERO),
         ({"input_correlation": -0.5, "tokens": 1, "source_tokens": 3, "placement": "peri"}, SUM_TO_ZERO),
         ({"width": 65, "positions": "sinusoidal"}, "^width must be even for sinusoidal positions, got 65"),
-        ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where normalization is"),
+        ({"normalization": "none", "norm_epsilon": 1}, "^norm_epsilon must be 0 where there is no variance"),
     ],
 )
 def test_fields_that_contradict_each_other(fields, message):

@@ -189,6 +189,21 @@ def loss_positions(stack: Stack) -> Array:
     return np.tile(own, stack.sequences)
 
 
+def loss_count(stack: Stack) -> int:
+    """The number P of positions whose cross-entropies are averaged."""
+    return max(1, round(stack.loss_share * float(loss_positions(stack).sum())))
+
+
+def of_counted(stack: Stack, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    """K_ij times the chance that both positions count, of positions' own gradients."""
+    counted, count, rows = loss_positions(stack), loss_count(stack), stack.rows
+    if stack.loss_share == 1.0:
+        return kernel if counted.all() else kernel * np.outer(counted, counted)
+    others = tokens.scale_diagonal(kernel, 0.0)
+    together = count * (count - 1) / (rows * max(1, rows - 1))
+    return others * together + (kernel + others * -1.0) * (count / rows)
+
+
 def attention_pattern(stack: Stack) -> Array | None:
     """Attention weights of all sequences with zero queries and keys, (N, N); None if all tokens attend to all.
 

@@ -35,7 +35,9 @@ class Pair:
 
     __radd__, __rmul__ = __add__, __mul__
 
-    def __truediv__(self, other: float) -> "Pair":
+    def __truediv__(self, other: "Pair | float") -> "Pair":
+        if isinstance(other, Pair):
+            return Pair(self.diagonal / other.diagonal, self.off / other.off)
         return self if other == 1.0 else Pair(self.diagonal / other, self.off / other)
 
 

@@ -127,10 +127,10 @@ def predict(
     generator = np.random.default_rng(0)
     if annealed:
         return _annealed(stack, windows, generator)
+    require(stack, "prediction")
     if windows is None and is_exchangeable(stack):
         found = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in found.items()})
-    require(stack, "prediction")
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
     if not is_fluctuating(stack) and stack.embeddings == "untied":

@@ -23,7 +23,7 @@ from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
 from theory.mean_field.gaussian_interpolation import values_at
-from theory.mean_field.inputs import Inputs, loss_positions
+from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
 from theory.mean_field.kernels import Array, Exchangeable, Kernel, Labelled, Number, Tokens
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
@@ -61,9 +61,8 @@ def output_gradient(stack: Stack, tokens: Tokens[Kernel], output: Kernel, same_l
     vocab, smoothing = stack.vocab, stack.label_smoothing
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
-    counted = loss_positions(stack)
-    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / counted.sum()) ** 2
-    return gradient if counted.all() else gradient * np.outer(counted, counted)
+    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2
+    return of_counted(stack, tokens, gradient)
 
 
 def recursion(
@@ -78,8 +77,8 @@ def recursion(
     else:
         backward = _backward(stack, tokens, forward, inputs.same_label)
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
-    positions = float(loss_positions(stack).sum())
-    through = backward.output * positions / forward.total_scales
+    positions = float(loss_count(stack))
+    through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)
     uncentred, jacobian = (
         tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
         for one in (forward.total.kernel, forward.total.centred().kernel)
@@ -90,7 +89,7 @@ def recursion(
         "grad_sq_Wemb": stack.width * backward.embedding,
         "loss_gradient_sq": tokens.count * positions * tokens.diagonal(backward.output),
         "loss_through_norm_sq": tokens.count * tokens.diagonal(through),
-        "norm_jacobian": jacobian if stack.composition.normalized_output else 1.0 + 0.0 * jacobian,
+        "norm_jacobian": jacobian * stack.norm_gain if stack.normalized_output else 1.0 + 0.0 * jacobian,
         "norm_jacobian_uncentred": uncentred,
         "chain_positions_sq": units * tokens.diagonal(forward.hidden * backward.total * positions),
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
@@ -201,7 +200,7 @@ def forward_pass(
         if stack.layout == "parallel":
             steps = [([branch for branch, _ in [*branches, *units]], "hidden_energy")]
         for together, name in steps:
-            passed = _passed(stack, layer, tokens, stream, together)
+            passed = _passed(own, layer, tokens, stream, together)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             insides += [passed.inside] if passed.inside else []
@@ -258,7 +257,7 @@ def _read_out(stack: Stack, tokens: Tokens[Any], stream: Stream[Any]) -> tuple[A
 
     def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, Energies, Above[Any]]:
         gradient = gradient / scales
-        return gradient, {}, removed(gradient, stream, scales) if tracked else None
+        return gradient, {}, removed(stack, tokens, gradient, stream) if tracked else None
 
     return output.kernel, scales, pullback
 

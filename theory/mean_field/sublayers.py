@@ -21,6 +21,8 @@ from theory.stack.weights import gain, inner_ratio, weight_shapes
 
 Energies = dict[str, Number]
 
+_TANH = activation_of("tanh", 0.0)
+
 
 @dataclass(slots=True, eq=False)
 class NormOverlaps(Generic[Kernel]):
@@ -190,20 +192,20 @@ def sublayer(
         overlaps = above if isinstance(above, NormOverlaps) else None
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
-            overlaps = removed(gradient, total, after_scales)
+            overlaps = removed(stack, tokens, gradient, total)
         parts, energies = [], Energies()
         for kernel, scales, _, branch_pullback in made:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
-            of_branch = dropped_overlaps(tokens, _times(overlaps, tau_sq**2), kept)
+            of_branch = dropped_overlaps(tokens, scaled(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
-                of_branch = removed(dropped, Stream(kernel), scales)
+                of_branch = removed(stack, tokens, dropped, Stream(kernel))
             own, found = branch_pullback(dropped, of_branch)
             parts.append(own)
             energies |= found
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
-            of_input = removed(below, stream, into_scales) if composition.input_norm else None
-            overlaps = _sum(_times(overlaps, alpha**4), of_input)
+            of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
+            overlaps = _sum(scaled(overlaps, alpha**4), of_input)
         return gradient * alpha**2 + below, energies, overlaps
 
     inside = None
@@ -215,16 +217,18 @@ def sublayer(
 
 def asks_for_overlaps(stack: Stack, tokens: Tokens[Kernel]) -> bool:
     """Whether what norms remove matters, and tokens are arrays, which it is known for."""
-    return stack.query_key_scale > 0.0 and isinstance(tokens, Labelled)
+    return stack.query_key_scale > 0.0 and stack.normalization != "tanh" and isinstance(tokens, Labelled)
 
 
-def removed(gradient: Kernel, stream: Stream[Kernel], scales: Number) -> NormOverlaps[Kernel]:
-    """What a norm of that input, which divides by those scales, removed of a gradient of this kernel below it."""
+def removed(stack: Stack, tokens: Tokens[Kernel], gradient: Kernel, stream: Stream[Kernel]) -> NormOverlaps[Kernel]:
+    """What the stack's norm of that stream removed of a gradient of this kernel below it."""
+    scales: Any = tokens.scales(stream.centred().kernel, stack.norm_epsilon)
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 
 
-def _times(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
+def scaled(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
+    """Overlaps times a factor."""
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
@@ -241,10 +245,16 @@ def _sum(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
     return NormOverlaps(one.first + other.first, one.second + other.second)
 
 
-def normed(stack: Stack, tokens: Tokens[Kernel], stream: Stream[Kernel], norm: bool) -> tuple[Stream[Kernel], Number]:
-    """A stream after a norm, or after none, and what its gradient kernel is divided by."""
+def normed(stack: Stack, tokens: Tokens[Kernel], stream: Stream[Kernel], norm: bool) -> tuple[Stream[Kernel], Any]:
+    """A stream after a norm, or after none; and what its gradient kernel is divided by, which tanh makes a kernel."""
     if not norm:
         return stream, 1.0
+    energy_gain = stack.norm_gain**2
+    if stack.normalization == "tanh":
+        # Coordinates of the stream are Gaussian as long as nothing but matrices adds to it.
+        before = stream.kernel * stack.tanh_scale**2
+        slopes = tokens.entrywise(lambda slope: 1.0 / slope, _TANH.slope_kernel(tokens, before))
+        return Stream(_TANH.kernel(tokens, before) * energy_gain), slopes / (energy_gain * stack.tanh_scale**2)
     kernel = stream.centred().kernel
-    scales = tokens.scales(kernel, stack.norm_epsilon)
+    scales = tokens.scales(kernel, stack.norm_epsilon) / energy_gain
     return Stream(kernel / scales), scales

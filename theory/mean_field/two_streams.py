@@ -1,4 +1,4 @@
-"""The rules of a sub-layer of two streams (ResiDual): y = f(p) is added to p, which is normalized, and to u."""
+"""The rules of a sub-layer of two streams (ResiDual): τ f(p) is added to α p, which is normalized, and to u."""
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
@@ -15,6 +15,7 @@ from theory.mean_field.sublayers import (
     Pullback,
     Stream,
     dropped_overlaps,
+    scaled,
 )
 from theory.stack import Stack
 
@@ -25,22 +26,29 @@ def doubled(stream: Stream[Array]) -> Stream[Array]:
 
 
 def two_streams(stack: Stack, tokens: Tokens[Array], stream: Stream[Array], branch: Branch[Array]) -> Passed[Array]:
-    """One sub-layer of two streams: y = f(p) is added to p, which is normalized, and to u.
+    """One sub-layer of two streams: y = τ f(p) is added to α p, which is normalized, and to u.
 
     What one stream's rules do to both, and to their products p_i·u_j.
     """
-    n = tokens.count
+    n, composition = tokens.count, stack.composition
+    kept, tau_sq = 1.0 - stack.dropout, composition.branch(stack.depth) ** 2
+    alpha = np.repeat([composition.residual(stack.depth), 1.0], n)
+    both_alphas = np.outer(alpha, alpha)
     made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
-    dropped = tokens.scale_diagonal(made, 1.0 / (1.0 - stack.dropout))
-    summed = Stream(stream.kernel + np.tile(dropped, (2, 2)), stream.means)
-    total = Stream(summed.kernel[..., :n, :n], None if stream.means is None else stream.means[:n])
-    after, scales = part_normed(stack, summed, slice(None, n), stack.composition.stream_norm)
+    added = tokens.scale_diagonal(made, 1.0 / kept) * tau_sq
+    means = None if stream.means is None else stream.means * alpha
+    summed = Stream(stream.kernel * both_alphas + np.tile(added, (2, 2)), means)
+    total = Stream(summed.kernel[..., :n, :n], None if means is None else means[:n])
+    after, scales = part_normed(stack, summed, slice(None, n), composition.stream_norm)
 
     def pullback(gradient: Array, above: Above[Array]) -> tuple[Array, Energies, Above[Array]]:
         gradient = gradient / scales
-        both = tokens.scale_diagonal(joined(gradient, n), 1.0 / (1.0 - stack.dropout))
-        removed = _removed_of_two(stack, gradient, summed, above) if isinstance(above, LastNorm) else None
-        below, energies = branch_pullback(both, dropped_overlaps(tokens, removed, 1.0 - stack.dropout))
+        both = tokens.scale_diagonal(joined(gradient, n), 1.0 / kept) * tau_sq
+        removed = None
+        if isinstance(above, LastNorm):
+            removed = scaled(_removed_of_two(stack, gradient, summed, above), tau_sq**2)
+        below, energies = branch_pullback(both, dropped_overlaps(tokens, removed, kept))
+        gradient = gradient * both_alphas
         gradient[..., :n, :n] += below
         return gradient, energies, above
 
@@ -81,7 +89,7 @@ def part_normed(stack: Stack, stream: Stream[Array], part: slice, norm: bool) ->
     root = np.ones(after.kernel.shape[:-1])
     if norm:
         energies = np.linalg.diagonal(after.kernel)
-        root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon)
+        root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon) / stack.norm_gain
     scales = root[..., :, None] * root[..., None, :]
     return Stream(after.kernel / scales, after.means), scales
 

@@ -108,9 +108,9 @@ def layer_factor(stack: Stack) -> float:
     0.8839
     """
     composition = stack.composition
-    if not composition.stream_norm or composition.second_stream:
+    if not composition.stream_norm or composition.second_stream or composition.input_norm:
         raise ValueError(
-            f"placement must have a norm on its one stream (post, deepnorm) for a factor per layer, got "
+            f"placement must have one norm, on its one stream (post, deepnorm), for a factor per layer, got "
             f"{stack.placement!r}: without one gradients follow a power of L."
         )
     _check_common(stack)
@@ -252,7 +252,10 @@ def _check_common(stack: Stack) -> None:
         ValueError: a field is one of those.
     """
     allowed = {
-        "normalization": stack.normalization != "none",
+        "normalization": stack.normalization in ("layer", "rms"),
+        "norm_gain": stack.norm_gain == 1.0,
+        "lower_share": stack.lower_share == 0.0,
+        "branch_scaling": stack.branch_scaling == "none",
         "norm_epsilon": stack.norm_epsilon == 0.0,
         "attention_dropout": stack.attention_dropout == 0.0,
         "embeddings": stack.embeddings == "untied",

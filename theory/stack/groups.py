@@ -22,7 +22,8 @@ Ffn = Literal["plain", "gated"]
 Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
 DepthScaling = Literal["none", "depth", "layer"]
 Projection = Literal["identity", "random"]
-Normalization = Literal["layer", "rms", "none"]
+Normalization = Literal["layer", "rms", "tanh", "none"]
+BranchScaling = Literal["none", "depth", "inverse_depth", "layer"]
 QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal", "given"]
@@ -37,6 +38,7 @@ Branches = Literal["both", "attention", "feed_forward"]
 Layout = Literal["sequential", "parallel"]
 
 _LEAK = 0.01
+_TANH = 0.5
 _SOME = "a finite number of at least 0"
 _POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
 
@@ -132,15 +134,25 @@ class Residual(Group):
     layout: Layout = choice(
         "sequential", get_args(Layout), "one branch after the other, or both in parallel from the same tokens"
     )
+    lower_placement: Placement | str = named("post", COMPOSITIONS, "placement of the first lower_share L layers")
+    lower_share: float = real(
+        0.0, "share of the layers, from the input, with lower_placement", allowed="a number in [0, 1]", low=0, high=1
+    )
     residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
     branch_scale: float = real(
         0.0, "tau; factor on what every branch adds; 0 for the placement's own", allowed=_SOME, low=0
     )
+    branch_scaling: BranchScaling = choice(
+        "none", get_args(BranchScaling),
+        "factor on tau: none, 1/sqrt(L) (depth), 1/L (inverse_depth), or 1/sqrt(l) in layer l (layer)",
+    )  # fmt: skip
     branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
     final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
     normalization: Normalization = choice(
-        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, or none at all"
+        "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, tanh(tanh_scale x), or none at all"
     )
+    tanh_scale: float = real(_TANH, "alpha of tanh(alpha x) where normalization is 'tanh'", **_POSITIVE)
+    norm_gain: float = real(1.0, "gamma; what every norm of the stream is multiplied by", **_POSITIVE)
     norm_epsilon: float = real(0.0, "number added to a norm's variance", allowed="a number of at least 0", low=0)
     dropout: float = real(
         0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
@@ -149,8 +161,12 @@ class Residual(Group):
 
     def _check(self) -> None:
         super()._check()
-        if self.normalization == "none" and self.norm_epsilon:
-            raise ValueError(f"norm_epsilon must be 0 where normalization is 'none', got {self.norm_epsilon!r}.")
+        if self.normalization in ("none", "tanh") and self.norm_epsilon:
+            raise ValueError(f"norm_epsilon must be 0 where there is no variance, got {self.norm_epsilon!r}.")
+        if self.tanh_scale != _TANH and self.normalization != "tanh":
+            raise ValueError(f"tanh_scale must stand with normalization 'tanh', got {self.normalization!r}.")
+        if self.lower_placement != "post" and not self.lower_share:
+            raise ValueError(f"lower_share must be above 0 with lower_placement {self.lower_placement!r}, got 0.")
         if self.layout == "parallel" and self.branches != "both":
             raise ValueError(f"layout must be 'sequential' for layers of one kind of branch, got {self.branches!r}.")
 
@@ -258,7 +274,16 @@ class Loss(Group):
     label_smoothing: float = real(
         0.0, "share of the target spread over all V classes", allowed="a number in [0, 1]", low=0, high=1
     )
+    loss_share: float = real(
+        1.0, "share of the positions that count, which are drawn anew in every network", allowed="a number in (0, 1]",
+        low=5e-324, high=1,
+    )  # fmt: skip
     loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
+
+    def _check(self) -> None:
+        super()._check()
+        if self.loss_share < 1.0 and self.loss_on != "all":
+            raise ValueError(f"loss_share must be 1 with loss_on {self.loss_on!r}, got {self.loss_share!r}.")
 
 
 GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Matrices, Residual, Attention, Inputs, Loss)

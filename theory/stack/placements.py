@@ -7,7 +7,7 @@ A sub-layer with branch f takes the stream x to
 with N the LayerNorm, or nothing where the composition has none. Theory and simulation each read this table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from theory.stack.registry import Table
@@ -79,6 +79,13 @@ _BUILT_IN = {
         final_norm=True,
         input_scale=lambda layer: layer**-0.5,
     ),
+    "keel": Composition(
+        title="Keel",
+        source="Chen and Wei (2026)",
+        input_norm=True,
+        stream_norm=True,
+        residual=lambda depth: 2.0 * depth,
+    ),
     "residual": Composition(
         title="ResiDual", source="Xie et al. (2023)", stream_norm=True, final_norm=True, second_stream=True
     ),
@@ -88,3 +95,25 @@ _BUILT_IN = {
 
 COMPOSITIONS: Table[Composition] = Table("placement", _BUILT_IN)
 """By the value of `Stack.placement`."""
+
+
+class _Titles(Mapping[str, str]):
+    """Titles of the placements that there are now."""
+
+    def __getitem__(self, name: str) -> str:
+        return COMPOSITIONS[name].title
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMPOSITIONS)
+
+    def __len__(self) -> int:
+        return len(COMPOSITIONS)
+
+
+TITLES = _Titles()
+"""Placements as prose and pictures have them."""
+
+
+def title(name: object) -> str:
+    """A placement as prose has it; the name of something else, such as a module, as it is."""
+    return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)

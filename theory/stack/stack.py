@@ -1,6 +1,5 @@
 """The one description of a random Transformer stack, shared by theory, simulation and tables."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Self, TypeVar
@@ -11,42 +10,24 @@ from numpy.typing import NDArray
 from theory.stack.activations import ACTIVATIONS
 from theory.stack.groups import Attention, FeedForward, Group, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
-from theory.stack.placements import COMPOSITIONS, Composition
+from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
 
 __all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
+    "lower_placement": COMPOSITIONS,
     "activation": ACTIVATIONS,
     "initialization": INITIALIZATIONS,
 }
 """The fields whose names users may add to."""
 
 
-class _Titles(Mapping[str, str]):
-    """Titles of the placements that there are now."""
-
-    def __getitem__(self, name: str) -> str:
-        return COMPOSITIONS[name].title
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMPOSITIONS)
-
-    def __len__(self) -> int:
-        return len(COMPOSITIONS)
-
-
-TITLES = _Titles()
-"""Placements as prose and pictures have them."""
-
-
-def title(name: object) -> str:
-    """A placement as prose has it; the name of something else, such as a module, as it is."""
-    return TITLES[str(name)] if str(name) in COMPOSITIONS else str(name)
-
-
 _G = TypeVar("_G", bound=Group)
+
+# Branches are divided by this power of the depth.
+_OF_DEPTH = {"depth": 0.5, "inverse_depth": 1.0}
 
 PAPER = ("post", "pre")
 """The placements of Xiong et al. (2020): what the paper claims is about these."""
@@ -103,8 +84,9 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return group(**{f.name: getattr(self, f.name) for f in fields(group)})
 
     def of_layer(self, layer: int) -> "Stack":
-        """The stack that draws its matrices as this one does in layer 1..L."""
-        return self if self.depth_scaling != "layer" else _of_layer(self, layer)
+        """The stack whose layers are all like this one's layer 1..L."""
+        alike = self.depth_scaling != "layer" and self.branch_scaling != "layer" and not self.lower_layers
+        return self if alike else _of_layer(self, layer)
 
     def _check(self) -> None:
         super()._check()
@@ -138,6 +120,15 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             raise ValueError(
                 f"layout must be 'sequential' with a source or two streams, got {self.source_tokens} source tokens "
                 f"and placement {self.placement!r}."
+            )
+        if self.lower_share and (self.composition.second_stream or self.of_layer(1).composition.second_stream):
+            raise ValueError(
+                f"lower_share must be 0 with two streams, got {self.lower_share!r} with placements "
+                f"{self.lower_placement!r} and {self.placement!r}."
+            )
+        if self.lower_share and not 0 < self.lower_layers < self.depth:
+            raise ValueError(
+                f"lower_share must leave layers of both placements, got {self.lower_layers} of {self.depth} layers."
             )
         _ = self.encoder  # which refuses what it cannot take
 
@@ -201,7 +192,20 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             composition = replace(composition, gain=lambda _: self.branch_gain)
         if self.branch_scale:
             composition = replace(composition, branch=lambda _: self.branch_scale)
+        if self.branch_scaling in _OF_DEPTH:
+            own, power = composition.branch, _OF_DEPTH[self.branch_scaling]
+            composition = replace(composition, branch=lambda depth: own(depth) * depth**-power)
         return composition
+
+    @property
+    def normalized_output(self) -> bool:
+        """Whether the output matrix is given tokens of one length."""
+        return self.composition.normalized_output and self.normalization != "tanh"
+
+    @property
+    def lower_layers(self) -> int:
+        """The number of layers, from the input, that have another placement."""
+        return round(self.lower_share * self.depth)
 
     @property
     def ffn_width(self) -> int:
@@ -267,6 +271,14 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
 
 @lru_cache(maxsize=4096)
 def _of_layer(stack: Stack, layer: int) -> Stack:
-    factor = (2.0 * layer) ** -0.5
-    gains = {"projection_gain": stack.projection_gain * factor, "down_gain": stack.down_gain * factor}
-    return replace(stack, depth_scaling="none", **gains)
+    if stack.lower_layers:
+        placement = stack.lower_placement if layer <= stack.lower_layers else stack.placement
+        stack = replace(stack, placement=placement, lower_placement="post", lower_share=0.0)
+    if stack.depth_scaling == "layer":
+        factor = (2.0 * layer) ** -0.5
+        gains = {"projection_gain": stack.projection_gain * factor, "down_gain": stack.down_gain * factor}
+        stack = replace(stack, depth_scaling="none", **gains)
+    if stack.branch_scaling == "layer":
+        scale = stack.composition.branch(stack.depth) * layer**-0.5
+        stack = replace(stack, branch_scaling="none", branch_scale=scale)
+    return stack

@@ -73,6 +73,8 @@ def gain(stack: Stack, role: str) -> float:
     d_in, d_out = weight_shapes(stack)[role]
     own = stack.init_std**2 * d_in or INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
     own *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
+    if stack.lower_layers:
+        raise ValueError("lower_share must be 0 where layers are alike, got another placement below.")
     if stack.depth_scaling == "none" or role not in ("WO", "W2"):
         return float(own)
     if stack.depth_scaling == "layer":

@@ -44,14 +44,15 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     if ids is not None:
         x = weights["Wemb"][0][:, ids].T * (stack.embedding_scale * stack.width**0.5 / stack.output_scale)
 
-    alpha, tau = stack.residual_scale or 1.0, stack.branch_scale or 1.0
     phi = PHI.get(stack.activation, lambda u: torch.where(u > 0, u, stack.leaky_slope * u))
 
     def norm(rows, last=False):
         if stack.normalization == "none" and not (last and "added" in (stack.final_norm, stack.embedding_norm)):
             return rows
+        if stack.normalization == "tanh":
+            return stack.norm_gain * torch.tanh(stack.tanh_scale * rows)
         centred = rows - rows.mean(-1, keepdim=True) if stack.normalization != "rms" else rows
-        return centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
+        return stack.norm_gain * centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
 
     patterns = {prefix: [[] for _ in range(stack.depth)] for prefix in ("", "encoder_")}
 
@@ -128,18 +129,19 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         if stack.embedding_norm == "added":
             x = norm(x, last=True)
         for layer in range(stack.depth):
+            name = stack.lower_placement if layer < round(stack.lower_share * stack.depth) else stack.placement
+            alpha = stack.residual_scale or {"keel": 2.0 * stack.depth}.get(name, 1.0)
+            divided = {"none": 1, "depth": stack.depth**0.5, "inverse_depth": stack.depth, "layer": (layer + 1) ** 0.5}
+            tau = (stack.branch_scale or 1.0) / divided[stack.branch_scaling]
             branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
                 stack.branches, [attention, feed_forward]
             )
             if memory is not None:
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
             for together in [branches] if stack.layout == "parallel" else [[branch] for branch in branches]:
-                if stack.placement == "post":
-                    sums.append(alpha * x + tau * sum(branch(x, layer, prefix) for branch in together))
-                    x = norm(sums[-1])
-                else:
-                    x = alpha * x + tau * sum(branch(norm(x), layer, prefix) for branch in together)
-                    sums.append(x)
+                read = x if name == "post" else norm(x)
+                sums.append(alpha * x + tau * sum(branch(read, layer, prefix) for branch in together))
+                x = sums[-1] if name == "pre" else norm(sums[-1])
         own = stack.final_norm == "own" and (stack.placement == "post" or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
 

@@ -167,9 +167,9 @@ def test_exponent_of_tokens_apart(fields):
 @pytest.mark.parametrize(
     ("function", "fields", "words"),
     [
-        (layer_factor, {"placement": "pre"}, "placement must have a norm on its one stream"),
-        (layer_factor, {"placement": "residual"}, "placement must have a norm on its one stream"),
-        (layer_factor, {"normalization": "none"}, "placement must have a norm on its one stream"),
+        (layer_factor, {"placement": "pre"}, "placement must have one norm, on its one stream"),
+        (layer_factor, {"placement": "residual"}, "placement must have one norm, on its one stream"),
+        (layer_factor, {"normalization": "none"}, "placement must have one norm, on its one stream"),
         (layer_factor, {"norm_epsilon": 0.1}, "norm_epsilon = 0.1 has no closed form"),
         (layer_factor, {"attention_dropout": 0.1}, "attention_dropout = 0.1 has no"),
         (layer_factor, {"embeddings": "tied"}, "embeddings = 'tied' has no"),

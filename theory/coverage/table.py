@@ -1,8 +1,21 @@
-"""What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
+"""The table of gaps: which networks have no rule, for what, and what is missing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from theory.coverage.networks import (
+    ends_on_a_sphere,
+    has_other_two_streams,
+    has_unlike_layers,
+    is_annealable,
+    is_approximate,
+    is_exchangeable,
+    is_fluctuating,
+    is_known_at_finite_width,
+    is_squashed,
+    is_tied,
+    sees_overlaps,
+)
 from theory.stack import Stack
 
 MOST_TIED_ROWS = 64
@@ -29,10 +42,6 @@ SUBJECTS = {
 """What can be asked of theory, in words that end the sentence "the stack must have ... for"."""
 
 
-class NoRuleError(ValueError):
-    """A network that can be sampled and that large-width theory has no rule for yet."""
-
-
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Networks for which something is not predicted.
@@ -52,75 +61,6 @@ class Gap:
     contains: Callable[[Stack], bool]
 
 
-def is_fluctuating(stack: Stack) -> bool:
-    """Whether attention weights differ from network to network at large width."""
-    return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
-
-
-def is_exchangeable(stack: Stack) -> bool:
-    """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
-    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
-    telling_apart |= {"attention_dropout", "query_key_scale", "rotary"}
-    return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
-
-
-def is_approximate(stack: Stack) -> bool:
-    """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm stands anywhere.
-
-    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
-    """
-    composition = stack.composition
-    normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    return stack.query_key_scale > 0.0 and not normed
-
-
-def gaps(stack: Stack, subject: str) -> list[Gap]:
-    """Return why theory has no rule for something of a stack; nothing where it has one.
-
-    Raises:
-        ValueError: the subject is not one of `SUBJECTS`.
-    """
-    if subject not in SUBJECTS:
-        raise ValueError(f"subject must be one of {', '.join(SUBJECTS)}, got {subject!r}.")
-    return [gap for gap in GAPS if subject in gap.subjects and gap.contains(stack)]
-
-
-def require(stack: Stack, subject: str) -> None:
-    """Refuse a stack for which there is no rule.
-
-    Raises:
-        NoRuleError: there is none; the error says what the stack must have, and what is missing.
-    """
-    if missing := gaps(stack, subject):
-        needs = " and ".join(f"{gap.needs} ({gap.because})" for gap in missing)
-        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {stack.non_default()}.")
-
-
-def _tied(stack: Stack) -> bool:
-    return stack.embeddings == "tied"
-
-
-def _annealable(stack: Stack) -> bool:
-    without = replace(stack, query_key_scale=0.0, query_key_norm="none")
-    usual = (stack.query_key, stack.attention_scale, stack.query_key_norm) == ("untied", "sqrt", "none")
-    usual = usual and stack.query_key_scale > 0.0 and not stack.source_tokens and not stack.logit_softcap
-    return usual and is_exchangeable(without)
-
-
-def _sees_overlaps(stack: Stack) -> bool:
-    overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
-    return stack.source_tokens > 0 and stack.query_key == "tied" and stack.query_key_scale > 0.0 and overlapping
-
-
-def _at_finite_width(stack: Stack) -> bool:
-    return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
-
-
-def _on_a_sphere(stack: Stack) -> bool:
-    composition = stack.composition
-    return composition.normalized_output and not composition.second_stream and not stack.norm_epsilon
-
-
 _RESPONSE = ("first_step", "gauss_newton", "gauss_newton_norms")
 _TIED = ("prediction",)
 
@@ -130,21 +70,21 @@ GAPS = (
         "tied embeddings with random queries and keys, or dropped attention weights",
         "untied embeddings or fixed attention weights",
         "how a logit follows the word at its own position is not known given an attention pattern",
-        lambda stack: _tied(stack) and is_fluctuating(stack),
+        lambda stack: is_tied(stack) and is_fluctuating(stack),
     ),
     Gap(
         _TIED,
         "tied embeddings with dropout",
         "untied embeddings or no dropout",
         "a dropped branch has no rule for the part of the logits that follows the words",
-        lambda stack: _tied(stack) and stack.dropout > 0.0,
+        lambda stack: is_tied(stack) and stack.dropout > 0.0,
     ),
     Gap(
         _TIED,
         "tied embeddings with a source",
         "untied embeddings or no source_tokens",
         "the norm's projection along the stream is coherent over positions, which the rule leaves out",
-        lambda stack: _tied(stack) and stack.source_tokens > 0,
+        lambda stack: is_tied(stack) and stack.source_tokens > 0,
     ),
     Gap(
         _TIED,
@@ -154,7 +94,7 @@ GAPS = (
         "with added positions",
         "the response of the logits to the words has not been derived there",
         lambda stack: (
-            _tied(stack)
+            is_tied(stack)
             and bool(
                 stack.composition.second_stream
                 or stack.layout == "parallel"
@@ -165,21 +105,51 @@ GAPS = (
     ),
     Gap(
         _TIED,
+        "tied embeddings with layers of two placements or of scales of their own, norms with a gain or tanh in their "
+        "place, or a loss on a share of the positions",
+        "untied embeddings, or layers alike in placement and branch_scaling, norm_gain 1, no tanh, and loss_share 1",
+        "the response of the logits to the words has not been derived there",
+        lambda stack: (
+            is_tied(stack)
+            and (
+                has_unlike_layers(stack)
+                or stack.norm_gain != 1.0
+                or stack.normalization == "tanh"
+                or stack.loss_share < 1.0
+            )
+        ),
+    ),
+    Gap(
+        _TIED,
         f"tied embeddings with more than {MOST_TIED_ROWS} tokens of all sequences",
         f"untied embeddings or at most {MOST_TIED_ROWS} tokens x sequences",
         "moments of the logits take the fourth power of it in memory",
-        lambda stack: _tied(stack) and stack.rows > MOST_TIED_ROWS,
+        lambda stack: is_tied(stack) and stack.rows > MOST_TIED_ROWS,
     ),
     Gap(
         ("prediction",),
         "queries that are the keys (query_key = 'tied') with a source, logits over √d_k or sinusoidal positions",
         "query_key 'untied', or attention_scale 'linear' without sinusoidal positions, with source_tokens",
         "a shared matrix sees overlaps of tokens and source of order one, which have no rule",
-        _sees_overlaps,
+        sees_overlaps,
+    ),
+    Gap(
+        ("prediction", *_RESPONSE, "noise_scale"),
+        "tanh in the place of norms of branches, sums or embeddings, or with sinusoidal positions",
+        "a norm, or tanh before branches and the output alone, and no sinusoidal positions",
+        "coordinates of the stream are no longer Gaussian",
+        is_squashed,
+    ),
+    Gap(
+        ("prediction", *_RESPONSE, "noise_scale"),
+        "two streams with a norm before or behind branches, or with a scaled input",
+        "two streams whose branches read the normalized one and are added as they are",
+        "the rules of two streams have been derived for these alone",
+        has_other_two_streams,
     ),
     Gap(
         ("queries",),
-        "random queries and keys without any norm",
+        "random queries and keys without any norm, or with tanh in its place",
         "a norm with random queries and keys",
         "without one the gradient keeps a part along the stream, which W^Q and W^K feel at any width",
         is_approximate,
@@ -189,7 +159,7 @@ GAPS = (
         "tied embeddings",
         "untied embeddings",
         "the words' path through the output matrix is left out",
-        _tied,
+        is_tied,
     ),
     Gap(
         (*_RESPONSE, "noise_scale"),
@@ -229,6 +199,20 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
+        "layers of two placements or of scales of their own, or tanh in the place of norms",
+        "layers alike in placement and branch_scaling, and norms",
+        "shares of layers have been derived for these alone",
+        lambda stack: has_unlike_layers(stack) or stack.normalization == "tanh",
+    ),
+    Gap(
+        ("first_step", "noise_scale", "gauss_newton_norms"),
+        "a loss on a share of the positions",
+        "loss_share 1",
+        "which positions count is drawn anew in every network",
+        lambda stack: stack.loss_share < 1.0,
+    ),
+    Gap(
+        ("first_step",),
         f"more than {MOST_STEPPED_ROWS} tokens of all sequences",
         f"at most {MOST_STEPPED_ROWS} tokens x sequences",
         "means of four slopes take the fourth power of it in memory",
@@ -255,7 +239,7 @@ GAPS = (
         "query_key_scale > 0 with untied matrices, logits over sqrt(d_k) and exchangeable tokens (no mask, source, "
         "positions, text, ...)",
         "a pair of numbers has to say all of a kernel",
-        lambda stack: not _annealable(stack),
+        lambda stack: not is_annealable(stack),
     ),
     Gap(
         ("annealed",),
@@ -269,14 +253,14 @@ GAPS = (
         "all but the paper's setting with Post-LN, or with Pre-LN and one token",
         "the paper's setting, with placement 'post', or 'pre' and tokens 1",
         "only there are the first corrections derived",
-        lambda stack: not _at_finite_width(stack),
+        lambda stack: not is_known_at_finite_width(stack),
     ),
     Gap(
         ("mean_hessian",),
         "no final norm, an epsilon in it, or two streams",
         "a final norm without epsilon, and one stream",
         "the mean over the output matrix is 0 for logits of a fixed size alone",
-        lambda stack: not _on_a_sphere(stack),
+        lambda stack: not ends_on_a_sphere(stack),
     ),
 )
 """Every gap that is known."""

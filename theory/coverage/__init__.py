@@ -1,0 +1,33 @@
+"""What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
+
+from theory.coverage.networks import is_exchangeable, is_fluctuating
+from theory.coverage.table import GAPS, SUBJECTS, Gap
+from theory.stack import Stack
+
+__all__ = ["GAPS", "SUBJECTS", "Gap", "NoRuleError", "gaps", "is_exchangeable", "is_fluctuating", "require"]
+
+
+class NoRuleError(ValueError):
+    """A network that can be sampled and that large-width theory has no rule for yet."""
+
+
+def gaps(stack: Stack, subject: str) -> list[Gap]:
+    """Return why theory has no rule for something of a stack; nothing where it has one.
+
+    Raises:
+        ValueError: the subject is not one of `SUBJECTS`.
+    """
+    if subject not in SUBJECTS:
+        raise ValueError(f"subject must be one of {', '.join(SUBJECTS)}, got {subject!r}.")
+    return [gap for gap in GAPS if subject in gap.subjects and gap.contains(stack)]
+
+
+def require(stack: Stack, subject: str) -> None:
+    """Refuse a stack for which there is no rule.
+
+    Raises:
+        NoRuleError: there is none; the error says what the stack must have, and what is missing.
+    """
+    if missing := gaps(stack, subject):
+        needs = " and ".join(f"{gap.needs} ({gap.because})" for gap in missing)
+        raise NoRuleError(f"stack must have {needs} for {SUBJECTS[subject]}, got {stack.non_default()}.")

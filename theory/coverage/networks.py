@@ -1,0 +1,76 @@
+"""Kinds of networks that rules ask for, or do not reach."""
+
+from dataclasses import replace
+
+from theory.stack import Stack
+
+
+def is_fluctuating(stack: Stack) -> bool:
+    """Whether attention weights differ from network to network at large width."""
+    return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
+
+
+def is_exchangeable(stack: Stack) -> bool:
+    """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
+    telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
+    telling_apart |= {"attention_dropout", "query_key_scale", "rotary"}
+    return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
+
+
+def is_approximate(stack: Stack) -> bool:
+    """Whether W^Q and W^K have a rule that leaves overlaps of leading order out: where no norm projects anywhere.
+
+    The gradient then has a deterministic component along the stream, which holds the values (docs/queries.md).
+    """
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    return stack.query_key_scale > 0.0 and (stack.normalization == "tanh" or not normed)
+
+
+def is_tied(stack: Stack) -> bool:
+    """Whether inputs are rows of the output matrix."""
+    return stack.embeddings == "tied"
+
+
+def is_annealable(stack: Stack) -> bool:
+    """Whether random queries and keys have a closed form."""
+    without = replace(stack, query_key_scale=0.0, query_key_norm="none")
+    usual = (stack.query_key, stack.attention_scale, stack.query_key_norm) == ("untied", "sqrt", "none")
+    usual = usual and stack.query_key_scale > 0.0 and not stack.source_tokens and not stack.logit_softcap
+    return usual and is_exchangeable(without)
+
+
+def sees_overlaps(stack: Stack) -> bool:
+    """Whether one matrix of queries and keys sees overlaps of tokens and source of order one."""
+    overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
+    return stack.source_tokens > 0 and stack.query_key == "tied" and stack.query_key_scale > 0.0 and overlapping
+
+
+def is_known_at_finite_width(stack: Stack) -> bool:
+    """Whether the first corrections in 1/d are derived."""
+    return not stack.relaxed and (stack.placement == "post" or (stack.placement == "pre" and stack.tokens == 1))
+
+
+def ends_on_a_sphere(stack: Stack) -> bool:
+    """Whether the output matrix is given tokens of the length √d, whatever the parameters."""
+    return stack.normalized_output and not stack.composition.second_stream and not stack.norm_epsilon
+
+
+def is_squashed(stack: Stack) -> bool:
+    """Whether tanh stands in a norm's place where its input, or what it leads to, is not Gaussian."""
+    layers = (stack.composition, stack.of_layer(1).composition)
+    after_sums = any(one.stream_norm or one.output_norm for one in layers)
+    given = stack.embedding_norm == "added" or stack.positions == "sinusoidal"
+    return stack.normalization == "tanh" and (after_sums or given)
+
+
+def has_unlike_layers(stack: Stack) -> bool:
+    """Whether layers differ in how branches are added to the stream."""
+    return stack.lower_layers > 0 or stack.branch_scaling == "layer"
+
+
+def has_other_two_streams(stack: Stack) -> bool:
+    """Whether there are two streams, and branches read or add what their rules do not have."""
+    composition = stack.composition
+    changed = composition.input_norm or composition.output_norm or composition.input_scale(2) != 1.0
+    return composition.second_stream and changed
