@@ -29,7 +29,8 @@ exact large-width theory predicts for the same number, and what randomly initial
 
 First every claim in one line, with the row that decides it. Then a section for each claim: its statement, its rows from
 the largest setting to the smallest, and what the numbers are. Settings and commands are listed once, at the end.
-Intervals are 95%; a second one, where it is another, is by resampling draws. Norms are root mean squares over draws.
+Intervals are 95%; a second one is by resampling draws, where an end of it is elsewhere by a tenth of the first's
+length. Norms are root mean squares over draws.
 Samples agree with theory where nothing else is said behind theory's number. "-" stands for no number, "..." for what
 the part above begins with. Where a note has "p / q", the row with the mark a has p and the row with b has q.
 [docs/verdicts.md](docs/verdicts.md) says what a verdict means. This page is generated from the results in `checks/data`

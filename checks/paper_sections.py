@@ -152,6 +152,10 @@ def _sizes(v: Verdict) -> tuple[int, int]:
     return width, depth
 
 
+# Of an interval's length: so much is moved by resampling alone.
+_ELSEWHERE = 0.1
+
+
 def _theory(v: Verdict) -> str:
     """What theory has, and how samples stand to it unless they agree."""
     if not np.isfinite(v.predicted):
@@ -160,9 +164,11 @@ def _theory(v: Verdict) -> str:
 
 
 def _samples(v: Verdict) -> str:
-    """The measured number, its interval, and behind it the one by resampling draws where that is another."""
-    ends = dict.fromkeys([_interval(v.interval), *([_interval(v.bootstrap)] if v.bootstrap else [])])
-    return " ".join([f"{v.measured:.4g}", *ends])
+    """The measured number, its interval, and behind it the one by resampling draws where an end is elsewhere."""
+    (low, high), ends = v.interval, [v.interval]
+    if v.bootstrap and max(abs(v.bootstrap[0] - low), abs(v.bootstrap[1] - high)) > _ELSEWHERE * (high - low):
+        ends.append(v.bootstrap)
+    return " ".join([f"{v.measured:.4g}", *map(_interval, ends)])
 
 
 def short_part(v: Verdict) -> str:

@@ -166,7 +166,7 @@ def _local_words(last: LastLayer, x: Array) -> str:
     if len(np.unique(x)) < len(x):
         return "no local exponents: several cells at one place"
     _, slopes, _ = last.local(x)
-    return f"local exponents {', '.join(f'{slope:.3f}' for slope in slopes)}"
+    return f"local exponents from {min(slopes):.3f} to {max(slopes):.3f}"
 
 
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
