@@ -81,7 +81,6 @@ CONTENTS = {
         "docs/layer_growth",
         "docs/queries",
         "docs/attention",
-        "docs/attention",
         "docs/encoder_decoder",
         "docs/hessian",
         "docs/first_step",

@@ -14,25 +14,28 @@ _WHOLE = "nothing"
 
 
 def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame, excess: pd.DataFrame) -> Figure:
-    """Six panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth, hidden norms.
+    """Panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth, hidden norms.
 
     All of one initialization; error bars are ± 2 standard errors over seeds.
 
     Args:
         profiles: `checks.models.translation.profiles`.
         last: `checks.models.translation.last_norms`.
-        shares: `checks.models.translation.shares`; its panel is empty where no ingredient was switched off.
+        shares: `checks.models.translation.shares`; it has no panel where no ingredient was switched off.
         excess: `checks.models.translation.excess_shares`.
     """
     with style():
         figure = Figure(figsize=(10.5, 6.6), layout="constrained", dpi=160)
-        axes = figure.subplots(2, 3)
-        for place, placement in enumerate(("post", "pre")):
-            _profile(axes[0, place], profiles[profiles["placement"] == placement], placement)
-        _matrices(axes[0, 2], profiles[profiles["placement"] == "post"])
-        _depths(axes[1, 0], last)
-        _ingredients(axes[1, 1], shares)
-        _hidden(axes[1, 2], excess)
+        shares = shares[shares["placement"] == "post"]
+        below = "llliiihhh" if len(shares) else "..lllhhh."
+        axes = figure.subplot_mosaic(f"pppqqqmmm\n{below}", gridspec_kw={"wspace": 0.0})
+        for name, placement in (("p", "post"), ("q", "pre")):
+            _profile(axes[name], profiles[profiles["placement"] == placement], placement)
+        _matrices(axes["m"], profiles[profiles["placement"] == "post"])
+        _depths(axes["l"], last)
+        if len(shares):
+            _ingredients(axes["i"], shares)
+        _hidden(axes["h"], excess)
     return figure
 
 
@@ -96,12 +99,8 @@ def _depths(axis: Axes, last: pd.DataFrame) -> None:
     axis.legend()
 
 
-def _ingredients(axis: Axes, shares: pd.DataFrame) -> None:
-    rows = shares[shares["placement"] == "post"]
+def _ingredients(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set(title="Post-LN, decoder: growth a layer", xlabel=r"slope of $\ln\|\partial\mathcal{L}/\partial W^{2,l}\|$")
-    if rows.empty:
-        axis.text(0.5, 0.5, "no ingredient\nwas switched off", ha="center", va="center", transform=axis.transAxes)
-        return
     first = rows.iloc[0]
     names = ["all", *("no " + rows["without"])]
     values = [first["growth with"], *rows["growth"]]

@@ -1,5 +1,6 @@
 """Where Theorem 1's bound loses its factor: the steps of its proof as bars on a log scale."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -9,6 +10,9 @@ from theory.stack import TITLES
 
 # Light to dark and hatched in turn, so that neighbours stay apart in grey.
 _COLORS = ("#9ecae1", "#d55e00", "#f0c27b", "#0072b2", "#bdbdbd", "#3b3b3b")
+
+# Factors below are lines on the axis.
+_SEEN = 1.1
 
 
 def slack(table: pd.DataFrame) -> Figure:
@@ -20,6 +24,8 @@ def slack(table: pd.DataFrame) -> Figure:
         table: `checks.stacks.proof_chain.chain_table`.
     """
     placements = [p for p in TITLES if p in set(table["placement"])]
+    networks = table.sort_values("step").groupby(["placement", "tokens", "depth", "width"])["measured"]
+    largest = np.max([steps.to_numpy()[1:] / steps.to_numpy()[:-1] for _, steps in networks], axis=0)
     with style():
         figure, axes = panels(len(placements))
         figure.set_size_inches(4.2 * len(placements), 4.4)
@@ -31,7 +37,8 @@ def slack(table: pd.DataFrame) -> Figure:
                 for k, step in enumerate(STEPS):
                     axis.bar(
                         position, steps[k + 1] - steps[k], bottom=steps[k], width=0.7, color=_COLORS[k],
-                        edgecolor="black", linewidth=0.5, label=step.name if position == 0 else None,
+                        edgecolor="black", linewidth=0.5,
+                        label=_label(step.name, largest[k]) if position == 0 else None,
                     )  # fmt: skip
                 axis.plot([position - 0.42, position + 0.42], [steps[0]] * 2, color="black", linewidth=2)
                 axis.annotate(
@@ -47,3 +54,8 @@ def slack(table: pd.DataFrame) -> Figure:
         axes[0].set_ylabel("from the norm (black line) to the bound")
         legend_below(figure, title="step of the proof, from the bottom up: what is replaced")
     return figure
+
+
+def _label(name: str, factor: float) -> str:
+    """A step's name, with its factor where that is too small to be seen."""
+    return name if factor > _SEEN else f"{name}: at most ×{factor:.2f}"
