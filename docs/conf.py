@@ -86,6 +86,7 @@ CONTENTS = {
         "docs/hessian",
         "docs/first_step",
         "docs/stable_rate",
+        "docs/training",
     ],
     "Reference": [
         "docs/api",
