@@ -35,7 +35,7 @@ class Span:
     Attributes:
         directions: rows whose Pᵀ P projects on their span: orthonormal ones, or more of them; P for inputs, R for
             gradients.
-        images: what the matrix makes of them; S = P W_0, or T = R W_0ᵀ.
+        images: what the matrix makes of them; S = P W_0, or T = R W_0ᵀ, but for numbers that P Pᵀ takes to 0.
     """
 
     directions: Float[Tensor, "draws known width"]
@@ -89,7 +89,7 @@ def known_of(
         rows: inputs, or gradients.
         own: their side; extended.
         other: the other side, for which the matrix is known as well.
-        fresh: independent N(0, std²), of which Z is made.
+        fresh: Z, independent N(0, std²).
     """
     norms = torch.linalg.vector_norm(rows, dim=2, keepdim=True, dtype=torch.float64)
     norms = norms.masked_fill(norms == 0.0, 1.0)
@@ -102,7 +102,6 @@ def known_of(
     # Turned back: an eigenbasis jumps where eigenvalues are equal, and no number may hang on a last bit.
     back = basis @ turn
     directions = torch.bmm(back.to(rows.dtype), unit)
-    fresh = torch.bmm(((back * (stretch != 0.0)[:, None]) @ back.mT).to(rows.dtype), fresh)
     across = torch.bmm(directions, other.images.mT) - torch.bmm(fresh, other.directions.mT)
     own.append(directions, torch.baddbmm(fresh, across, other.directions))
     return torch.cat([known, shares @ back.mT], 2) * norms

@@ -160,6 +160,14 @@ def test_what_is_not_trained_stays():
     assert len(np.unique(resting["loss"])) == 9
 
 
+def test_factors():
+    """Of single steps: none at the first, so that nothing moves, and the rate's own at the second."""
+    plain = train(POST, steps=1, learning_rate=0.1, draws=2, seed=0, engine="dense")
+    late = train(POST, steps=2, learning_rate=0.2, factors=(0.0, 0.5), draws=2, seed=0, engine="dense")
+    np.testing.assert_array_equal(late["loss"][:, 1], plain["loss"][:, 0])
+    np.testing.assert_allclose(late["loss"][:, 2], plain["loss"][:, 1], rtol=1e-6)
+
+
 def test_other_networks_train_too():
     """Random queries and keys, masks, dropout, uniform matrices; both engines, where there are both."""
     own = {"query_key_scale": 1.0, "heads": 2, "mask": "causal", "dropout": 0.1, "output_projection": "random"}
