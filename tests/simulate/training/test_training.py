@@ -83,10 +83,13 @@ def implied(one):
     return implied_matrix(one, one.std * torch.randn(2, d_in, d_out, dtype=torch.float64, generator=generator))
 
 
-def numbers(stack, schedule, engine, draws, seed=3):
-    """Recorded numbers of steps 1 and the last as columns, fourth roots, which have light tails."""
+def numbers(stack, schedule, engine, draws):
+    """Recorded numbers of steps 1 and the last as columns, fourth roots, which have light tails.
+
+    Each engine has a seed of its own: both begin a stream of random numbers with the inputs.
+    """
     cell = Cell(stack, engine, dtype="float64")
-    found = train_block(cell, schedule, seed, draws)
+    found = train_block(cell, schedule, {"dense": 3, "conditioned": 4}[engine], draws)
     names = ["loss", "logit_change_sq", "feature_change_sq", *(f"grad_sq_{role}" for role in roles(stack))]
     values = [found[name][:, [1, -1]].reshape(draws, -1) for name in names if name in found]
     return np.concatenate(values, 1) ** 0.25
