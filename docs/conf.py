@@ -85,6 +85,7 @@ CONTENTS = {
         "docs/hessian",
         "docs/first_step",
         "docs/stable_rate",
+        "docs/training",
     ],
     "Reference": [
         "docs/api",

@@ -4,7 +4,7 @@ from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
 from figures.fig3 import fig3
-from figures.first_step import first_step_rates, stable_rates
+from figures.first_step import first_step_rates, stable_rates, training_steps
 from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
@@ -38,4 +38,5 @@ __all__ = [
     "slack",
     "stable_rates",
     "style",
+    "training_steps",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from checks.models.module_report import ModuleReport, probe
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
     from simulate.curvature.stable_rate import StableRate, largest_stable_rates
+    from simulate.training.train import Training, train
     from theory import CLAIMS as claims
     from theory import QUANTITIES as quantities
     from theory import (
@@ -78,6 +79,8 @@ else:
         "Execution": "simulate",
         "TextWindows": "simulate",
         "read_windows": "simulate",
+        "train": "simulate.training.train",
+        "Training": "simulate.training.train",
         "largest_stable_rates": "simulate.curvature.stable_rate",
         "StableRate": "simulate.curvature.stable_rate",
         "comparison": "checks",
@@ -148,6 +151,7 @@ __all__ = [
     "StableRate",
     "Stack",
     "TextWindows",
+    "Training",
     "Verdict",
     "bound_value",
     "claims",
@@ -168,5 +172,6 @@ __all__ = [
     "sample",
     "stack_from_config",
     "sweep",
+    "train",
     "verdicts",
 ]

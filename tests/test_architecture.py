@@ -41,6 +41,7 @@ ARROWS = {
         "network": "",
         "runs": "text network",
         "modules": "runs",
+        "training": "text network runs",
         "translation": "text runs modules",
         "curvature": "network runs modules translation",
     },

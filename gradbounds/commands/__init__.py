@@ -16,6 +16,7 @@ from gradbounds.commands.relax import Relax
 from gradbounds.commands.reproduce import Reproduce
 from gradbounds.commands.runs import Diff, Export, Merge, Runs
 from gradbounds.commands.sweep import Sweep
+from gradbounds.commands.train import Train
 from gradbounds.commands.verify import Check, Verify
 from gradbounds.commands.watch import Watch
 
@@ -24,6 +25,7 @@ Command = (
     | Annotated[Bound, tyro.conf.subcommand("bound")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
     | Annotated[FirstStep, tyro.conf.subcommand("first-step")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Compare, tyro.conf.subcommand("compare")]
     | Annotated[Relax, tyro.conf.subcommand("relax")]
     | Annotated[Claims, tyro.conf.subcommand("claims")]

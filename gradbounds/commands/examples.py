@@ -11,6 +11,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gradbounds first-step --placement post pre --width 128:512:x2 --depth 6 --optimizer sgd adam muon",
         "gradbounds first-step --width 128 --depth 2 --draws 8 --out runs/first-step",
     ),
+    "train": (
+        "gradbounds train --placement post pre --width 256:4096:x4 --depth 2 --vocab 16 --learning-rate 1e-3",
+        "gradbounds train --width 64:1024:x2 --vocab 16 --parametrization mup --steps 5 --out runs/training",
+    ),
     "compare": (
         "gradbounds compare --out runs/compare",
         "gradbounds compare --placement post pre peri deepnorm --depth 12:48:x2 --activation gelu --out runs/compare",

@@ -21,11 +21,18 @@ class Record:
         per_network: by name.
         per_layer: by name, in the order of the layers.
         hidden_sq: ‖h_i‖² of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
+        streams: the last residual sum of every layer and the logits, where they are kept; or None.
     """
 
     per_network: dict[str, Tensor] = field(default_factory=dict)
     per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
     hidden_sq: Tensor = field(default_factory=lambda: torch.empty(0))
+    streams: list[Tensor] | None = None
+
+    def keep(self, stream: Tensor) -> None:
+        """Keep a tensor of the forward pass, where such are kept."""
+        if self.streams is not None:
+            self.streams.append(stream.detach())
 
     def layer(self, name: str, value: Tensor) -> None:
         """Append the next layer's value."""

@@ -222,6 +222,7 @@ def layers(
             record.layer(name, energy(total))
         if stack.branches == "attention":  # the last residual sum of a layer
             record.layer("hidden_energy", record.per_layer["attention_energy"][-1])
+        record.keep(total)
         record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total
@@ -235,6 +236,7 @@ def run(
     labels: Int[Tensor, "draws tokens"],
     words: Words | None = None,
     source: Source | None = None,
+    record: Record | None = None,
 ) -> Record:
     """One forward and one backward pass of a batch of networks; every recorded quantity.
 
@@ -245,8 +247,10 @@ def run(
         labels: class ids of every position.
         words: the inputs as rows of the output matrix, if embeddings are tied.
         source: x_0 of the encoder, if the stack has one.
+        record: an empty one to be filled, if not one of its own.
     """
-    record, of_encoder, encoder_engine = Record(), Record(), EncoderEngine(engine)
+    record = Record() if record is None else record
+    of_encoder, encoder_engine = Record(), EncoderEngine(engine)
     inputs = inputs.detach().requires_grad_()
     leaves, memory = [inputs], None
     if stack.encoder is not None and source is not None:
@@ -257,6 +261,7 @@ def run(
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
     logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, output[:, counted])
+    record.keep(logits)
     rows = labels[0, counted].numel()
     count = max(1, round(stack.loss_share * rows))
     some = [] if count == rows else [_weights_of_some(engine, rows, count)]

@@ -161,7 +161,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     Raises:
         ValueError: the batch does not fit into memory.
     """
-    with _one_thread(), fitting(cell):
+    with one_thread(), fitting(cell):
         streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
@@ -256,7 +256,8 @@ def check_count(name: str, value: object, least: int) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """One intra-op thread, as long as it lasts."""
     # Small matrices run many times slower on two threads of a busy machine; and sums must not depend on the count.
     before = torch.get_num_threads()
     torch.set_num_threads(1)

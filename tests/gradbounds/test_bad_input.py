@@ -109,7 +109,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, predict, first-step, compare, relax, claims, explain, sweep, check, figures, ",
+        "Expected one of {verify, bound, predict, first-step, train, compare, relax, claims, explain, sweep, check, ",
     ),
     (("check",), "run folder (required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),

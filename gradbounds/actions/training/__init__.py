@@ -1,0 +1,1 @@
+"""What `gradbounds train` does."""

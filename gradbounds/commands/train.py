@@ -1,0 +1,61 @@
+"""`gradbounds train`: its flags."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from gradbounds.commands.flags import Flag, WithJson, optional
+from gradbounds.commands.sweep import Fields
+from gradbounds.grid import FIELDS
+from gradbounds.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(WithJson):
+    """Train random networks for some steps, of any width: what every quantity is at each step, and how it grows with d.
+
+    Every field takes several values, which make a product; one that is not given has the paper's value, and placement
+    has both. Wide networks never have their matrices drawn.
+    """
+
+    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    steps: Annotated[int, Flag(help="steps of training")] = 10
+    learning_rate: Annotated[float, Flag(help="rate of every matrix, in the unit of --rate-unit")] = 0.1
+    rate_unit: Annotated[
+        Literal["one", "critical"],
+        Flag(help="1, or the rate at which theory has the loss of the first step back at its start"),
+    ] = "one"
+    parametrization: Annotated[
+        Literal["standard", "mup"],
+        Flag(help="mup: output_scale d^(-1/2), and for W_emb a rate that is d times smaller; for sgd"),
+    ] = "standard"
+    optimizer: Annotated[Literal["sgd", "muon"], Flag(help="sgd, or muon with the exact polar factor")] = "sgd"
+    momentum: Annotated[float, Flag(help="momentum, in [0, 1)")] = 0.0
+    weight_decay: Annotated[float, Flag(help="weight decay")] = 0.0
+    batch: Annotated[Literal["same", "fresh"], Flag(help="the same batch at every step, or another")] = "same"
+    draws: Annotated[int, Flag(help="networks of every kind, at least 2")] = 16
+    seed: Annotated[int, Flag(help="root seed")] = 0
+    engine: Annotated[
+        Literal["auto", "dense", "conditioned"], Flag(help="matrices that are drawn, or only what they do")
+    ] = "auto"
+    out: Annotated[
+        Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
+    ] = None
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.training.command import Plan, trainings
+
+        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        plan = Plan(
+            steps=self.steps,
+            learning_rate=self.learning_rate,
+            in_critical_rates=self.rate_unit == "critical",
+            mup=self.parametrization == "mup",
+            optimizer=self.optimizer,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            batch=self.batch,
+            engine=self.engine,
+        )
+        return trainings(Recipe().changed(grid).stacks(), plan, draws=self.draws, seed=self.seed, out=self.out)

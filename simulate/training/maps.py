@@ -1,0 +1,69 @@
+"""An engine whose maps stay and learn: the network asks for them in the same order at every step."""
+
+from collections.abc import Mapping
+
+import torch
+
+from simulate.network.allocator import keep_freed_memory
+from simulate.network.conditioned import NORMAL_ONLY
+from simulate.network.engines import GradientNorms
+from simulate.network.random_streams import Streams
+from simulate.training.drawn import DrawnMap
+from simulate.training.history import HistoryMap, unknown
+from simulate.training.optimizers import Optimizer
+
+LearningMap = DrawnMap | HistoryMap
+
+
+class LearningMaps:
+    """An engine of maps that are made at the first step, kept, and trained.
+
+    Args:
+        streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
+        dtype: of tokens.
+        drawn: whether matrices are drawn; otherwise only what they do to the rows that meet them.
+    """
+
+    def __init__(self, streams: Streams, dtype: torch.dtype, *, drawn: bool) -> None:
+        self.streams, self.dtype = streams, dtype
+        keep_freed_memory()
+        self.gradients = GradientNorms()
+        self.maps: dict[str, list[LearningMap]] = {}
+        self._drawn = drawn
+        self._met: dict[str, int] = {}
+
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> LearningMap:
+        """The next map of a role; a fresh one at the first step.
+
+        Raises:
+            ValueError: entries are to be uniform, and matrices are not drawn.
+        """
+        if uniform and not self._drawn:
+            raise ValueError(NORMAL_ONLY)
+        place = self._met[name] = self._met.get(name, -1) + 1
+        known = self.maps.setdefault(name, [])
+        if place == len(known):
+            known.append(self._fresh(d_in, d_out, std, uniform))
+        return known[place]
+
+    def _fresh(self, d_in: int, d_out: int, std: float, uniform: bool) -> LearningMap:
+        if not self._drawn:
+            return unknown(self.streams, self.dtype, d_in, d_out, std)
+        if uniform:
+            return DrawnMap(self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std))
+        return DrawnMap(self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std))
+
+    def begin(self) -> None:
+        """Begin another forward pass."""
+        self.gradients, self._met = GradientNorms(), {}
+
+    def learn(self, optimizer: Optimizer, rates: Mapping[str, float]) -> None:
+        """One step of an optimizer, by the gradients of the latest backward pass.
+
+        Args:
+            optimizer: of all matrices.
+            rates: by role; the matrices of other roles stay as they are.
+        """
+        for role, rate in rates.items():
+            for one in self.maps.get(role, []):
+                one.learn(optimizer, rate)

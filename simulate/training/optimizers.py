@@ -1,0 +1,72 @@
+"""Optimizers whose steps are matrices of low rank: SGD with momentum and weight decay, and Muon."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+OptimizerName = Literal["sgd", "muon"]
+
+# Of a polar factor: singular values below so much of the largest are rounding, squared 1e-10 as in docs/first_step.md.
+_NUMERICAL_RANGE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """How a matrix moves along its gradients.
+
+    With g the gradient, v the momentum and η the rate, "sgd" is that of `torch.optim.SGD`: v ← μ v + g + λ W,
+    W ← W - η v. "muon" is v ← μ v + g, W ← (1 - η λ) W - η polar(v) √max(1, d_out/d_in), as in `torch.optim.Muon`
+    without Nesterov's step, and with the exact polar factor.
+
+    Attributes:
+        name: "sgd" or "muon".
+        momentum: μ, at least 0 and below 1.
+        weight_decay: λ, at least 0.
+
+    Raises:
+        ValueError: an argument is outside its range; an elementwise optimizer, whose steps have no low rank.
+    """
+
+    name: OptimizerName = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(OptimizerName):
+            raise ValueError(
+                f"optimizer must be 'sgd' or 'muon', whose steps have the rank of the batch, got {self.name!r}."
+            )
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum must be a number in [0, 1), got {self.momentum!r}.")
+        if not 0.0 <= self.weight_decay < float("inf"):
+            raise ValueError(f"weight_decay must be a finite number of at least 0, got {self.weight_decay!r}.")
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether weight decay stays out of the momentum, as Muon's does."""
+        return self.name == "muon"
+
+
+def polar_factor(
+    matrix: Float[Tensor, "draws rows columns"], d_in: int, d_out: int
+) -> Float[Tensor, "draws rows columns"]:
+    """The polar factor on the numerical range, times √max(1, d_out/d_in).
+
+    Of Pᵀ C R with orthonormal rows in P and R it is Pᵀ polar(C) R.
+
+    Args:
+        matrix: the matrix, or its core C.
+        d_in: rows of the matrix itself.
+        d_out: columns of the matrix itself.
+    """
+    if not matrix.numel():
+        return matrix
+    # LAPACK refuses what is not finite; of a draw that has diverged the step is NaN.
+    finite = matrix.isfinite().all(2, keepdim=True).all(1, keepdim=True)
+    left, values, right = torch.linalg.svd(matrix.where(finite, 0.0), full_matrices=False)
+    left = left.where(finite, torch.nan)
+    inside = (values > _NUMERICAL_RANGE * values[:, :1]).to(matrix.dtype)
+    return (left * inside[:, None]) @ right * max(1.0, d_out / d_in) ** 0.5

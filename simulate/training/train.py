@@ -1,0 +1,228 @@
+"""Independent random networks that are trained for some steps: named quantities of each before every step."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from simulate.network.random_streams import Streams
+from simulate.network.record import Record
+from simulate.network.transformer import run
+from simulate.runs.cell import MOST_DRAWS, Cell, DtypeName, EngineName, check_device
+from simulate.runs.cost import block_work
+from simulate.runs.memory import fitting
+from simulate.runs.sample import check_count, network_inputs, one_thread
+from simulate.text import TextWindows, read_windows
+from simulate.training.maps import LearningMaps
+from simulate.training.optimizers import Optimizer, OptimizerName
+from simulate.training.schedule import BatchName, Schedule, check_covered, roles
+from theory.stack import Stack
+from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.quantities import array_of
+
+# Random numbers of a pass of all draws that share a batch of tensors: about 8 MiB of them, which every step keeps.
+_BLOCK_NORMALS = 2**21
+
+_CONDITIONED_FROM = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training(Mapping[str, NDArray[np.floating]]):
+    """Values of named quantities over draws and steps.
+
+    The names are those of samples, and two more where the batch stays the same: `feature_change_sq` of a layer,
+    ‖h_k - h_0‖²/‖h_0‖² of the residual sums that `hidden_energy` is about, over all tokens; and `logit_change_sq`, the
+    mean square over positions and classes of what logits have moved by.
+
+    Attributes:
+        cell: what was trained, and how it was sampled.
+        schedule: how it was trained.
+        seed: root seed of all draws.
+        arrays: arrays of shape (draws, steps + 1) or, per layer, (draws, steps + 1, L): index k has what the network
+            does after k steps, and 0 what it does at initialization.
+    """
+
+    cell: Cell
+    schedule: Schedule
+    seed: int
+    arrays: dict[str, NDArray[np.floating]]
+
+    def __getitem__(self, name: str) -> NDArray[np.floating]:
+        return array_of(self.arrays, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __repr__(self) -> str:
+        of = f"{self.draws} draws of {len(self)} quantities, {self.schedule.steps} steps"
+        return f"<Training of {self.stack!r}: {of}>"
+
+    @property
+    def stack(self) -> Stack:
+        """The network that was trained."""
+        return self.cell.stack
+
+    @property
+    def draws(self) -> int:
+        """The number of draws."""
+        return len(self.arrays["loss"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per draw, step and layer, one column per quantity; layer 0 has those of the whole network."""
+        shape = self.draws, self.schedule.steps + 1, self.stack.depth + 1
+        index = np.indices(shape).reshape(3, -1)
+        frame = pd.DataFrame(dict(zip(("draw", "step", "layer"), index, strict=True)))
+        for name, values in self.arrays.items():
+            column = np.full(shape, np.nan)
+            if values.ndim == 3:
+                column[:, :, 1:] = values
+            else:
+                column[:, :, 0] = values
+            frame[name] = column.ravel()
+        return frame
+
+
+def train(
+    stack: Stack,
+    *,
+    steps: int,
+    learning_rate: float | Mapping[str, float],
+    draws: int,
+    seed: int,
+    optimizer: OptimizerName = "sgd",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    factors: Sequence[float] | None = None,
+    batch: BatchName = "same",
+    engine: EngineName = "auto",
+    device: str = "cpu",
+    dtype: DtypeName = "float32",
+    text: str | Path | TextWindows | None = None,
+) -> Training:
+    """Independent random networks of a Stack, trained for some steps from initialization.
+
+    The same arguments give the same numbers. With an engine that is named, fewer draws give the first draws of more,
+    and fewer steps the first steps of more.
+
+    Args:
+        stack: the network. Inputs are fixed; norms have no parameters.
+        steps: how many steps, at least 1.
+        learning_rate: of every matrix, or by role ("WV", "WO", "W1", "W2", "WG", "Wemb", ...): the others are fixed.
+        draws: how many networks, at least 1.
+        seed: root seed, a nonnegative integer.
+        optimizer: "sgd" as torch has it, or "muon" with the exact polar factor. Elementwise optimizers are refused.
+        momentum: of all matrices, in [0, 1).
+        weight_decay: of all matrices; in the gradient for "sgd", beside it for "muon".
+        factors: of the learning rate at each step, as a warm-up has them; None for 1.
+        batch: "same" trains on one batch of inputs and labels, "fresh" draws another before each step.
+        engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens of all steps; the law
+            is the same. "auto" takes the cheaper one.
+        device: "cpu", "cuda" or "cuda:N".
+        dtype: "float32" or "float64", of weights and tokens.
+        text: as for `sample`; with the same batch only.
+
+    Raises:
+        ValueError: an argument is outside its range, or the stack has what training does not cover.
+
+    >>> found = train(Stack(width=64, depth=2, tokens=2), steps=3, learning_rate=0.1, draws=2, seed=0)
+    >>> found["loss"].shape, found["grad_sq_W2"].shape
+    ((2, 4), (2, 4, 2))
+    """
+    rule = Optimizer(name=optimizer, momentum=momentum, weight_decay=weight_decay)
+    check_count("steps", steps, 1)
+    schedule = Schedule.of(
+        roles(stack), steps=steps, learning_rate=learning_rate, optimizer=rule, factors=factors, batch=batch
+    )
+    if isinstance(text, str | Path):
+        text = read_windows(text, tokens=stack.tokens, vocab=stack.vocab)
+    check_covered(stack, schedule, with_text=text is not None)
+    cell = Cell(stack, cheaper_engine(stack, steps) if engine == "auto" else engine, device, dtype, text)
+    check_device(device)
+    check_count("draws", draws, 1)
+    check_count("seed", seed, 0)
+    each = _draws_at_once(cell)
+    blocks = [train_block(cell, schedule, _block_seed(cell, seed, k), each) for k in range(-(-draws // each))]
+    arrays = {name: np.concatenate([block[name] for block in blocks])[:draws] for name in blocks[0]}
+    return Training(cell, schedule, seed, arrays)
+
+
+def cheaper_engine(stack: Stack, steps: int) -> Literal["dense", "conditioned"]:
+    """The engine that takes less time: a rule of counts, since it decides the numbers.
+
+    Every step adds n rows to what a matrix is known to do, and meets all of them.
+    """
+    if INITIALIZATIONS[stack.initialization].uniform:
+        return "dense"
+    return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows * (steps + 1) else "dense"
+
+
+def _draws_at_once(cell: Cell) -> int:
+    """How many draws share a batch of tensors: a power of two that depends on the Stack and the engine alone."""
+    each = block_work(cell).normals / cell.draws_per_block
+    return max(1, min(MOST_DRAWS, 1 << max(0, math.floor(_BLOCK_NORMALS / each).bit_length() - 1)))
+
+
+def _block_seed(cell: Cell, seed: int, block: int) -> int:
+    """The seed of a block, the same for every schedule, so that two are compared on the same networks."""
+    digest = hashlib.sha256(f"training:{seed}:{cell.key}".encode()).digest()
+    return (int.from_bytes(digest[:7], "big") + block) % 2**56
+
+
+def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[str, NDArray[np.floating]]:
+    """Some draws in one batch of tensors, with a stream of random numbers of their own. One intra-op thread.
+
+    Raises:
+        ValueError: the batch does not fit into memory.
+    """
+    with one_thread(), fitting(cell):
+        streams = Streams([seed], draws, cell.device)
+        maps = LearningMaps(streams, getattr(torch, cell.dtype), drawn=cell.engine == "dense")
+        found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
+        return {name: value.cpu().numpy() for name, value in found.items()}
+
+
+def batches(cell: Cell, schedule: Schedule, maps: LearningMaps) -> Iterator[tuple[Tensor, Tensor]]:
+    """Inputs and labels of every pass, drawn when they are asked for."""
+    while True:
+        inputs, labels, _ = network_inputs(cell, maps)
+        yield inputs, labels
+        while schedule.batch == "same":
+            yield inputs, labels
+
+
+def trained(
+    stack: Stack, schedule: Schedule, maps: LearningMaps, given: Iterator[tuple[Tensor, Tensor]]
+) -> dict[str, Tensor]:
+    """Quantities of a batch of networks before the first step and after each, (draws, steps + 1, ...)."""
+    passes, first = [], list[Tensor]()
+    for step in range(schedule.steps + 1):
+        maps.begin()
+        record = Record(streams=[] if schedule.batch == "same" else None)
+        run(stack, maps, *next(given), record=record)
+        first = first or record.streams or []
+        _record_changes(record, first)
+        passes.append(record.per_network | {name: torch.stack(v, 1) for name, v in record.per_layer.items()})
+        if step < schedule.steps:
+            maps.learn(schedule.optimizer, schedule.rates_at(step))
+    return {name: torch.stack([one[name] for one in passes], 1) for name in passes[0]}
+
+
+def _record_changes(record: Record, first: list[Tensor]) -> None:
+    """How far the residual sums and the logits have moved from where they began."""
+    if record.streams is None:
+        return
+    moved = [(now - then).square().sum((1, 2)) for now, then in zip(record.streams, first, strict=True)]
+    for change, then in zip(moved[:-1], first[:-1], strict=True):
+        record.layer("feature_change_sq", change / then.square().sum((1, 2)))
+    record.network("logit_change_sq", moved[-1] / first[-1][0].numel())

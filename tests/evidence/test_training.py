@@ -1,0 +1,100 @@
+"""Training without matrices: the law of drawn ones in number, and beside a plain loop at a width of 512."""
+
+import numpy as np
+import pytest
+import torch
+
+from checks.statistics import estimate
+from simulate import Cell
+from simulate.training.optimizers import Optimizer
+from simulate.training.schedule import Schedule, roles
+from simulate.training.train import train, train_block
+from tests.helpers.evidence_file import record
+from tests.helpers.same_law import FALSE_ALARM, differences
+from tests.helpers.twins.training import trained_slowly
+from theory import Stack
+
+pytestmark = pytest.mark.evidence
+
+DRAWS, SEEDS = 20_000, 200
+SGD = {"momentum": 0.8, "weight_decay": 0.1}
+MUON = {"name": "muon", "momentum": 0.5, "weight_decay": 0.2}
+
+# d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it.
+LAWS = [
+    ("post", 8, 3, 2, 3, "same", SGD, {}),
+    ("post", 8, 8, 1, 1, "fresh", {}, {}),
+    ("post", 8, 12, 1, 2, "same", MUON, {}),
+    ("post", 16, 4, 2, 5, "fresh", SGD, {"output_projection": "random"}),
+    ("post", 16, 4, 2, 3, "same", SGD, {"down_gain": 1e-50, "value_gain": 1e-50}),
+    ("pre", 8, 3, 2, 4, "fresh", SGD, {"ffn_ratio": 2.0}),
+    ("pre", 16, 4, 2, 5, "same", SGD, {"input_correlation": 1.0}),
+    ("pre", 16, 16, 1, 2, "fresh", MUON, {}),
+    ("pre", 64, 8, 1, 3, "same", SGD, {}),
+    ("peri", 8, 3, 2, 3, "same", SGD, {"ffn": "gated", "activation": "silu"}),
+    ("peri", 16, 6, 2, 4, "fresh", SGD, {}),
+    ("post", 16, 3, 1, 3, "same", SGD, {"query_key_scale": 1.0, "heads": 2, "mask": "causal"}),
+]
+
+
+def schedule_of(stack, steps, batch, rule, rate=0.1):
+    return Schedule.of(
+        roles(stack), steps=steps, learning_rate=rate, optimizer=Optimizer(**rule), factors=None, batch=batch
+    )
+
+
+def numbers(stack, schedule, engine):
+    """Recorded numbers of step 1, one in the middle and the last, in float64; each engine has seeds of its own."""
+    cell, steps = Cell(stack, engine, dtype="float64"), sorted({1, (schedule.steps + 1) // 2, schedule.steps})
+    parts = []
+    for block in range(DRAWS // 1000):
+        found = train_block(cell, schedule, 1000 * (1 + (engine == "dense")) + block, 1000)
+        names = ["loss", "logit_change_sq", "feature_change_sq", "hidden_energy"]
+        names += [f"grad_sq_{role}" for role in roles(stack)]
+        parts.append(np.concatenate([found[n][:, steps].reshape(1000, -1) for n in names if n in found], 1) ** 0.25)
+    return np.concatenate(parts)
+
+
+def test_laws():
+    found = {}
+    for placement, d, n, depth, steps, batch, rule, fields in LAWS:
+        stack = Stack(placement=placement, width=d, depth=depth, tokens=n, vocab=4, **fields)
+        schedule = schedule_of(stack, steps, batch, rule)
+        dense, other = (numbers(stack, schedule, engine) for engine in ("dense", "conditioned"))
+        case = f"{placement}, d = {d}, n = {n}, L = {depth}, {steps} steps, {batch}, {rule.get('name', 'sgd')}"
+        found[case + "".join(f", {name} = {value}" for name, value in fields.items())] = differences(dense, other)
+    record(
+        "training-laws",
+        {"draws of each engine": DRAWS, "false alarm per case": FALSE_ALARM, "differences": found},
+    )
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_a_plain_loop(placement):
+    """Ten steps at d = 512: every recorded number of 200 networks of each within 3% or 4 standard errors."""
+    stack = Stack(placement=placement, width=512, depth=2, tokens=8, vocab=32)
+    schedule = schedule_of(stack, 10, "same", SGD, rate=0.01)
+    mine = train(
+        stack, steps=10, learning_rate=0.01, draws=SEEDS, seed=1, engine="conditioned", momentum=0.8, weight_decay=0.1
+    )
+    draws = []
+    for seed in range(SEEDS):
+        g = torch.Generator().manual_seed(seed)
+        weights = {
+            role: [torch.randn(512, 512, generator=g) * 512**-0.5 for _ in range(2)] for role in ("WV", "W1", "W2")
+        } | {"Wemb": [torch.randn(512, 32, generator=g) * 512**-0.5]}
+        batch = torch.randn(8, 512, generator=g), torch.randint(32, (8,), generator=g)
+        draws.append(trained_slowly(stack, weights, [batch] * 11, schedule))
+    odd, worst = [], 0.0
+    for name in draws[0]:
+        own = np.stack([one[name].numpy() for one in draws]).astype(float)
+        theirs = mine[name].astype(float).reshape(own.shape)
+        for index in np.ndindex(own.shape[1:]):
+            first, second = estimate(theirs[(slice(None), *index)]), estimate(own[(slice(None), *index)])
+            apart, sem = abs(first.mean - second.mean), np.hypot(first.sem, second.sem)
+            worst = max(worst, apart / second.mean if second.mean else 0.0)
+            if apart > max(0.03 * second.mean, 4 * sem):
+                odd.append(f"{name} {index}: {first.mean:.4g} and {second.mean:.4g}, error {sem:.2g}")
+    record(f"training-loop-{placement}", {"networks of each": SEEDS, "largest difference": worst, "odd": odd})
+    assert not odd

@@ -1,0 +1,1 @@
+"""Several steps of training."""
