@@ -1,0 +1,1 @@
+"""Tests of what single commands do."""
