@@ -30,10 +30,10 @@ from theory.stack import PAPER
 _DRAWS = 16
 
 # Patterns times layers, heads and pairs of tokens, some seconds; and no fewer and no more patterns than these.
-_WORK, _FEWEST, _MOST = 2.0**24, 4, 4096
+_WORK, _FEWEST, _MOST = 2.0**22, 4, 4096
 
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
-_ENOUGH = 256
+_ENOUGH = 64
 
 # Seconds beyond which it is said beforehand how long a step takes.
 _LONG = 2.0

@@ -83,7 +83,8 @@ def check_covered(stack: Stack, schedule: Schedule, *, with_text: bool) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: tied embeddings, a source, a loss on a share of the positions, ReZero's scalars; fresh batches of a text or with learned positions.
+        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars; fresh batches of a text or
+            with learned positions.
     """
     if stack.embeddings == "tied":
         raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
