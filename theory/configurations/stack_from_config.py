@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from theory.configurations.families import FAMILIES
+from theory.configurations.families import FAMILIES, UNREAD
 from theory.configurations.published import PUBLISHED
 from theory.configurations.reading import Note, Reading
 from theory.stack import Stack
@@ -42,10 +42,11 @@ def stack_from_config(
     family = fields.get("model_type")
     if family is None and set(fields) >= _NANOGPT:
         family = "nanogpt"
-    if family == "gemma3" and isinstance(fields.get("text_config"), Mapping):
+    if family not in FAMILIES and isinstance(fields.get("text_config"), Mapping):
         raise ValueError("config must be that of the language model; give the file's text_config with its model_type.")
     if family not in FAMILIES:
-        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}.")
+        why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
+        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
     reading = Reading(fields)
     found = FAMILIES[family](reading, tokens)
     reading.finish({name for one in PUBLISHED.values() for name in one})

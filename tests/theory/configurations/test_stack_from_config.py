@@ -95,7 +95,9 @@ def test_rotary_positions_in_all_spellings():
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "mamba"}, "model_type must be one of bert, gemma, .*, got 'mamba'"),
+        ({"model_type": "vit"}, r"model_type must be one of bert, gemma, .*, got 'vit'\.$"),
+        ({"model_type": "mixtral"}, "model_type must be one of .*, got 'mixtral', which is not read: a router picks"),
+        ({"model_type": "llava", "text_config": LLAMA}, "config must be that of the language model"),
         (LLAMA | {"hiden_size": 3}, "got hiden_size = 3, .* is not known. Did you mean hidden_size"),
         (LLAMA | {"n_embd": 32}, "hidden_size and n_embd must be one number, got 64 and 32"),
         ({k: v for k, v in LLAMA.items() if k != "vocab_size"}, "config must have vocab_size, got none"),
