@@ -19,6 +19,7 @@ from theory.mean_field.inputs import (
 )
 from theory.mean_field.kernels import Labelled
 from theory.mean_field.recursion import recursion
+from theory.mean_field.tied.units import own_numbers
 from theory.stack import Stack
 from theory.stack.quantities import array_of
 
@@ -33,6 +34,8 @@ _CHUNK_ENTRIES = 2_000_000
 _TIED_ENTRIES = 2**11
 _TIED_CUBES = 2**24
 _TIED_ROWS = 64
+# Where every sample of the logits has patterns of its own, numbers that are held at once.
+_CHUNK_NUMBERS = 2**24
 
 _MOST_PATTERNS = 2**18
 # Here W^Q is off by 2.3% (s = 1) or 2.8% (s = 1.5) in the closed form, whose heads are wide: as much as by its means.
@@ -206,18 +209,25 @@ def _tied_batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], samples: int, generator: np.random.Generator
 ) -> Arrays:
     """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
+    count = len(inputs.kernel)
+    if is_fluctuating(stack):
+        # Every sample of the logits has patterns of its own.
+        inputs, each = inputs.repeated(samples), 1
+        entries = max(1, _CHUNK_NUMBERS // own_numbers(stack))
+        size = 1
+    else:
+        entries, each = min(count, max(1, _TIED_ENTRIES // stack.rows**2)), samples
+        size = max(1, _TIED_CUBES // (entries * stack.rows**3))
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
-    entries = min(len(inputs.kernel), max(1, _TIED_ENTRIES // stack.rows**2))
-    size = max(1, _TIED_CUBES // (entries * stack.rows**3))
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))
         found = [
-            recursion(stack, tokens, part.sampled(min(size, samples - done)), generator)
-            for done in range(0, samples, size)
+            recursion(stack, tokens, part.sampled(min(size, each - done)), generator) for done in range(0, each, size)
         ]
         rows.append({name: np.concatenate([_full(one, name) for one in found], axis=-1) for name in found[0]})
-    return {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+    whole = {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+    return {name: value.reshape(*value.shape[:-2], count, samples) for name, value in whole.items()}
 
 
 def _full(found: Arrays, name: str) -> NDArray[np.float64]:
@@ -241,16 +251,22 @@ def _check_rules(stack: Stack) -> None:
     """Refuse what tied embeddings, and tied queries and keys, have no rule for.
 
     Raises:
-        NoRuleError: with tied embeddings attention is random, something is dropped, there are two streams, a source, or
-            too many tokens; or tied queries see a source.
+        NoRuleError: with tied embeddings branches are dropped, queries are keys, there are two streams, a source,
+            shared values without a matrix after them, or too many tokens; or tied queries see a source.
     """
-    unknown = ("query_key_scale", "attention_dropout", "dropout", "source_tokens")
-    without = [name for name in unknown if getattr(stack, name)]
-    without += ["embedding_norm"] if stack.embedding_norm == "added" else []
-    without += ["head_width"] if stack.head_width else []
-    without += ["layout 'parallel'"] if stack.layout == "parallel" else []
-    if stack.embeddings == "tied" and (without or stack.composition.second_stream):
-        what = " and ".join(without) or f"placement {stack.placement!r}"
+    shared = stack.key_heads < stack.heads and stack.output_projection == "identity"
+    unruled = {
+        "dropout": stack.dropout,
+        "source_tokens": stack.source_tokens,
+        "embedding_norm": stack.embedding_norm == "added",
+        "query_key 'tied'": stack.query_key_scale and stack.query_key == "tied",
+        # Values stand in the stream as often as they are shared, and all layers find each other's copies there.
+        "kv_heads but no output_projection": shared,
+        "layout 'parallel'": stack.layout == "parallel",
+        f"placement {stack.placement!r}": stack.composition.second_stream,
+    }
+    if stack.embeddings == "tied" and any(unruled.values()):
+        what = " and ".join(name for name, asked in unruled.items() if asked)
         raise NoRuleError(f"embeddings must be 'untied' for a prediction with {what}: tied ones have no rule there.")
     overlapping = stack.attention_scale == "sqrt" or stack.positions == "sinusoidal"
     if stack.source_tokens and stack.query_key == "tied" and stack.query_key_scale and overlapping:
@@ -258,7 +274,7 @@ def _check_rules(stack: Stack) -> None:
             "query_key must be 'untied', or attention_scale 'linear' without sinusoidal positions, for a prediction "
             "with source_tokens: a shared matrix sees overlaps of tokens and source of order one, which have no rule."
         )
-    if stack.embeddings == "tied" and stack.rows > _TIED_ROWS:
+    if stack.embeddings == "tied" and stack.rows > _TIED_ROWS and not is_fluctuating(stack):
         raise NoRuleError(
             f"tokens x sequences must be at most {_TIED_ROWS} for a prediction with tied embeddings, whose moments "
             f"take its fourth power in memory, got {stack.rows}."
