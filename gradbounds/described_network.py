@@ -13,8 +13,6 @@ from theory.configurations import Note, published, stack_from_config
 def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:
     """The network of a configuration with the fields that flags set, or of flags alone; and notes on the file.
 
-    Tied embeddings with random queries and keys, for which theory has no rule, are untied unless a flag says tied.
-
     Raises:
         ValueError: both a file and a model are given, or as `theory.configurations.stack_from_config`.
     """
@@ -23,10 +21,9 @@ def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stac
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
     given = flags.non_default()
-    tied: Any = given.pop("embeddings", "untied")
     source = config if like is None else published(like)
     assert source is not None
-    stack, notes = stack_from_config(source, tokens=flags.tokens if "tokens" in given else 16, embeddings=tied)
+    stack, notes = stack_from_config(source, tokens=flags.tokens if "tokens" in given else 16)
     return replace(stack, **given), notes  # type: ignore[arg-type]
 
 

@@ -11,6 +11,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.configurations import Note
+from theory.coverage import is_fluctuating
 from theory.stack import TITLES
 from theory.stack.weights import gain, weight_shapes
 
@@ -41,7 +42,8 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
         lines += [*_block(table, "predicted"), ""]
         worst = (table["predicted_sem"] / table["predicted"].abs()).max()
         if worst > 0:
-            what = "logits" if stack.embeddings == "tied" else "attention patterns"
+            sampled = {"logits": stack.embeddings == "tied", "attention patterns": is_fluctuating(stack)}
+            what = " and ".join(name for name, asked in sampled.items() if asked)
             lines += [f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}%.", ""]
         if why := why_not_judged(stack):
             lines += [f"Theory may be off by more than 3% here ({why}).", ""]

@@ -24,6 +24,7 @@ from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
 from theory import NoRuleError, Prediction, Stack, predict
+from theory.coverage import is_fluctuating
 from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER
 
@@ -80,13 +81,15 @@ def predict_stack(
 def _patterns(stack: Stack) -> int:
     """Attention patterns of a prediction that takes some seconds; the same everywhere."""
     each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
+    # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
+    each += stack.rows * stack.vocab // 4 if stack.embeddings == "tied" else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_WORK / each)), _FEWEST, _MOST))
 
 
 def _theory(stack: Stack, patterns: int) -> tuple[Prediction | None, pd.DataFrame | None, str]:
     """The prediction, the exponents around it where they are to be had within seconds, and why there is no rule."""
     try:
-        with _shown("predicting", _tied_seconds(stack)):
+        with _shown("predicting", _tied_seconds(stack, patterns)):
             prediction = predict(stack, patterns=patterns)
             if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
                 return prediction, None, ""
@@ -95,13 +98,17 @@ def _theory(stack: Stack, patterns: int) -> tuple[Prediction | None, pd.DataFram
         return None, None, str(error)
 
 
-def _tied_seconds(stack: Stack) -> float:
-    """What tied embeddings take, from a quarter of the tokens: n^4 averages. Other rules are over soon."""
-    if stack.embeddings == "untied" or stack.tokens < 24:
+def _tied_seconds(stack: Stack, patterns: int) -> float:
+    """What tied embeddings take, from a quarter of the tokens. Other rules are over soon.
+
+    n^4 averages for all samples of the logits, or some n^2 for each where it has attention patterns of its own.
+    """
+    if stack.embeddings == "untied" or stack.tokens < 24 or stack.mask == "given":
         return 0.0
     start = time.perf_counter()
     predict(replace(stack, tokens=stack.tokens // 4), patterns=2)
-    return 4**4 * (time.perf_counter() - start)
+    times = 4**2 * patterns / 2 if is_fluctuating(stack) else 4**4
+    return times * (time.perf_counter() - start)
 
 
 def _sampled(stack: Stack, draws: int, seed: int) -> Samples:

@@ -28,7 +28,8 @@ CALLS = {
 }
 # By what each gap asks for, a network that lacks it.
 LACKING = {
-    "untied embeddings or fixed attention weights": TIED | {"query_key_scale": 1.0},
+    "untied embeddings or query_key": TIED | {"query_key_scale": 1.0, "query_key": "tied"},
+    "untied embeddings, or output_projection": TIED | {"heads": 4, "kv_heads": 2},
     "untied embeddings or no dropout": TIED | {"dropout": 0.1},
     "untied embeddings or no source_tokens": TIED | {"source_tokens": 2},
     "untied embeddings, or one stream": TIED | {"layout": "parallel"},

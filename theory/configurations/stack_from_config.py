@@ -21,8 +21,7 @@ def stack_from_config(
     Args:
         config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`.
         tokens: sequence length n.
-        embeddings: whether the output matrix is that of the inputs; None for what the file says. Theory has no rule for
-            tied ones with random queries and keys.
+        embeddings: whether the output matrix is that of the inputs; None for what the file says.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or

@@ -67,10 +67,10 @@ _TIED = ("prediction",)
 GAPS = (
     Gap(
         _TIED,
-        "tied embeddings with random queries and keys, or dropped attention weights",
-        "untied embeddings or fixed attention weights",
-        "how a logit follows the word at its own position is not known given an attention pattern",
-        lambda stack: is_tied(stack) and is_fluctuating(stack),
+        "tied embeddings with queries that are the keys",
+        "untied embeddings or query_key 'untied'",
+        "what one matrix of queries and keys knows of the words is not derived",
+        lambda stack: is_tied(stack) and stack.query_key_scale > 0.0 and stack.query_key == "tied",
     ),
     Gap(
         _TIED,
@@ -88,19 +88,12 @@ GAPS = (
     ),
     Gap(
         _TIED,
-        "tied embeddings with two streams, parallel branches, heads of a width of their own, or a norm after the "
-        "embedding to which positions are added",
-        "untied embeddings, or one stream with branches one after the other, heads of width d/h, and no embedding_norm "
-        "with added positions",
+        "tied embeddings with two streams, parallel branches, or normalized inputs",
+        "untied embeddings, or one stream with branches one after the other, and no embedding_norm",
         "the response of the logits to the words has not been derived there",
         lambda stack: (
             is_tied(stack)
-            and bool(
-                stack.composition.second_stream
-                or stack.layout == "parallel"
-                or stack.head_width
-                or stack.embedding_norm == "added"
-            )
+            and bool(stack.composition.second_stream or stack.layout == "parallel" or stack.embedding_norm == "added")
         ),
     ),
     Gap(
@@ -121,10 +114,17 @@ GAPS = (
     ),
     Gap(
         _TIED,
-        f"tied embeddings with more than {MOST_TIED_ROWS} tokens of all sequences",
+        "tied embeddings with values that heads share, and no matrix after them",
+        "untied embeddings, or output_projection 'random' with kv_heads",
+        "values stand in the stream as often as they are shared, and all layers find each other's copies there",
+        lambda stack: is_tied(stack) and stack.key_heads < stack.heads and stack.output_projection == "identity",
+    ),
+    Gap(
+        _TIED,
+        f"tied embeddings with fixed attention and more than {MOST_TIED_ROWS} tokens of all sequences",
         f"untied embeddings or at most {MOST_TIED_ROWS} tokens x sequences",
         "moments of the logits take the fourth power of it in memory",
-        lambda stack: is_tied(stack) and stack.rows > MOST_TIED_ROWS,
+        lambda stack: is_tied(stack) and stack.rows > MOST_TIED_ROWS and not is_fluctuating(stack),
     ),
     Gap(
         ("prediction",),

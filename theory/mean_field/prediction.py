@@ -18,6 +18,7 @@ from theory.mean_field.inputs import (
 )
 from theory.mean_field.kernels import Labelled
 from theory.mean_field.recursion import recursion
+from theory.mean_field.tied.units import own_numbers
 from theory.stack import Stack
 from theory.stack.quantities import array_of
 
@@ -31,6 +32,8 @@ _CHUNK_ENTRIES = 2_000_000
 # Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
 _TIED_ENTRIES = 2**11
 _TIED_CUBES = 2**24
+# Where every sample of the logits has patterns of its own, numbers that are held at once.
+_CHUNK_NUMBERS = 2**24
 
 _MOST_PATTERNS = 2**18
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
@@ -188,18 +191,25 @@ def _tied_batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], samples: int, generator: np.random.Generator
 ) -> Arrays:
     """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
+    count = len(inputs.kernel)
+    if is_fluctuating(stack):
+        # Every sample of the logits has patterns of its own.
+        inputs, each = inputs.repeated(samples), 1
+        entries = max(1, _CHUNK_NUMBERS // own_numbers(stack))
+        size = 1
+    else:
+        entries, each = min(count, max(1, _TIED_ENTRIES // stack.rows**2)), samples
+        size = max(1, _TIED_CUBES // (entries * stack.rows**3))
     tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
-    entries = min(len(inputs.kernel), max(1, _TIED_ENTRIES // stack.rows**2))
-    size = max(1, _TIED_CUBES // (entries * stack.rows**3))
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))
         found = [
-            recursion(stack, tokens, part.sampled(min(size, samples - done)), generator)
-            for done in range(0, samples, size)
+            recursion(stack, tokens, part.sampled(min(size, each - done)), generator) for done in range(0, each, size)
         ]
         rows.append({name: np.concatenate([_full(one, name) for one in found], axis=-1) for name in found[0]})
-    return {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+    whole = {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
+    return {name: value.reshape(*value.shape[:-2], count, samples) for name, value in whole.items()}
 
 
 def _full(found: Arrays, name: str) -> NDArray[np.float64]:

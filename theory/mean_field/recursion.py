@@ -41,7 +41,7 @@ from theory.mean_field.sublayers import (
     sublayer,
     uniform_attention,
 )
-from theory.mean_field.tied_gradient import tied_backward
+from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.two_streams import doubled, joined, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES

@@ -49,7 +49,8 @@ Overlaps = NormOverlaps[Kernel] | None
 Above = NormOverlaps[Kernel] | LastNorm | None
 """What a sub-layer hands to the one below it, beside the gradient."""
 Recorded = dict[str, Any]
-"""Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"."""
+"""Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"; of sampled attention its
+patterns, and what dropping left of them, "attended"."""
 Pullback = Callable[[Kernel, Above[Kernel]], tuple[Kernel, Energies, Above[Kernel]]]
 BranchPullback = Callable[[Kernel, Overlaps[Kernel]], tuple[Kernel, Energies]]
 Branch = Callable[[Tokens[Kernel], Kernel], tuple[Kernel, BranchPullback[Kernel], Recorded]]
@@ -151,7 +152,10 @@ class Passed(Generic[Kernel]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inside(Generic[Kernel]):
-    """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by."""
+    """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by.
+
+    And of attention with sampled weights, what it was sampled.
+    """
 
     stream: Stream[Kernel]
     given: Kernel
@@ -161,6 +165,7 @@ class Inside(Generic[Kernel]):
     added: Kernel
     total: Stream[Kernel]
     after_scales: Number
+    attended: Any = None
 
 
 def sublayer(
@@ -196,7 +201,7 @@ def sublayer(
         parts, energies = [], Energies()
         for kernel, scales, _, branch_pullback in made:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
-            of_branch = dropped_overlaps(tokens, scaled(overlaps, tau_sq**2), kept)
+            of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
                 of_branch = removed(stack, tokens, dropped, Stream(kernel))
             own, found = branch_pullback(dropped, of_branch)
@@ -205,13 +210,15 @@ def sublayer(
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
-            overlaps = _sum(scaled(overlaps, alpha**4), of_input)
+            overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), of_input)
         return gradient * alpha**2 + below, energies, overlaps
 
     inside = None
     if len(made) == 1:
         ((kernel, scales, added, _),) = made
-        inside = Inside(stream, given, into_scales, kernel, scales, added, total, after_scales)
+        inside = Inside(
+            stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
+        )  # fmt: skip
     return Passed(after, total, pullback, recorded, inside)
 
 
@@ -222,12 +229,16 @@ def asks_for_overlaps(stack: Stack, tokens: Tokens[Kernel]) -> bool:
 
 def removed(stack: Stack, tokens: Tokens[Kernel], gradient: Kernel, stream: Stream[Kernel]) -> NormOverlaps[Kernel]:
     """What the stack's norm of that stream removed of a gradient of this kernel below it."""
-    scales: Any = tokens.scales(stream.centred().kernel, stack.norm_epsilon)
+    return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
+
+
+def removed_at(gradient: Kernel, stream: Stream[Kernel], scales: Number) -> NormOverlaps[Kernel]:
+    """What a norm of that stream, of these scales, removed of a gradient of this kernel below it."""
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
 
 
-def scaled(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
+def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kernel]:
     """Overlaps times a factor."""
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
@@ -239,7 +250,8 @@ def dropped_overlaps(tokens: Tokens[Kernel], overlaps: Overlaps[Kernel], kept: f
     return NormOverlaps(tokens.scale_diagonal(overlaps.first, 1.0 / kept) / kept, overlaps.second / kept**2)
 
 
-def _sum(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
+def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[Kernel]:
+    """Overlaps that two norms removed."""
     if one is None or other is None:
         return one if other is None else other
     return NormOverlaps(one.first + other.first, one.second + other.second)

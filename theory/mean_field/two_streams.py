@@ -15,7 +15,7 @@ from theory.mean_field.sublayers import (
     Pullback,
     Stream,
     dropped_overlaps,
-    scaled,
+    scaled_overlaps,
 )
 from theory.stack import Stack
 
@@ -46,7 +46,7 @@ def two_streams(stack: Stack, tokens: Tokens[Array], stream: Stream[Array], bran
         both = tokens.scale_diagonal(joined(gradient, n), 1.0 / kept) * tau_sq
         removed = None
         if isinstance(above, LastNorm):
-            removed = scaled(_removed_of_two(stack, gradient, summed, above), tau_sq**2)
+            removed = scaled_overlaps(_removed_of_two(stack, gradient, summed, above), tau_sq**2)
         below, energies = branch_pullback(both, dropped_overlaps(tokens, removed, kept))
         gradient = gradient * both_alphas
         gradient[..., :n, :n] += below

@@ -51,14 +51,11 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
 
 
 def test_without_a_rule_samples_stand_in(capsys):
-    said = printed(capsys, "--embeddings", "tied", "--query-key-scale", "1", "--draws", "2")
-    assert "Theory: stack must have untied embeddings or fixed attention weights" in said
+    said = printed(capsys, "--embeddings", "tied", "--dropout", "0.1", "--draws", "2")
+    assert "Theory: stack must have untied embeddings or no dropout" in said
     assert "Samples, root mean squares: 2 networks" in said
     assert "over theory" not in said
-    assert (
-        "No bound: Theorem 1 is about the paper's setting, which this network leaves by query_key_scale, embeddings."
-        in said
-    )
+    assert "No bound: Theorem 1 is about the paper's setting, which this network leaves by dropout, embeddings." in said
 
 
 def test_what_theory_samples_has_errors_and_an_encoder_lines_of_its_own(capsys):
@@ -96,7 +93,7 @@ def test_bad_input(capsys, arguments):
 def test_check_shows_a_run_s_gradients_and_says_what_has_no_rule(capsys, tmp_path):
     run = str(tmp_path / "run")
     grid = ("--placement", "post", "--width", "32", "--depth", "2", "--tokens", "4", "--vocab", "8")
-    tied = ("--embeddings", "tied", "--query-key-scale", "0.5")
+    tied = ("--embeddings", "tied", "--dropout", "0.5")
     assert main(["sweep", *grid, *tied, "--draws", "2", "--out", run]) == 0
     capsys.readouterr()
     assert main(["check", run, "--layers"]) == 0
@@ -116,7 +113,8 @@ def test_a_configuration_file(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
     assert main([*line, "--json", "--compare", "placement=peri", "depth-scaling=none"]) == 0
     found = json.loads(capsys.readouterr().out)
-    stack, notes = stack_from_config(NANOGPT, tokens=4, embeddings="untied")
+    stack, notes = stack_from_config(NANOGPT, tokens=4)
+    assert stack.embeddings == "tied"
     assert found["stack"] == json.loads(json.dumps(dataclasses.asdict(stack)))
     assert {note["field"] for note in found["notes"]} == {note.field for note in notes}
     beside = {"placement": "peri", "depth_scaling": "none"}
@@ -127,7 +125,7 @@ def test_a_configuration_file(capsys, tmp_path):
     compared = said[said.index("With placement=post, by theory") :].splitlines()
     assert next(row for row in compared if "dL/dW1" in row).split()[1] == f"{ratios[0] / ratios[-1]:.3g}"
     assert "- dropout = 0.2 is left out: gradients are those without dropout, as in evaluation" in said
-    assert "- tie_word_embeddings = True is left out: embeddings are untied here" in said
+    assert "Theory samples logits and attention patterns here" in said
     assert "Neutral at initialization: bias, block_size." in said
 
 

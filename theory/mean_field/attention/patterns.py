@@ -25,8 +25,10 @@ class Patterns:
         weights: the softmaxed logits, (batch, heads, N, M).
         queries: q_i·q_k/(s² d_k), (batch, heads, N, N), or after a norm over d_k; without queries the kernel.
         keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
-        slopes: of the cap on logits, (batch, heads, N, M); None without one.
         sizes: what a norm divides queries and keys by, (batch, heads, N) and (batch, heads, M); None without one.
+        slopes: of the cap on logits, (batch, heads, N, M); None without one.
+        coordinates: q_i/s and k_j/s in a basis that heads of one group share, (batch, heads, N, r) and
+            (batch, heads, M, r'), whose first r axes are those of the queries; None without queries.
     """
 
     weights: Array
@@ -34,6 +36,7 @@ class Patterns:
     keys: Array
     sizes: tuple[Array, Array] | None = None
     slopes: Array | None = None
+    coordinates: tuple[Array, Array] | None = None
 
 
 def sampled_patterns(
@@ -51,7 +54,7 @@ def sampled_patterns(
         tied: whether queries are the keys, of one kernel.
     """
     shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    logits, queries, keys, sizes, slopes = np.zeros(shape), asking, asked, None, None
+    logits, queries, keys, sizes, slopes, coordinates = np.zeros(shape), asking, asked, None, None, None
     if stack.query_key_scale:
         head_width = stack.key_width
         left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
@@ -64,9 +67,9 @@ def sampled_patterns(
         else:
             roots = _grouped_roots(stack, shape, generator)
             rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
-        divisor = head_width if stack.attention_scale == "linear" else head_width**0.5
+        coordinates = rows, of_keys
         turned = [rotated(stack, one) for one in (rows, along)] if stack.rotary else (rows, along)
-        logits = stack.query_key_scale**2 / divisor * (turned[0] @ turned[1].mT)
+        logits = logit_scale(stack) * (turned[0] @ turned[1].mT)
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
         if stack.query_key_norm != "none":
             first, second = sizes = _sizes(stack, queries), _sizes(stack, keys)
@@ -80,7 +83,13 @@ def sampled_patterns(
             logits, slopes = stack.logit_softcap * capped, 1.0 - capped**2
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes)
+    return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes, coordinates)
+
+
+def logit_scale(stack: Stack) -> float:
+    """Logits over z_i·z_j where q_i·k_j = s² z_i·z_j, but for norms and caps."""
+    divisor = stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5
+    return stack.query_key_scale**2 / divisor
 
 
 def _sizes(stack: Stack, products: Array) -> Array:
@@ -101,15 +110,15 @@ def _frequencies(stack: Stack) -> Array:
     return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
 
 
-def rotated(stack: Stack, rows: Array) -> Array:
-    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k).
+def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
+    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k); −1 rotates back.
 
     Source: Su et al. (2021), section 3.4.2.
     """
     angles = _positions(stack)[:, None] * _frequencies(stack)
     half = angles.shape[1]
     first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
-    cos, sin = np.cos(angles), np.sin(angles)
+    cos, sin = np.cos(angles), sense * np.sin(angles)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
 

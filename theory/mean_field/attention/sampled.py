@@ -48,11 +48,12 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, Energies]:
             head, below, energies = attended(gradient)
             if queries:
-                more, *of_queries = _query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
+                more, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
                 energies, below = energies | ({} if alone else more), below + sum(of_queries)
             return below, energies
 
-        return out, pullback, _statistics(patterns.weights) if queries and not alone else {}
+        seen = _statistics(patterns.weights) if queries and not alone else {}
+        return out, pullback, seen | {"attended": (patterns, kept)}
 
     return branch
 
@@ -69,7 +70,7 @@ def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.ra
             below = 0.0 * kernel
             if stack.query_key_scale:
                 kernels = kernel, memory.kernel
-                more, below, of_keys = _query_path(stack, "X", kernels, patterns, kept, head, overlaps)
+                more, below, of_keys = query_path(stack, "X", kernels, patterns, kept, head, overlaps)
                 energies, to_memory = energies | more, to_memory + of_keys
             memory.receive(to_memory)
             return below, energies
@@ -96,7 +97,7 @@ def _attend(
         the patterns, to that of the attended tokens, and the energies of W^V and W^O.
     """
     value_gain = gain(stack, kind + "V")
-    projection_gain = _head_gain(stack, kind)
+    projection_gain = head_gain(stack, kind)
     pattern = dropped(stack, softmaxed, generator)
     out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
 
@@ -111,7 +112,7 @@ def _attend(
     return out * projection_gain, pattern, back
 
 
-def _query_path(
+def query_path(
     stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
     removed: Overlaps[Array],
 ) -> tuple[Energies, Array, Array]:  # fmt: skip
@@ -124,14 +125,10 @@ def _query_path(
     weights, products = patterns.weights, (patterns.queries, patterns.keys)
     values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
     if removed is not None:
-        scale = (_head_gain(stack, kind) / stack.heads) ** 2
+        scale = (head_gain(stack, kind) / stack.heads) ** 2
         removed = NormOverlaps(*(scale * one[..., None, :, :] for one in (removed.first, removed.second)))
     inner = _Inner.of(weights, kept, values, head, removed, patterns.slopes)
-    if stack.rotary:
-        to_queries = _turned(stack, products[1], inner.at_queries)
-        to_keys = _turned(stack, products[0], inner.at_keys)
-    else:
-        to_queries, to_keys = inner.at_queries(products[1]), inner.at_keys(products[0])
+    to_queries, to_keys = _turned(stack, products[1], inner.at_queries), _turned(stack, products[0], inner.at_keys)
     tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
@@ -156,7 +153,7 @@ def _query_path(
     return energies, s_sq * shrink * to_queries.sum(-3), s_sq * shrink * to_keys.sum(-3)
 
 
-def _head_gain(stack: Stack, kind: str) -> float:
+def head_gain(stack: Stack, kind: str) -> float:
     """Gain of the matrix after attention."""
     return 1.0 if stack.output_projection == "identity" else gain(stack, kind + "O")
 
@@ -240,11 +237,13 @@ class _Inner:
 
 
 def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
-    """A gradient kernel at queries, or at keys, that positions rotate.
+    """A gradient kernel at queries, or at keys, that positions may rotate.
 
     q_i is rotated by i and k_j by j, so that P_jl comes with the mean of cos((j − l) − (i − k)) θ over a head's
     coordinates, up to O(1/d_k): for every i − k one product of its own.
     """
+    if not stack.rotary:
+        return gradient(products)
     lags, cosines = turning(stack)
     found = np.zeros(())
     for lag in range(stack.tokens):

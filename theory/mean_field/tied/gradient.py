@@ -18,17 +18,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theory.mean_field.activations import activation_of
-from theory.mean_field.inputs import Inputs, attention_pattern
-from theory.mean_field.kernels import Array, Number, cholesky
+from theory.mean_field.inputs import Inputs
+from theory.mean_field.kernels import Array, Number
 from theory.mean_field.passes import Backward, Forward
-from theory.mean_field.sublayers import Energies, Inside, Stream
-from theory.mean_field.tied_loss import embedding_energy, sampled_output
+from theory.mean_field.sublayers import (
+    Energies,
+    Inside,
+    Overlaps,
+    Stream,
+    removed_at,
+    scaled_overlaps,
+    summed_overlaps,
+)
+from theory.mean_field.tied.attention import below_attention
+from theory.mean_field.tied.loss import embedding_energy, sampled_output
+from theory.mean_field.tied.units import below_units
 from theory.stack import Stack
-from theory.stack.weights import gain
-
-# Gaussian samples of an activation's inputs, the same for a whole batch.
-_POINTS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +88,21 @@ class Gradient:
         if isinstance(scales, float):
             return self
         root = _root(scales)
-        stream = self.stream / root[..., None, :]
-        removed = np.linalg.diagonal(replace(self, stream=stream).along(place)) / root
-        stream = stream - (removed / root)[..., :, None] * np.eye(root.shape[-1])
+        above = self._above_norm(root)
+        taken = np.linalg.diagonal(above.along(place)) / root
+        stream = above.stream - (taken / root)[..., :, None] * np.eye(root.shape[-1])
         rows = root[..., :, None]
-        return Gradient(self.noise / scales, stream / rows, self.words / rows, 0.0 * self.mean)
+        return Gradient(self.noise / scales, stream / rows, self.words / rows, above.mean)
+
+    def overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
+        """What that norm removes along the stream beside what is certain; None if there is none."""
+        if isinstance(scales, float):
+            return None
+        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, Stream(place.kernel), scales)
+
+    def _above_norm(self, root: Array) -> "Gradient":
+        """By the tokens that the norm is given, without what it takes off the mean."""
+        return replace(self, stream=self.stream / root[..., None, :], mean=0.0 * self.mean)
 
 
 def tied_backward(
@@ -113,20 +128,24 @@ def tied_backward(
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
     at_output = Stream(forward.output, None if composition.final_norm else forward.stream.means)
     place = _place(at_output, same, held[-1] * remains)
-    gradient = top.below_norm(_place(forward.stream, same, held[-1]), scales)
+    last = _place(forward.stream, same, held[-1])
+    gradient, overlaps = top.below_norm(last, scales), top.overlaps(last, scales)
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
     for index in reversed(range(2 * stack.depth)):
         inside = insides[index]
         total = _place(inside.total, same, held[index] * composition.residual(stack.depth))
+        overlaps = gradient.overlaps(total, inside.after_scales) or overlaps
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
         if index == 2 * stack.depth - 1:
             at_total = gradient.kernel(total)
         below = _place(inside.stream, same, held[index])
-        gradient, left, energies = _below_sublayer(stack, index, gradient, total, below, inside, generator)
+        gradient, overlaps, left, energies = _below_sublayer(
+            stack, index, gradient, overlaps, total, below, inside, generator
+        )
         across = composition.residual(stack.depth) * across + left @ inside.added * remains[..., None, :]
         remains = remains * composition.residual(stack.depth)
         collected.append(energies)
@@ -143,15 +162,16 @@ def tied_backward(
 
 
 def _below_sublayer(
-    stack: Stack, index: int, gradient: Gradient, total: Place, below: Place, inside: Inside[Array],
-    generator: np.random.Generator,
-) -> tuple[Gradient, Array, Energies]:  # fmt: skip
-    """The gradient before a sub-layer, its coefficients on what the branch added, and E‖∂L/∂W‖²/d of its matrices.
+    stack: Stack, index: int, gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
+    inside: Inside[Array], generator: np.random.Generator,
+) -> tuple[Gradient, Overlaps[Array], Array, Energies]:  # fmt: skip
+    """Before a sub-layer: the gradient, and what norms removed of it; what lies on what the branch added; energies.
 
     Args:
         stack: the network.
         index: of the sub-layer, from 0; attention has the even ones.
         gradient: at the residual sum.
+        overlaps: what norms above removed of it; only attention with random queries asks for them.
         total: the residual sum.
         below: the stream before it.
         inside: of the sub-layer.
@@ -165,13 +185,16 @@ def _below_sublayer(
     own_kernel = own @ inside.added @ own.mT
     noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own
     empty = 0.0 * gradient.mean
-    made = Gradient(noise, part, 0.0 * part, empty).below_norm(
-        Place(inside.made, 0.0, below.words, empty), inside.made_scales
-    )
-    branch = _below_units if index % 2 else _below_attention
+    made, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
+    of_branch = made.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    made = made.below_norm(place, inside.made_scales)
     own_stack = stack.of_layer(index // 2 + 1)
-    noise, part, energies = branch(own_stack, made.noise, made.stream, inside, generator)
+    if index % 2:
+        noise, part, energies = below_units(own_stack, made.noise, made.stream, inside, generator)
+    else:
+        noise, part, energies = below_attention(own_stack, made.noise, made.stream, inside, of_branch)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     direct = gradient.noise + own_kernel
     passed = Gradient(
@@ -180,72 +203,7 @@ def _below_sublayer(
         alpha * gradient.words,
         alpha * gradient.mean + given.mean,
     )
-    return passed, alpha * own, energies
-
-
-def _below_attention(
-    stack: Stack, noise: Array, part: Array, inside: Inside[Array], _: np.random.Generator
-) -> tuple[Array, Array, Energies]:
-    """Below A x W^V W^O."""
-    pattern = attention_pattern(stack)
-    n = inside.given.shape[-1]
-    pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
-    mean = pattern @ inside.given @ pattern.T
-    values = gain(stack, "WV") * mean
-    energies = {}
-    if stack.output_projection == "random":
-        whole = noise + part @ inside.made @ part.mT
-        energies["WO"] = (values * whole).sum((-2, -1))
-        noise, part = gain(stack, "WO") * whole, gain(stack, "WO") * part
-    whole = noise + part @ values @ part.mT
-    energies["WV"] = (mean * whole).sum((-2, -1))
-    noise, part = (gain(stack, "WV") * pattern.T @ one @ pattern for one in (whole, part))
-    return noise, part, energies
-
-
-def _below_units(
-    stack: Stack, noise: Array, part: Array, inside: Inside[Array], generator: np.random.Generator
-) -> tuple[Array, Array, Energies]:
-    """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
-
-    With h the units, the gradient there is C h/√d and noise; times the slope s of a pre-activation u it is w/√d and
-    noise, w = s ∘ C h, and w is B u and what has no overlap with any u_i: B = E[w uᵀ] Q_u⁻¹.
-    """
-    from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
-
-    activation, ratio = activation_of(stack.activation, stack.leaky_slope), stack.ffn_width / stack.width
-    first, second = gain(stack, "W1"), gain(stack, "W2")
-    whole = noise + part @ inside.made @ part.mT
-    energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}
-    noise, part = second * whole, second / ratio * part
-    gate = gain(stack, "WG") if stack.ffn == "gated" else first
-    root = cholesky(inside.given)
-    n = root.shape[-1]
-    normals = qmc.MultivariateNormalQMC(np.zeros(2 * n), rng=generator).random(_POINTS)
-    gates = normals[:, :n] @ root.mT * gate**0.5
-    active, slope = activation.value(gates), activation.slope(gates)
-    if stack.ffn == "gated":
-        lines = normals[:, n:] @ root.mT * first**0.5
-        hidden = active * lines
-        paths = {"W1": (lines, active), "WG": (gates, slope * lines)}
-    else:
-        hidden = active
-        paths = {"W1": (gates, slope)}
-    inverse = np.linalg.pinv(inside.given, rcond=1e-10, hermitian=True)
-    below, along = np.zeros_like(noise), np.zeros_like(noise)
-    for role, (units, slopes) in paths.items():
-        # w_i = Σ_p C_ip (s_i h_p): its moments are forms in C, and their matrices the same for all samples.
-        products = slopes[..., :, None] * hidden[..., None, :]
-        with_units = np.einsum("...aip,...ak->...ipk", products, units, optimize=True) / _POINTS
-        flat = products.reshape(*products.shape[:-2], n * n)
-        moments = (flat.mT @ flat / _POINTS).reshape(*flat.shape[:-2], n, n, n, n)
-        on = np.einsum("...ip,...ipk->...ik", part, with_units, optimize=True) @ inverse
-        squares = np.einsum("...ip,...ipjq,...jq->...ij", part, moments, part, optimize=True)
-        whole = noise * (slopes.mT @ slopes / _POINTS) + ratio * squares
-        energies[role] = (inside.given * whole).sum((-2, -1))
-        # B has the inverse of the units' own kernel, which is that of their gain times the tokens'.
-        below, along = below + gain(stack, role) * whole, along + ratio * on
-    return below, along, energies
+    return passed, overlaps, alpha * own, energies
 
 
 def _root(scales: Number) -> Array:

@@ -1,0 +1,1 @@
+"""Tied embeddings: the loss, and a gradient that has overlaps of order one with the stream."""

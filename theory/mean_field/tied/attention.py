@@ -1,0 +1,129 @@
+"""A gradient with overlaps on its way back through attention.
+
+Where the gradient has coefficients M on what attention made, its products with a head's values, r_ij = g_i·v_j, have a
+mean of order √d M besides their noise. So the gradient at the logits has a mean given the pattern, and that at queries
+and keys is along keys and queries: through W^Q and W^K it comes back with coefficients on the tokens, and noise.
+"""
+
+import numpy as np
+
+from theory.mean_field.attention.patterns import Patterns, logit_scale, rotated
+from theory.mean_field.attention.sampled import query_path
+from theory.mean_field.inputs import attention_pattern
+from theory.mean_field.kernels import Array
+from theory.mean_field.sublayers import Energies, Inside, Overlaps
+from theory.stack import Stack
+from theory.stack.weights import gain, inner_ratio
+
+
+def below_attention(
+    stack: Stack, noise: Array, part: Array, inside: Inside[Array], overlaps: Overlaps[Array]
+) -> tuple[Array, Array, Energies]:
+    """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
+
+    Args:
+        stack: the network.
+        noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
+        part: its coefficients on the output's tokens, likewise.
+        inside: of the sub-layer, of kernels (entries, 1, N, N).
+        overlaps: that norms above removed of the noise.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
+    ratio, energies = inner_ratio(stack), Energies()
+    if stack.output_projection == "random":
+        whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
+        energies["WO"] = ratio * (inside.made / size * whole).sum((-2, -1))
+        noise, part = size * whole, size / ratio * part
+    if inside.attended is None:
+        return _below_equal_weights(stack, energies, noise, part, inside.given)
+    patterns, kept = inside.attended
+    given, share, value_gain = inside.given, stack.key_width / stack.width, gain(stack, "WV")
+    values = value_gain * given[..., None, :, :]
+    of_heads = part[..., None, :, :]
+    back = kept.mT @ of_heads @ kept
+    # Heads that share values add up what they ask of them.
+    groups = back.reshape(*back.shape[:-3], stack.key_heads, -1, *back.shape[-2:]).sum(-3)
+    below = (kept.mT @ noise[..., None, :, :] @ kept).mean(-3) + share * (groups @ values @ groups.mT).sum(-3)
+    energies["WV"] = (given * below).sum((-2, -1))
+    noise_below, part_below = value_gain * below, value_gain * share * groups.sum(-3)
+    if not stack.query_key_scale:
+        return noise_below, part_below, energies
+    mixed = kept @ values
+    certain = kept * (of_heads @ mixed) * (share * stack.width**0.5)
+    certain = certain - patterns.weights * certain.sum(-1, keepdims=True)
+    certain = certain if patterns.slopes is None else certain * patterns.slopes
+    head = noise[..., None, :, :] / stack.heads + share * of_heads @ (mixed @ kept.mT) @ of_heads.mT
+    queries, keys, fresh, along = _along_queries(stack, given, patterns, certain)
+    more, *of_queries = query_path(stack, "W", (given, given), patterns, kept, head, overlaps)
+    energies |= {"WQ": more["WQ"] + queries, "WK": more["WK"] + keys}
+    return noise_below + fresh + sum(of_queries), part_below + along, energies
+
+
+def _below_equal_weights(
+    stack: Stack, energies: Energies, noise: Array, part: Array, given: Array
+) -> tuple[Array, Array, Energies]:
+    """Below the values, where all heads have one pattern."""
+    pattern, n = attention_pattern(stack), given.shape[-1]
+    pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
+    value_gain, group = gain(stack, "WV"), stack.heads / stack.key_heads
+    back = inner_ratio(stack) * pattern.T @ part @ pattern
+    own = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
+    below = pattern.T @ noise @ pattern + own
+    return value_gain * below, value_gain * back, energies | {"WV": (given * below).sum((-2, -1))}
+
+
+def _along_queries(stack: Stack, given: Array, patterns: Patterns, certain: Array) -> tuple[Array, Array, Array, Array]:
+    """What a certain gradient at the logits brings: energies of W^Q and W^K, noise and coefficients at the tokens.
+
+    Heads that share keys have certain gradients of the same keys, which add up.
+    """
+    gradients, products = _at_queries_and_keys(stack, patterns, certain)
+    shared = gradients[1].reshape(*gradients[1].shape[:-3], stack.key_heads, -1, *gradients[1].shape[-2:]).sum(-3)
+    # Gradients are those of s z, with z the coordinates.
+    of_both = [(logit_scale(stack) / stack.query_key_scale) ** 2 * one @ one.mT for one in (gradients[0], shared)]
+    queries, keys = (one.sum(-3) for one in of_both)
+    noise = stack.query_key_scale**2 * (queries + keys)
+    # Tokens that are equal, or nearly, have no inverse.
+    inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
+    along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
+    return (given * queries).sum((-2, -1)), (given * keys).sum((-2, -1)), noise, along
+
+
+def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:
+    """Gradients at the coordinates z of queries and of keys, and their products with these, in sum.
+
+    Returns:
+        Σ_j ∂a_ij z_j and Σ_i ∂a_ij z_i, below norms, of every head; and products with z_l, (..., heads, N, N).
+    """
+    assert patterns.coordinates is not None, "there are queries"
+    rows = patterns.coordinates
+    if patterns.sizes is not None:
+        rows = rows[0] / patterns.sizes[0][..., None], rows[1] / patterns.sizes[1][..., None]
+    first, second = [rotated(stack, one) for one in rows] if stack.rotary else rows
+    found = [certain @ second, certain.mT @ first]
+    if stack.rotary:
+        found = [rotated(stack, one, -1) for one in found]
+    if patterns.sizes is not None:
+        found = [_below_norm(stack, *one) for one in zip(found, rows, patterns.sizes, strict=True)]
+        rows = patterns.coordinates
+    products = [_dot(gradient, one) for gradient, one in zip(found, rows, strict=True)]
+    return (found[0], found[1]), products[0] + products[1]
+
+
+def _dot(one: Array, other: Array) -> Array:
+    """Products of rows in one basis, of which either may have the first axes alone."""
+    axes = min(one.shape[-1], other.shape[-1])
+    return np.asarray(one[..., :axes] @ other[..., :axes].mT)
+
+
+def _below_norm(stack: Stack, gradient: Array, normed: Array, sizes: Array) -> Array:
+    """The gradient below the norm that divided queries, or keys, by these sizes: it takes out their own direction."""
+    along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * stack.query_key_scale**2 / stack.key_width
+    if stack.query_key_norm == "all":
+        along = along.mean(-3, keepdims=True)
+    more = max(normed.shape[-1] - gradient.shape[-1], 0)
+    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, more)])
+    taken[..., : normed.shape[-1]] -= along * normed
+    return np.asarray(taken / sizes[..., None])

@@ -1,0 +1,106 @@
+"""A gradient with overlaps on its way back through feed-forward units."""
+
+import numpy as np
+
+from theory.mean_field.activations import activation_of
+from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.sublayers import Energies, Inside
+from theory.stack import Stack
+from theory.stack.weights import gain
+
+# Gaussian samples of an activation's inputs: of a kernel that all samples of the logits share, and of one of its own.
+_POINTS = 4096
+_OWN_POINTS = 256
+
+
+def below_units(
+    stack: Stack, noise: Array, part: Array, inside: Inside[Array], generator: np.random.Generator
+) -> tuple[Array, Array, Energies]:
+    """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
+
+    With h the units, the gradient there is C h/√d and noise; times the slope s of a pre-activation u it is w/√d and
+    noise, w = s ∘ C h, and w is B u and what has no overlap with any u_i.
+
+    Args:
+        stack: the network.
+        noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
+        part: its coefficients on the output's tokens, likewise.
+        inside: of the sub-layer, of kernels (entries, 1, N, N).
+        generator: of the Gaussian samples.
+
+    Returns:
+        Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
+    """
+    activation, ratio = activation_of(stack.activation, stack.leaky_slope), stack.ffn_width / stack.width
+    first, second = gain(stack, "W1"), gain(stack, "W2")
+    whole = noise + part @ inside.made @ part.mT
+    energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}
+    noise, part = second * whole, second / ratio * part
+    gated = stack.ffn == "gated"
+    gate = gain(stack, "WG") if gated else first
+    points = _points(inside.given, part, generator, 1 + gated)
+    gates = gate**0.5 * points[0]
+    active, slope = activation.value(gates), activation.slope(gates)
+    if gated:
+        lines = first**0.5 * points[1]
+        hidden = active * lines
+        # On the way to W1 the units are linear.
+        to_gate = _response(part * first * inside.given, inside.given * gate, gates, active, slope)
+        paths = {"W1": (active, part * _mean(active, active)), "WG": (slope * lines, to_gate)}
+    else:
+        hidden = active
+        paths = {"W1": (slope, _response(part, inside.given * first, gates, active, slope))}
+    below, along = np.zeros_like(noise), np.zeros_like(noise)
+    for role, (slopes, response) in paths.items():
+        whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
+        energies[role] = (inside.given * whole).sum((-2, -1))
+        size = gain(stack, role)
+        below, along = below + size * whole, along + ratio * size * response
+    return below, along, energies
+
+
+def own_numbers(stack: Stack) -> int:
+    """About how many numbers an entry with patterns of its own holds at once: these points, and patterns to go back."""
+    patterns = stack.heads * stack.rows * (6 * stack.rows + (2 * stack.key_width if stack.rotary else 0))
+    return 6 * _OWN_POINTS * stack.rows + stack.depth * patterns
+
+
+def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: int) -> list[Array]:
+    """Independent sets of Gaussian samples of a kernel, (entries, 1, points, N) each."""
+    root, n = cholesky(kernel), kernel.shape[-1]
+    if part.shape[1] == 1:
+        shape = (*kernel.shape[:-2], _OWN_POINTS, n)
+        return [generator.standard_normal(shape) @ root.mT for _ in range(sets)]
+    from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
+
+    normals = qmc.MultivariateNormalQMC(np.zeros(sets * n), rng=generator).random(_POINTS)
+    return [one @ root.mT for one in np.split(normals, sets, axis=-1)]
+
+
+def _mean(one: Array, other: Array) -> Array:
+    """The mean of one_i other_j over the points."""
+    return one.mT @ other / one.shape[-2]
+
+
+def _response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
+    """B with w = B u + what has no overlap with u, of w_i = φ'(u_i) Σ_p C_ip φ(u_p) and u ~ N(0, K).
+
+    Integrated by parts, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i φ'_i φ_p is
+    K_ip E φ'_i φ'_p + K_ii E φ''_i φ_p. So no inverse of K is needed, which aligned tokens do not have.
+    """
+    slopes = _mean(slope, slope)
+    bent = (_mean(units * slope, active) - kernel * slopes) / np.linalg.diagonal(kernel)[..., :, None]
+    return part * slopes + (part * bent).sum(-1)[..., None] * np.eye(kernel.shape[-1])
+
+
+def _squares(part: Array, slopes: Array, hidden: Array) -> Array:
+    """E w_i w_j of w_i = Σ_p C_ip s_i h_p."""
+    if part.shape[1] == 1:
+        w = slopes * (hidden @ part.mT)
+        return _mean(w, w)
+    # Forms in C, whose matrices are the same for all samples of the logits.
+    n = part.shape[-1]
+    products = slopes[..., :, None] * hidden[..., None, :]
+    flat = products.reshape(*products.shape[:-2], n * n)
+    moments = _mean(flat, flat).reshape(*flat.shape[:-2], n, n, n, n)
+    return np.asarray(np.einsum("...ip,...ipjq,...jq->...ij", part, moments, part, optimize=True))
