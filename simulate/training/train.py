@@ -187,7 +187,8 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
     """
     with one_thread(), fitting(cell):
         streams = Streams([seed], draws, cell.device)
-        maps = LearningMaps(streams, getattr(torch, cell.dtype), drawn=cell.engine == "dense")
+        dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
+        maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
         found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
         return {name: value.cpu().numpy() for name, value in found.items()}
 
