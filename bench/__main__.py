@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bench import curvature, depth, drawing, engines, predictions, probing, scale, store
+from bench import curvature, depth, drawing, engines, predictions, probing, scale, store, training
 
 REPORTS = {
     "curvature": curvature.report,
@@ -19,6 +19,7 @@ REPORTS = {
     "probing": probing.report,
     "scale": scale.report,
     "store": store.report,
+    "training": training.report,
 }
 
 

@@ -29,28 +29,73 @@ NEGLIGIBLE = {torch.float32: 1e-5, torch.float64: 3e-7}
 
 
 @dataclass(slots=True)
+class Growing:
+    """Rows to which rows are added, in memory that is not copied as long as there is room.
+
+    Attributes:
+        room: the memory.
+        used: rows that it holds.
+    """
+
+    room: Float[Tensor, "draws capacity width"]
+    used: int = 0
+
+    def append(self, rows: Rows, times: int) -> None:
+        """Add rows; where there is no room, make some for as many more so many times."""
+        end = self.used + rows.shape[1]
+        if end > self.room.shape[1]:
+            shape = rows.shape[0], self.used + times * rows.shape[1], rows.shape[2]
+            room = torch.empty(shape, dtype=rows.dtype, device=rows.device)
+            room[:, : self.used] = self.held
+            self.room = room
+        self.room[:, self.used : end] = rows
+        self.used = end
+
+    @property
+    def held(self) -> Rows:
+        """All rows."""
+        return self.room[:, : self.used]
+
+
+@dataclass(slots=True)
 class Span:
     """What a matrix is known to do on one of its sides.
 
     Attributes:
-        directions: rows whose Pᵀ P projects on their span: orthonormal ones, or more of them; P for inputs, R for
-            gradients.
-        images: what the matrix makes of them; S = P W_0, or T = R W_0ᵀ, but for numbers that P Pᵀ takes to 0.
+        times: how often rows are likely to be added.
     """
 
-    directions: Float[Tensor, "draws known width"]
-    images: Float[Tensor, "draws known across"]
+    _directions: Growing
+    _images: Growing
+    times: int = 1
+
+    @classmethod
+    def of(cls, directions: Float[Tensor, "draws known width"], images: Float[Tensor, "draws known across"]) -> "Span":
+        """What is given, rows of which there may be none."""
+        return cls(Growing(directions, directions.shape[1]), Growing(images, images.shape[1]))
+
+    @property
+    def directions(self) -> Float[Tensor, "draws known width"]:
+        """Rows whose Pᵀ P projects on their span: orthonormal ones, or more of them; P for inputs, R for gradients."""
+        return self._directions.held
+
+    @property
+    def images(self) -> Float[Tensor, "draws known across"]:
+        """What the matrix makes of them: S = P W_0, or T = R W_0ᵀ, but for numbers that P Pᵀ takes to 0."""
+        return self._images.held
 
     def append(self, directions: Rows, images: Float[Tensor, "draws rows across"]) -> None:
         """Add what is new."""
-        self.directions = torch.cat([self.directions, directions], 1)
-        self.images = torch.cat([self.images, images], 1)
+        self._directions.append(directions, self.times)
+        self._images.append(images, self.times)
 
 
-def unknown(streams: Streams, dtype: torch.dtype, d_in: int, d_out: int, std: float) -> "HistoryMap":
-    """A map of a fresh (d_in, d_out) matrix per draw, which has done nothing yet."""
-    sides = [torch.empty(streams.draws, 0, width, dtype=dtype, device=streams.device) for width in (d_in, d_out)]
-    return HistoryMap(streams, std, Span(*sides), Span(*reversed(sides)))
+def unknown(streams: Streams, dtype: torch.dtype, d_in: int, d_out: int, std: float, times: int = 1) -> "HistoryMap":
+    """A map of a fresh (d_in, d_out) matrix per draw, which has done nothing yet; to be applied so many times."""
+    empty = [torch.empty(streams.draws, 0, width, dtype=dtype, device=streams.device) for width in (d_in, d_out)]
+    inputs, gradients = Span.of(*empty), Span.of(*reversed(empty))
+    inputs.times = gradients.times = times
+    return HistoryMap(streams, std, inputs, gradients)
 
 
 def split(

@@ -22,14 +22,15 @@ class LearningMaps:
         streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
         dtype: of tokens.
         drawn: whether matrices are drawn; otherwise only what they do to the rows that meet them.
+        passes: how often the network is likely to run, so that there is room for what its matrices do.
     """
 
-    def __init__(self, streams: Streams, dtype: torch.dtype, *, drawn: bool) -> None:
+    def __init__(self, streams: Streams, dtype: torch.dtype, *, drawn: bool, passes: int = 1) -> None:
         self.streams, self.dtype = streams, dtype
         keep_freed_memory()
         self.gradients = GradientNorms()
         self.maps: dict[str, list[LearningMap]] = {}
-        self._drawn = drawn
+        self._drawn, self._passes = drawn, passes
         self._met: dict[str, int] = {}
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> LearningMap:
@@ -48,7 +49,7 @@ class LearningMaps:
 
     def _fresh(self, d_in: int, d_out: int, std: float, uniform: bool) -> LearningMap:
         if not self._drawn:
-            return unknown(self.streams, self.dtype, d_in, d_out, std)
+            return unknown(self.streams, self.dtype, d_in, d_out, std, self._passes)
         if uniform:
             return DrawnMap(self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std))
         return DrawnMap(self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std))

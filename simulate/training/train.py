@@ -151,7 +151,7 @@ def train(
     check_device(device)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
-    each = _draws_at_once(cell)
+    each = draws_at_once(cell)
     blocks = [train_block(cell, schedule, _block_seed(cell, seed, k), each) for k in range(-(-draws // each))]
     arrays = {name: np.concatenate([block[name] for block in blocks])[:draws] for name in blocks[0]}
     return Training(cell, schedule, seed, arrays)
@@ -167,7 +167,7 @@ def cheaper_engine(stack: Stack, steps: int) -> Literal["dense", "conditioned"]:
     return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows * (steps + 1) else "dense"
 
 
-def _draws_at_once(cell: Cell) -> int:
+def draws_at_once(cell: Cell) -> int:
     """How many draws share a batch of tensors: a power of two that depends on the Stack and the engine alone."""
     each = block_work(cell).normals / cell.draws_per_block
     return max(1, min(MOST_DRAWS, 1 << max(0, math.floor(_BLOCK_NORMALS / each).bit_length() - 1)))
@@ -187,7 +187,8 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
     """
     with one_thread(), fitting(cell):
         streams = Streams([seed], draws, cell.device)
-        maps = LearningMaps(streams, getattr(torch, cell.dtype), drawn=cell.engine == "dense")
+        dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
+        maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
         found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
         return {name: value.cpu().numpy() for name, value in found.items()}
 

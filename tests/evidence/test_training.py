@@ -1,9 +1,12 @@
-"""Training without matrices: the law of drawn ones in number, and beside a plain loop at a width of 512."""
+"""Training without matrices: the law of drawn ones in number, beside a plain loop, and exponents in the width."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from checks.fits import power_law
 from checks.statistics import estimate
 from simulate import Cell
 from simulate.training.optimizers import Optimizer
@@ -13,6 +16,7 @@ from tests.helpers.evidence_file import record
 from tests.helpers.same_law import FALSE_ALARM, differences
 from tests.helpers.twins.training import trained_slowly
 from theory import Stack
+from theory.first_step.prediction import first_step
 
 pytestmark = pytest.mark.evidence
 
@@ -98,3 +102,42 @@ def test_a_plain_loop(placement):
                 odd.append(f"{name} {index}: {first.mean:.4g} and {second.mean:.4g}, error {sem:.2g}")
     record(f"training-loop-{placement}", {"networks of each": SEEDS, "largest difference": worst, "odd": odd})
     assert not odd
+
+
+WIDTHS, NETWORKS = [256, 1024, 4096, 16384], 192
+
+
+def exponents(stacks, rates, theory=None):
+    """Of root mean squares after step 1, with their 95% intervals; and of theory's, with the same weights."""
+    found = [
+        train(stack, steps=1, learning_rate=rate, draws=NETWORKS, seed=3, engine="conditioned")
+        for stack, rate in zip(stacks, rates, strict=True)
+    ]
+    said = {}
+    for name, pick in (("logit_change_sq", np.s_[:, 1]), ("feature_change_sq", np.s_[:, 1, -1])):
+        each = [estimate(one[name][pick].astype(float)) for one in found]
+        law = power_law(WIDTHS, [float(one.mean) for one in each], [float(one.sem) for one in each])
+        low, high = law.interval()
+        said[name] = {"exponent": law.exponent / 2, "interval": [low / 2, high / 2]}
+        if theory is not None and name == "logit_change_sq":
+            said[name]["theory"] = float(np.dot(law.weights, np.log(theory))) / 2
+    return said
+
+
+def test_exponents():
+    """Rate of the standard parametrization: half of theory's critical one at the greatest width, the same at all."""
+    found = {}
+    for placement in ("post", "pre"):
+        stacks = [Stack(placement=placement, width=d, depth=2, tokens=4, vocab=16) for d in WIDTHS]
+        rate = 0.5 * first_step(stacks[-1]).critical_rate
+        theory = [first_step(stack).logit_change_sq for stack in stacks]
+        found[f"{placement}, standard"] = exponents(stacks, [rate] * len(WIDTHS), theory)
+        stacks = [replace(stack, output_scale=stack.width**-0.5) for stack in stacks]
+        rates = [dict.fromkeys(roles(stack), 1.0) | {"Wemb": 1.0 / stack.width} for stack in stacks]
+        found[f"{placement}, mu-P"] = exponents(stacks, rates)
+    record("training-exponents", {"widths": WIDTHS, "networks": NETWORKS, "exponents of rms changes": found})
+    for case, said in found.items():
+        for name, limit in (("logit_change_sq", 1.0), ("feature_change_sq", 0.5)):
+            expected = said[name].get("theory", limit if "standard" in case else 0.0)
+            assert abs(said[name]["exponent"] - expected) < 0.03, (case, name)
+            assert np.ptp(said[name]["interval"]) < 0.05, (case, name)

@@ -122,11 +122,11 @@ def test_the_matrix_is_gaussian():
 
 
 def unprojected(rows, own, other, fresh, known=history.known_of):
-    return known(rows, own, history.Span(other.directions * 0, other.images), fresh)
+    return known(rows, own, history.Span.of(other.directions * 0, other.images), fresh)
 
 
 def forgotten(rows, own, other, fresh, known=history.known_of):
-    return known(rows, own, history.Span(other.directions * 0, other.images * 0), fresh)
+    return known(rows, own, history.Span.of(other.directions * 0, other.images * 0), fresh)
 
 
 def doubled(rows, own, other, fresh, known=history.known_of):
