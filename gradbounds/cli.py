@@ -53,7 +53,7 @@ def _run(command: Any, name: str) -> int:
     run: Callable[[], int] = command.run
     if not (isinstance(command, WithJson) and command.json):
         return run()
-    from gradbounds.json_output import one_object  # pandas takes a while
+    from gradbounds.json_output import one_object
 
     with one_object(name):
         return run()
