@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
@@ -19,6 +18,7 @@ from gradbounds.actions.figures import save
 from gradbounds.described_network import changed, described
 from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
+from gradbounds.progress import working
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole
@@ -114,14 +114,10 @@ def _sampled(stack: Stack, draws: int, seed: int) -> Samples:
 def _shown(what: str, seconds: float) -> Iterator[None]:
     """Say what runs: on a terminal while it does, elsewhere if it takes long."""
     about = f"{what}, about {seconds:.0f} s" if seconds > _LONG else what
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(about):
-            yield
-        return
-    if seconds > _LONG:
+    if seconds > _LONG and not sys.stderr.isatty():
         print(about, file=sys.stderr, flush=True)
-    yield
+    with working(about):
+        yield
 
 
 def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:

@@ -21,7 +21,7 @@ from gradbounds.actions.runs import judged_samples
 from gradbounds.json_output import tell
 from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
-from gradbounds.progress import progress
+from gradbounds.progress import progress, working
 from simulate import Run, Samples, sweep
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
@@ -60,7 +60,8 @@ def verify(
     with progress(out) as on_block:
         sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     sampled = run.samples()
-    found, table = verdicts(sampled), comparison(sampled)
+    with working("judging"):
+        found, table = verdicts(sampled), comparison(sampled)
     drawn = draw_figures(sampled, out / "figures")
     # What is accepted is judged against theory, not against what it replaces.
     committed = [] if accept else load_results(COMMITTED).verdicts
@@ -108,7 +109,8 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         check_checkout()
     run = Run.open(folder)
     sampled = judged_samples(run)
-    found, table = verdicts(sampled), comparison(sampled)
+    with working("judging"):
+        found, table = verdicts(sampled), comparison(sampled)
     name = f"{folder.resolve().name}.json"
     # What is accepted is judged against theory and the other files, not against what it replaces.
     committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
