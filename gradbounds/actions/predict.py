@@ -17,6 +17,7 @@ from figures import layer_profile
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep_to_target import seconds_of
 from gradbounds.described_network import changed, described
+from gradbounds.help_text import folded
 from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
 from gradbounds.progress import duration, working
@@ -70,7 +71,7 @@ def predict_stack(
             *standing_out(stack, table), *([] if beside is None else comparison_lines(compare, table, beside)),
             *note_lines(notes),
         ):  # fmt: skip
-            print(line)
+            print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
         drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]

@@ -18,6 +18,7 @@ from checks.theory_and_samples import prediction_of
 from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
+from gradbounds.help_text import folded
 from gradbounds.json_output import tell
 from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
@@ -124,9 +125,8 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(found, table), *_changes(found, committed)]
     compared = len(common(found, committed))
-    print(
-        f"{compared} of these {len(found)} verdicts were compared with committed ones." if compared else _NOT_COMMITTED
-    )
+    said = f"{compared} of these {len(found)} verdicts were compared with committed ones."
+    print(folded(said if compared else _NOT_COMMITTED))
     tell(wrong=wrong)
     for line in wrong:
         print(line)
@@ -166,17 +166,19 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     tell(verdicts=list(found), comparison=table)
     for v in found:
         low, high = v.interval
-        print(f"{v.claim:4} {v.part:55} {v.words}")
         known = number_or_dash(v.predicted)
-        print(f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
-        if v.verdict == "undecided":
-            print(f"     {v.note}")
-    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+        lines = [
+            f"{v.claim:4} {v.part:55} {v.words}",
+            f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]",
+            *([f"     {v.note}"] if v.verdict == "undecided" else []),
+        ]
+        print(folded("\n".join(lines), indent="     "))
+    print("\n" + folded(f"Theory against samples, every layer: {agreement_counts(table)}."))
     reasons = shown_only(table)
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        print("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
+        print(folded("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted."))
     for line in reasons[:_REASONS]:
-        print(f"     shown only, {line}")
+        print(folded(f"     shown only, {line}"))
     if len(reasons) > _REASONS:
         print(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of --csv")
 

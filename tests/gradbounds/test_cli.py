@@ -44,17 +44,6 @@ def test_help_and_version(capsys):
     assert capsys.readouterr().out.startswith("gradbounds ")
 
 
-def test_what_takes_seconds_is_shown_on_a_terminal(run, monkeypatch, capsys):
-    said = {("explain", "T1"): "deriving T1", ("check", str(run)): "judging"}
-    for arguments in said:
-        assert main(arguments) == 0
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    for arguments, line in said.items():
-        assert main(arguments) == 0
-        assert line in capsys.readouterr().err
-
-
 def test_help_ends_with_examples_that_can_be_given(capsys):
     """Of every command; each is parsed, not run."""
     commands = {name for command in get_args(Command) for name in (get_args(command)[1].name,)}
