@@ -52,9 +52,9 @@ lint: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "gradbounds needs Python 3.11 or later, and $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.11")'
+	@echo "Installing into .venv: one to four minutes, with torch the largest download"
 	$(PYTHON) -m venv --clear .venv
-	@echo 'Installing torch and what else it takes into .venv: one to five minutes, and nothing is said meanwhile.'
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	@# backpack asks for torchvision without importing it; one of another build than torch's breaks transformers.
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(BIN)/python -m pip uninstall --quiet --yes torchvision
 	touch $@

@@ -17,6 +17,7 @@ import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.commands.flags import WithJson
+from gradbounds.help_text import Captured, grouped
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -53,7 +54,7 @@ def _run(command: Any, name: str) -> int:
     run: Callable[[], int] = command.run
     if not (isinstance(command, WithJson) and command.json):
         return run()
-    from gradbounds.json_output import one_object  # pandas takes a while
+    from gradbounds.json_output import one_object
 
     with one_object(name):
         return run()
@@ -65,9 +66,9 @@ def parsed(arguments: list[str]) -> Any:
     Raises:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
-    said = io.StringIO()
+    said, shown = io.StringIO(), Captured()
     try:
-        with contextlib.redirect_stderr(said), _colours_as_asked():
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown), _colours_as_asked():
             return tyro.cli(
                 Command,
                 prog="gradbounds",
@@ -78,6 +79,7 @@ def parsed(arguments: list[str]) -> Any:
             )
     except SystemExit as stop:
         if stop.code in (0, None):
+            print(grouped(shown.getvalue()))
             _print_examples(arguments)
             return None
         raise ValueError(_one_line(said.getvalue(), arguments)) from None

@@ -13,7 +13,6 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 SCHEMA = 1
 
@@ -50,7 +49,7 @@ def text(content: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     """Of what JSON has."""
-    if isinstance(value, pd.DataFrame):
+    if hasattr(value, "to_dict"):  # a table of pandas, which takes longer to load than a list of claims
         return [_plain(row) for row in value.to_dict("records")]
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))

@@ -5,12 +5,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from simulate.runs.sweep import Progress
+if TYPE_CHECKING:
+    from simulate.runs.sweep import Progress
 
 _LINES = 10
 
@@ -24,7 +26,7 @@ _DAYS = 4 * _DAY
 
 
 @contextmanager
-def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
+def progress(folder: Path) -> "Iterator[Callable[[Progress], None]]":
     """Show what a sweep reports, and log what it does into `folder`, which must be there."""
     handler = logging.FileHandler(folder / "sweep.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -42,12 +44,12 @@ def progress(folder: Path) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def _shown() -> Iterator[Callable[[Progress], None]]:
+def _shown() -> "Iterator[Callable[[Progress], None]]":
     console = Console(stderr=True)
     if not console.is_terminal:
         last = -1
 
-        def line(now: Progress) -> None:
+        def line(now: "Progress") -> None:
             nonlocal last
             if (part := int(_LINES * now.share + 1e-9)) != last:
                 last = part
@@ -73,7 +75,18 @@ def counted(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def words(now: Progress) -> str:
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say on a terminal what runs while it does, and nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def words(now: "Progress") -> str:
     """Cells, draws per second and time left."""
     elapsed = max(now.seconds, 1e-9)
     said = (
@@ -97,3 +110,14 @@ def duration(seconds: float) -> str:
     if seconds < _DAYS:
         return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
     return f"{seconds / _DAY:.0f} days" if seconds < 2 * _YEAR else f"{min(seconds / _YEAR, 1e9):.2g} years"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(512), size(3 * 2**20)
+    ('1 KiB', '3.0 MiB')
+    """
+    if count < 2**20:
+        return f"{max(count / 2**10, 1):.0f} KiB"
+    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"

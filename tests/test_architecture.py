@@ -78,9 +78,11 @@ ARROWS = {
         "network_text": "",
         "described_network": "grid",
         "json_output": "",
-        "actions": "grid recipe manifest progress table_cache network_text json_output described_network",
-        "commands": "grid recipe clusters actions",
-        "cli": "__init__ commands json_output",
+        "run_inspection": "grid progress json_output",
+        "actions": "grid recipe manifest progress table_cache network_text json_output described_network help_text",
+        "help_text": "grid",
+        "commands": "grid recipe clusters actions run_inspection help_text",
+        "cli": "__init__ commands json_output help_text",
         "__main__": "cli shadowing",
         "run_suite": "actions",
         "pytest_plugin": "run_suite shadowing",
@@ -197,11 +199,28 @@ def test_a_pair_without_an_arrow_is_seen():
             assert allowed == {own, *arrows.split()} - {"__init__"}
 
 
-def test_torch_stays_out():
-    """Of theory, of figures and of the command's help, in one process."""
-    code = "import sys, theory, figures; from gradbounds.cli import main; assert main(['--help']) == 0; "
-    check = code + "assert 'torch' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+def test_heavy_libraries_stay_out(tmp_path):
+    """Of theory's vocabulary, of figures, of help, of lists and of what is no run, in one process."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "manifest.toml").write_text('format = 1\n[request]\ncommand = "sweep"\n')
+    code = f"""
+import sys
+from gradbounds.cli import main
+
+def absent(*names):
+    assert not set(names) & set(sys.modules), sorted(set(names) & set(sys.modules))
+
+assert main(["--help"]) == main(["claims"]) == 0
+assert main(["check", "nowhere"]) == main(["watch", "nowhere"]) == main(["predict", "--widht", "8"]) == 2
+absent("torch", "scipy", "sympy", "pandas")
+assert main(["runs", {str(tmp_path)!r}]) == main(["runs", {str(tmp_path / "mine")!r}]) == 0
+absent("torch", "scipy", "sympy")
+assert main(["explain", "T1"]) == 0
+import figures
+import theory.mean_field.prediction
+absent("torch")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from checks.results import committed_results
 from checks.verdict import Verdict, number_or_dash
 from gradbounds.json_output import tell
+from gradbounds.progress import working
 from theory import CLAIMS, Claim
 from theory.stack.registry import load_entry_points
 
@@ -56,8 +57,6 @@ def explain(name: str, *, everything: bool = False) -> int:
     """
     load_entry_points()
     claim = {key.lower(): claim for key, claim in CLAIMS.items()}.get(name.lower()) or CLAIMS[name]
-    from theory.paper.derivations import DERIVATIONS
-
     print(f"{claim.id}  {claim.source} ({claim.kind})\n")
     _say("Statement", [claim.statement])
     if everything:
@@ -65,10 +64,9 @@ def explain(name: str, *, everything: bool = False) -> int:
     _say("Setting", [claim.setting])
     _say("Assumes", claim.assumptions or ["nothing more"])
     underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
-    steps = DERIVATIONS.get(claim.id, ())
-    some = steps if everything else steps[:_STEPS]
-    derived = [f"{step.words}:\n    {_shown(step.run())}" for step in some]
-    _say("Derived", [*derived, *_more(len(steps) - len(some), "steps", claim.id)] or [underived])
+    with working(f"deriving {claim.id}"):
+        derived = _derived(claim.id, everything=everything)
+    _say("Derived", derived or [underived])
     _say("Tight?", [claim.tight])
     if claim.untested:
         _say("Not tested", [f"{claim.id} {claim.untested}."])
@@ -84,6 +82,16 @@ def explain(name: str, *, everything: bool = False) -> int:
     ]
     _say(f"Measured: {_counted(rows)}", [*measured, *_more(len(rows) - len(shown), "rows", claim.id)])
     return 0
+
+
+def _derived(claim: str, *, everything: bool) -> list[str]:
+    """The steps of a claim's derivation, carried out, or a screen of them."""
+    from theory.paper.derivations import DERIVATIONS  # late: sympy and scipy take a second or two
+
+    steps = DERIVATIONS.get(claim, ())
+    some = steps if everything else steps[:_STEPS]
+    derived = [f"{step.words}:\n    {_shown(step.run())}" for step in some]
+    return [*derived, *_more(len(steps) - len(some), "steps", claim)]
 
 
 def _more(left: int, what: str, claim: str) -> list[str]:

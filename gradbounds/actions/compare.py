@@ -11,6 +11,7 @@ from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell
+from gradbounds.progress import working
 from gradbounds.recipe import Recipe
 from simulate import Run
 from simulate.runs.execution import Execution
@@ -36,7 +37,8 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
     slopes, spreads = depth_exponents(norms), layer_spreads(norms)
-    agreement = comparison(cells)
+    with working("predicting"):
+        agreement = comparison(cells)
     tell(norms=norms, exponents=slopes, spreads=spreads, agreement=agreement["agreement"].value_counts().to_dict())
     for line in (*exponent_lines(slopes), *spread_lines(spreads)):
         print(line)

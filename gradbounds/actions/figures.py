@@ -15,6 +15,7 @@ from checks.stacks.theorem1 import last_layer_table
 from checks.theory_and_samples import comparison, prediction_of
 from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
 from gradbounds.actions.runs import judged_samples
+from gradbounds.progress import counted, working
 from simulate import Run, Samples
 from simulate.runs.files import write_whole
 
@@ -37,8 +38,9 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
         raise ValueError(
             "run must have networks that large-width theory has a rule for, with feed-forward units, and has none."
         )
-    last, shown = last_layer_table(cells), profile_cells(cells)
-    profiles = comparison(shown)
+    with working("predicting"):
+        last, shown = last_layer_table(cells), profile_cells(cells)
+        profiles = comparison(shown)
     makers: dict[str, Callable[[], Figure]] = {
         "gradient_against_width": lambda: scaling(longest_series(last, "width"), "width"),
         "gradient_against_depth": lambda: scaling(longest_series(last, "depth"), "depth"),
@@ -52,13 +54,15 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     }
     written: list[Path] = []
     without = []
-    for name, make in makers.items():
-        try:
-            figure = make()
-        except ValueError as reason:
-            without.append(f"not drawn: {name}: {reason}")
-            continue
-        written += save(figure, folder, name)
+    with counted("drawing") as on_figure:
+        for done, (name, make) in enumerate(makers.items()):
+            on_figure(done, len(makers))
+            try:
+                figure = make()
+            except ValueError as reason:
+                without.append(f"not drawn: {name}: {reason}")
+                continue
+            written += save(figure, folder, name)
     for line in without:
         print(line)
     return written

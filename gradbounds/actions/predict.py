@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
+from gradbounds.actions.sweep_to_target import seconds_of
 from gradbounds.described_network import changed, described
+from gradbounds.help_text import folded
 from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
+from gradbounds.progress import duration, working
 from simulate import Cell, Samples, sample
 from simulate.runs.cost import block_work
 from simulate.runs.files import write_whole
@@ -42,7 +44,7 @@ _LONG = 2.0
 
 def predict_stack(
     flags: Stack, *, config: Path | None, like: str | None, compare: Sequence[str], draws: int | None, seed: int,
-    patterns: int | None, out: Path | None, as_json: bool,
+    patterns: int | None, max_time: str, out: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Print one network's table, and write it with its figure into a folder.
 
@@ -56,7 +58,7 @@ def predict_stack(
     check_count("seed", seed, 0)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    prediction, slopes, reason = _theory(stack, patterns or _patterns(stack))
+    prediction, slopes, reason = _theory(stack, patterns or _patterns(stack), seconds_of(max_time))
     draws = _DRAWS if draws is None and prediction is None else draws
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
@@ -70,7 +72,7 @@ def predict_stack(
             *standing_out(stack, table), *([] if beside is None else comparison_lines(compare, table, beside)),
             *note_lines(notes),
         ):  # fmt: skip
-            print(line)
+            print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
         drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
@@ -86,10 +88,14 @@ def _patterns(stack: Stack) -> int:
     return int(np.clip(2.0 ** np.floor(np.log2(_WORK / each)), _FEWEST, _MOST))
 
 
-def _theory(stack: Stack, patterns: int) -> tuple[Prediction | None, pd.DataFrame | None, str]:
-    """The prediction, the exponents around it where they are to be had within seconds, and why there is no rule."""
+def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | None, pd.DataFrame | None, str]:
+    """The prediction, the exponents around it where they are to be had within seconds, and why there is none."""
     try:
-        with _shown("predicting", _tied_seconds(stack, patterns)):
+        seconds = _tied_seconds(stack, patterns)
+        if seconds > limit:
+            takes = f"with tied embeddings it would take about {duration(seconds)} for {stack.tokens} tokens"
+            return None, None, f"{takes}, more than max_time; --max-time {2 * seconds / 60:.0f}m waits for it."
+        with _shown("predicting", seconds):
             prediction = predict(stack, patterns=patterns)
             if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
                 return prediction, None, ""
@@ -121,14 +127,10 @@ def _sampled(stack: Stack, draws: int, seed: int) -> Samples:
 def _shown(what: str, seconds: float) -> Iterator[None]:
     """Say what runs: on a terminal while it does, elsewhere if it takes long."""
     about = f"{what}, about {seconds:.0f} s" if seconds > _LONG else what
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with console.status(about):
-            yield
-        return
-    if seconds > _LONG:
+    if seconds > _LONG and not sys.stderr.isatty():
         print(about, file=sys.stderr, flush=True)
-    yield
+    with working(about):
+        yield
 
 
 def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:

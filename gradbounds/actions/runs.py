@@ -1,24 +1,20 @@
-"""The commands on run folders: list them, look into one, merge several, export one."""
+"""The commands on the draws of run folders: say where two differ, merge several, export one."""
 
 import hashlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from checks.models.module_report import FILE
 from checks.models.reference import Reference, against_reference
 from checks.stacks.two_runs import RATE, only_in_one, run_differences, set_apart
-from gradbounds.actions.sweep import size
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
-from simulate.runs.store import MANIFEST
 
 _SHOWN = 30
 
@@ -36,69 +32,6 @@ def judged_samples(run: Run) -> list[Samples]:
     if len(enough) < len(samples):
         print(f"left out: {len(samples) - len(enough)} of {len(samples)} cells, which have one draw so far")
     return enough
-
-
-def show(folder: Path) -> int:
-    """Look into a run, or list the runs that a folder holds.
-
-    Raises:
-        ValueError: the folder is no run and holds none.
-    """
-    if (folder / MANIFEST).exists():
-        print(_inspection(Run.open(folder)))
-        return 0
-    found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
-    if not found:
-        raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
-    table = pd.DataFrame([_line(path) for path in found])
-    tell(runs=table)
-    print(table.to_string(index=False))
-    return 0
-
-
-def _line(folder: Path) -> dict[str, Any]:
-    try:
-        run = Run.open(folder)
-        landed, about = len(run.landed()), run.manifest
-    except ValueError as error:
-        return {"run": folder.name, "command": f"unreadable: {error}"}
-    return {
-        "run": folder.name,
-        "command": about["request"].get("command", ""),
-        "seed": about["request"].get("seed", ""),
-        "cells": about.get("cells", ""),
-        "draws": about.get("draws", ""),
-        "blocks": landed,
-        "size": _size(folder),
-        "started": about.get("sessions", [{}])[0].get("started", ""),
-    }
-
-
-def _inspection(run: Run) -> str:
-    about = run.manifest
-    tell(run=str(run.folder), manifest=about)
-    asked = {name: value for name, value in about["request"].items() if name not in ("command", "cells")}
-    words = ", ".join(f"{name} {value}" for name, value in asked.items())
-    command = about["request"].get("command", "no command")
-    lines = [f"{run.folder}: {_size(run.folder)}, by {command}{' with ' if words else ''}{words}"]
-    for at in about.get("sessions", []):
-        lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
-    tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
-    if not tables:
-        return "\n".join([*lines, "No draws have landed yet."])
-    rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and rows[name].nunique() == 1}
-    varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
-    cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
-    cells = cells.sort_values(varying, ignore_index=True)
-    tell(same=constant, cells=cells)
-    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
-    lines.append(cells.head(_SHOWN).to_string(index=False))
-    if len(cells) > _SHOWN:
-        lines.append(
-            f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
-        )
-    return "\n".join(lines)
 
 
 def diff(first: Path, second: Path, *, strict: bool) -> int:
@@ -203,7 +136,3 @@ def export(folder: Path, csv: Path) -> int:
             rows += len(frame)
     print(f"{rows} rows in {csv}")
     return 0
-
-
-def _size(folder: Path) -> str:
-    return size(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.manifest import manifest
-from gradbounds.progress import duration, progress
+from gradbounds.progress import duration, progress, size
 from gradbounds.recipe import Recipe
 from simulate import Cell, Run, read_windows, sweep
 from simulate.runs.execution import ONE_PROCESS, Execution
@@ -82,14 +82,3 @@ def byte_count(text: str) -> float:
         raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
     number, prefix, binary = found.groups()
     return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that suits them.
-
-    >>> size(512), size(3 * 2**20)
-    ('1 KiB', '3.0 MiB')
-    """
-    if count < 2**20:
-        return f"{max(count / 2**10, 1):.0f} KiB"
-    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"

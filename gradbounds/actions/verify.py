@@ -18,10 +18,11 @@ from checks.theory_and_samples import prediction_of
 from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
+from gradbounds.help_text import folded
 from gradbounds.json_output import tell
 from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
-from gradbounds.progress import progress
+from gradbounds.progress import progress, working
 from simulate import Run, Samples, sweep
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
@@ -60,7 +61,8 @@ def verify(
     with progress(out) as on_block:
         sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     sampled = run.samples()
-    found, table = verdicts(sampled), comparison(sampled)
+    with working("judging"):
+        found, table = verdicts(sampled), comparison(sampled)
     drawn = draw_figures(sampled, out / "figures")
     # What is accepted is judged against theory, not against what it replaces.
     committed = [] if accept else load_results(COMMITTED).verdicts
@@ -108,7 +110,8 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         check_checkout()
     run = Run.open(folder)
     sampled = judged_samples(run)
-    found, table = verdicts(sampled), comparison(sampled)
+    with working("judging"):
+        found, table = verdicts(sampled), comparison(sampled)
     name = f"{folder.resolve().name}.json"
     # What is accepted is judged against theory and the other files, not against what it replaces.
     committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
@@ -122,9 +125,8 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(found, table), *_changes(found, committed)]
     compared = len(common(found, committed))
-    print(
-        f"{compared} of these {len(found)} verdicts were compared with committed ones." if compared else _NOT_COMMITTED
-    )
+    said = f"{compared} of these {len(found)} verdicts were compared with committed ones."
+    print(folded(said if compared else _NOT_COMMITTED))
     tell(wrong=wrong)
     for line in wrong:
         print(line)
@@ -164,17 +166,19 @@ def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
     tell(verdicts=list(found), comparison=table)
     for v in found:
         low, high = v.interval
-        print(f"{v.claim:4} {v.part:55} {v.words}")
         known = number_or_dash(v.predicted)
-        print(f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]")
-        if v.verdict == "undecided":
-            print(f"     {v.note}")
-    print(f"\nTheory against samples, every layer: {agreement_counts(table)}.")
+        lines = [
+            f"{v.claim:4} {v.part:55} {v.words}",
+            f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]",
+            *([f"     {v.note}"] if v.verdict == "undecided" else []),
+        ]
+        print(folded("\n".join(lines), indent="     "))
+    print("\n" + folded(f"Theory against samples, every layer: {agreement_counts(table)}."))
     reasons = shown_only(table)
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
-        print("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
+        print(folded("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted."))
     for line in reasons[:_REASONS]:
-        print(f"     shown only, {line}")
+        print(folded(f"     shown only, {line}"))
     if len(reasons) > _REASONS:
         print(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of --csv")
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, WithJson
+from gradbounds.help_text import folded
 from theory import Stack
 
 
@@ -18,5 +19,5 @@ class Bound(WithJson):
         """Exit code."""
         from gradbounds.actions.bound import bound_latex, bound_text
 
-        print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
+        print(bound_latex(self.stack) if self.latex else folded(bound_text(self.stack), indent="    "))
         return 0

@@ -35,6 +35,9 @@ class Predict:
         int | None,
         optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
     ] = None
+    max_time: Annotated[
+        str, Flag(help="time theory may take; samples stand in where tied embeddings take longer", metavar="90s|10m|2h")
+    ] = "1m"
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
     ] = None
@@ -46,5 +49,5 @@ class Predict:
 
         return predict_stack(
             self.stack, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
-            patterns=self.patterns, out=self.out, as_json=self.json,
+            patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
         )  # fmt: skip

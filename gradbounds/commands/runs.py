@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, Folder, Positional, WithJson
+from simulate.runs.manifests import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class Runs(WithJson):
 
     def run(self) -> int:
         """Exit code."""
-        from gradbounds.actions.runs import show
+        from gradbounds.run_inspection import show
 
         return show(self.folder)
 
@@ -48,6 +49,8 @@ class Merge:
 
     def run(self) -> int:
         """Exit code."""
+        for folder in self.folders:
+            read_manifest(folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.runs import merge
 
         return merge(self.folders, self.out)
@@ -62,6 +65,7 @@ class Export:
 
     def run(self) -> int:
         """Exit code."""
+        read_manifest(self.folder)
         from gradbounds.actions.runs import export
 
         return export(self.folder, self.csv)

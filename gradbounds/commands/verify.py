@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, Folder, WithJson
+from simulate.runs.manifests import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class Check(WithJson):
         Raises:
             ValueError: there is no run, or `accept` outside a checkout.
         """
+        read_manifest(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
 
         return check(self.folder, self.csv, strict=self.strict, accept=self.accept, layers=self.layers)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, Folder
+from simulate.runs.manifests import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,7 @@ class Watch:
 
     def run(self) -> int:
         """Exit code."""
+        read_manifest(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.watch import watch
 
         return watch(self.folder, every=self.every)

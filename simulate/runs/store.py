@@ -10,12 +10,11 @@ Every file but the log is written whole or not at all. One process at a time may
 
 import hashlib
 import shutil
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import filelock
 import numpy as np
@@ -24,16 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from simulate.runs.cell import Cell
 from simulate.runs.files import remove_temporaries, write_whole
-from simulate.runs.sample import Samples
+from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
 from simulate.runs.tables import Block, block_rows, cell_of, quantity_arrays, rows_frame
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 
-FORMAT = 1
-MANIFEST = "manifest.toml"
+if TYPE_CHECKING:
+    from simulate.runs.cell import Cell
+    from simulate.runs.sample import Samples
+
 _LOCK = ".lock"
 
 Landed = tuple[str, int, int]
@@ -59,18 +59,7 @@ class Run:
             ValueError: the folder holds no run, or one of another format.
         """
         path = Path(folder)
-        try:
-            manifest = tomllib.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(
-                f"run must be a folder that `gradbounds sweep` wrote, but {str(path)!r} has no readable {MANIFEST}."
-            ) from error
-        if manifest.get("format") != FORMAT:
-            raise ValueError(
-                f"run must have format {FORMAT}, but {str(path)!r} has {manifest.get('format')!r}; sweep again into "
-                "another folder."
-            )
-        return cls(path, manifest)
+        return cls(path, read_manifest(path))
 
     @classmethod
     def create(
@@ -176,7 +165,7 @@ class Run:
             found.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
         return found
 
-    def samples(self) -> list[Samples]:
+    def samples(self) -> "list[Samples]":
         """Every cell of the run with all its draws, in the order of their Stack's fields.
 
         Draws of the same cell under several seeds are independent and stand together.
@@ -184,6 +173,8 @@ class Run:
         Raises:
             ValueError: the run holds no draws yet, a file is damaged, or a cell is of a later version.
         """
+        from simulate.runs.sample import Samples  # late: it loads torch
+
         tables = list(self.tables())
         if not tables:
             raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
@@ -229,7 +220,7 @@ class Run:
     def _windows_file(self, digest: str, stack: Stack) -> Path:
         return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
 
-    def keep_windows(self, cells: Iterable[Cell]) -> None:
+    def keep_windows(self, cells: "Iterable[Cell]") -> None:
         """Keep the windows of text of cells that have one, once for every text, tokens and vocabulary."""
         for cell in cells:
             if cell.text is None or (file := self._windows_file(cell.text.digest, cell.stack)).exists():

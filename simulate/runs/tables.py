@@ -3,19 +3,21 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulate.runs.cell import Cell
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 from theory.stack.registry import failures
 from theory.stack.stack import NAMED
+
+if TYPE_CHECKING:
+    from simulate.runs.cell import Cell
 
 Floats = NDArray[np.floating]
 
@@ -24,7 +26,7 @@ Floats = NDArray[np.floating]
 class Block:
     """The draws of one block of a cell, by quantity name."""
 
-    cell: Cell
+    cell: "Cell"
     seed: int
     index: int
     values: Mapping[str, Floats]
@@ -54,7 +56,7 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
     return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
 
 
-def cell_columns(cell: Cell) -> dict[str, Any]:
+def cell_columns(cell: "Cell") -> dict[str, Any]:
     """What names a cell in a row: its digest, the fields of its Stack, how it was sampled."""
     sampling = {"engine": cell.engine, "device": cell.device_kind, "dtype": cell.dtype}
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
@@ -77,7 +79,7 @@ def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
     return pa.table(columns)
 
 
-def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> Cell:
+def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
     """The cell of a row; a field that a file lacks has its default.
 
     Raises:
@@ -92,6 +94,8 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
             )
     stack = Stack(**{f.name: row[f.name] for f in fields(Stack) if row.get(f.name) is not None})
     text = windows(row["text"], stack) if row["text"] else None
+    from simulate.runs.cell import Cell  # late: it loads torch
+
     cell = Cell(stack, row["engine"], row["device"], row["dtype"], text)
     if cell.name != row["cell"] and stack.versions:
         here = " and ".join(f"{name} {getattr(stack, name)!r} ({version})" for name, version in stack.versions.items())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from theory.mean_field.concentration import excess_probability
 from theory.paper.lemmas import L, a, d, layer, low_tail_bound, post_ln_energies, pre_ln_band, top
@@ -58,7 +58,7 @@ def entry_failure_value(width: int, entries: int | None = None) -> float:
     >>> round(entry_failure_value(512), 5)
     0.00082
     """
-    tail = norm.sf(np.sqrt(2 * np.log(100.0 * width)))
+    tail = ndtr(-np.sqrt(2 * np.log(100.0 * width)))
     return float(-np.expm1((width if entries is None else entries) * np.log1p(-tail)))
 
 

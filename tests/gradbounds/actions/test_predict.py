@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from checks.stacks.gradients_by_layer import exponents, layer_table
+from gradbounds.actions import predict as asked
 from gradbounds.cli import main
 from simulate import sample
 from theory import Stack, predict
@@ -48,6 +49,17 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     written = pd.read_csv(tmp_path / "out" / "prediction.csv")
     assert written["quantity"].tolist() == table["quantity"].tolist()
     assert (tmp_path / "out" / "gradient_over_layers.png").stat().st_size > 0
+
+
+def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
+    """Tied embeddings take a time that grows like n^4, of which an estimate is said before it is spent."""
+    monkeypatch.setattr(asked, "_tied_seconds", lambda stack: 259.0)
+    said = printed(capsys, "--embeddings", "tied", "--draws", "2")
+    assert "Theory: with tied embeddings it would take about 4.3 min for 4 tokens, more than max_time" in said
+    assert "--max-time 9m waits for it" in said
+    assert "Samples, root mean squares: 2 networks" in said
+    assert "over theory" in printed(capsys, "--embeddings", "tied", "--draws", "2", "--max-time", "9m")
+    assert main(["predict", "--max-time", "soon"]) == 2
 
 
 def test_without_a_rule_samples_stand_in(capsys):

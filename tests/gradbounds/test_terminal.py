@@ -1,0 +1,38 @@
+"""What a terminal is shown: what runs while it runs, help in groups, and lines that are no longer than it is wide."""
+
+from pathlib import Path
+
+from gradbounds.cli import main
+
+OLD = str(Path(__file__).parent.parent / "data" / "old_run")
+
+
+def test_what_takes_seconds_is_shown_on_a_terminal(monkeypatch, capsys):
+    assert main(["check", OLD]) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["check", OLD]) == 0
+    assert "judging" in capsys.readouterr().err
+
+
+def test_help_has_the_network_in_groups(capsys):
+    assert main(["predict", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rules = [line.strip("├┤─ ") for line in lines if line.startswith("├")]
+    groups = "sizes", "feed forward", "matrices", "residual", "attention", "inputs", "loss"
+    assert rules == [f"network: {group}" for group in groups]
+    of_mask, below = (
+        next(k for k, line in enumerate(lines) if word in line) for word in ("--mask ", "network: inputs")
+    )
+    assert next(k for k, line in enumerate(lines) if "network: attention" in line) < of_mask < below
+    assert main(["probe", "--help"]) == 0
+    assert "├" not in capsys.readouterr().out
+
+
+def test_a_narrow_terminal_is_kept_to(monkeypatch, capsys):
+    """By prose; tables, and examples that are to be copied, stay whole, as formulas without a blank do."""
+    monkeypatch.setenv("COLUMNS", "50")
+    for arguments in (["bound"], ["check", OLD], ["claims"], ["predict", "--help"]):
+        assert main(arguments) == 0
+        said = capsys.readouterr().out.partition("\nexamples:")[0]
+        assert max(map(len, said.splitlines())) <= 50
