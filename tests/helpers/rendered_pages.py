@@ -4,6 +4,7 @@ A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; 
 """
 
 import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def parts() -> str:
     lines = []
     for package, arrows in ARROWS.items():
         lines += [f"**`{package}`**", ""]
-        lines += [f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items()]
+        for part, names in arrows.items():
+            lines += textwrap.wrap(f"- `{part}`: {_listed(sorted(names.split()))}", 120, subsequent_indent="  ")
         lines.append("")
     return "\n".join(lines).rstrip()
 
