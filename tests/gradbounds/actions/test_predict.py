@@ -53,7 +53,7 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
 
 def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
     """Tied embeddings take a time that grows like n^4, of which an estimate is said before it is spent."""
-    monkeypatch.setattr(asked, "_tied_seconds", lambda stack: 259.0)
+    monkeypatch.setattr(asked, "_tied_seconds", lambda stack, patterns: 259.0)
     said = printed(capsys, "--embeddings", "tied", "--draws", "2")
     assert "Theory: with tied embeddings it would take about 4.3 min for 4 tokens, more than max_time" in said
     assert "--max-time 9m waits for it" in said
