@@ -99,6 +99,7 @@ def _ingredients(axis: Axes, shares: pd.DataFrame) -> None:
     rows = shares[shares["placement"] == "post"]
     axis.set(title="Post-LN, decoder: growth a layer", xlabel=r"slope of $\ln\|\partial\mathcal{L}/\partial W^{2,l}\|$")
     if rows.empty:
+        axis.set(xticks=[], yticks=[], xlabel="")
         axis.text(0.5, 0.5, "no ingredient\nwas switched off", ha="center", va="center", transform=axis.transAxes)
         return
     first = rows.iloc[0]
