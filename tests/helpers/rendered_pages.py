@@ -6,6 +6,7 @@ A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; 
 import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 
 from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
 from tests.helpers.rendered_tables import (
@@ -48,7 +49,8 @@ def parts() -> str:
     lines = []
     for package, arrows in ARROWS.items():
         lines += [f"**`{package}`**", ""]
-        lines += [f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items()]
+        listed = (f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items())
+        lines += [fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in listed]
         lines.append("")
     return "\n".join(lines).rstrip()
 
