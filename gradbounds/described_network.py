@@ -27,6 +27,20 @@ def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stac
     return replace(stack, **given), notes  # type: ignore[arg-type]
 
 
+def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
+    """The changes of each network that is compared: a field that is given again begins another one.
+
+    >>> variants(["placement=post", "placement=peri", "depth=4"])
+    [('placement=post',), ('placement=peri', 'depth=4')]
+    """
+    found: list[tuple[str, ...]] = []
+    for change in changes:
+        name = field_name(change.partition("=")[0])
+        again = not found or any(field_name(one.partition("=")[0]) == name for one in found[-1])
+        found[len(found) - (not again) :] = [(change,) if again else (*found[-1], change)]
+    return found
+
+
 def changed(stack: Stack, changes: Sequence[str]) -> Stack:
     """The network with some fields of other values, each as FIELD=VALUE.
 

@@ -1,6 +1,7 @@
 """Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
 
 import gc
+import os
 
 from jaxtyping import config, install_import_hook
 
@@ -15,7 +16,7 @@ with install_import_hook(
     "beartype.beartype",
 ):
     gc.disable()  # to look through what libraries load, again and again, takes a tenth of the suite's time
-    import simulate  # noqa: F401
+    import simulate.runs.sample  # noqa: F401  (simulate itself loads nothing)
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,3 +149,7 @@ def cells(tmp_path: Path) -> list[Cell]:
     path.write_text("the cat sat on the mat and the dog sat on the cat " * 3)
     stack = Stack(width=16, depth=3, tokens=4, vocab=6)
     return [Cell(Stack(width=8, depth=2)), Cell(stack), Cell(stack, text=read_windows(path, tokens=4, vocab=6))]
+
+
+# Workers of the suite are told a terminal's width, to which prose would be folded; a file or a pipe has none.
+os.environ.pop("COLUMNS", None)

@@ -56,7 +56,9 @@ def explain(name: str, *, everything: bool = False) -> int:
         ValueError: there is no such claim.
     """
     load_entry_points()
-    claim = {key.lower(): claim for key, claim in CLAIMS.items()}.get(name.lower()) or CLAIMS[name]
+    # By its id, or by its place in the paper where that has one claim: "Theorem 1".
+    named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
+    claim = named[0] if len(named) == 1 else CLAIMS[name]
     print(f"{claim.id}  {claim.source} ({claim.kind})\n")
     _say("Statement", [claim.statement])
     if everything:
@@ -82,6 +84,11 @@ def explain(name: str, *, everything: bool = False) -> int:
     ]
     _say(f"Measured: {_counted(rows)}", [*measured, *_more(len(rows) - len(shown), "rows", claim.id)])
     return 0
+
+
+def _place(claim: Claim) -> str:
+    """Where the paper has it, as it is cited: "theorem 1" of "Theorem 1, App. E"."""
+    return claim.source.replace(" (", ",").partition(",")[0].lower()
 
 
 def _derived(claim: str, *, everything: bool) -> list[str]:

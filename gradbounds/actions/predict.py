@@ -16,7 +16,7 @@ from checks.stacks.gradients_by_layer import exponents, layer_table
 from figures import layer_profile
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep_to_target import seconds_of
-from gradbounds.described_network import changed, described
+from gradbounds.described_network import changed, described, variants
 from gradbounds.help_text import folded
 from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
@@ -52,7 +52,7 @@ def predict_stack(
         ValueError: an argument is outside its range, a configuration cannot be read, or the folder not be written.
     """
     stack, notes = described(flags, config, like)
-    other = changed(stack, compare) if compare else None
+    others = {changes: changed(stack, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)
@@ -62,14 +62,20 @@ def predict_stack(
     draws = _DRAWS if draws is None and prediction is None else draws
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
-    beside = None if other is None else layer_table(predict(other, patterns=patterns or _patterns(other)), None)
+    beside = {
+        changes: layer_table(predict(other, patterns=patterns or _patterns(other)), None)
+        for changes, other in others.items()
+    }
     if as_json:
         content = _content(stack, table, slopes, reason) | {"notes": [asdict(note) for note in notes]}
-        print(text(content | ({} if beside is None else {"compared": {"stack": other, "quantities": beside}})))
+        compared = [{"stack": others[changes], "quantities": beside[changes]} for changes in others]
+        # One is an object, as it was before there could be several.
+        print(text(content | ({"compared": compared[0] if len(compared) == 1 else compared} if compared else {})))
     else:
         for line in (
             *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
-            *standing_out(stack, table), *([] if beside is None else comparison_lines(compare, table, beside)),
+            *standing_out(stack, table), 
+            *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
             *note_lines(notes),
         ):  # fmt: skip
             print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole

@@ -16,7 +16,17 @@ class Bound(WithJson):
     latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
 
     def run(self) -> int:
-        """Exit code."""
+        """Exit code.
+
+        Raises:
+            ValueError: the network is not the paper's.
+        """
+        if left := list(self.stack.relaxed):
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in left)
+            raise ValueError(
+                f"stack must be in the paper's setting for Theorem 1, got one with {flags}; gradbounds predict has the "
+                "gradients of every network."
+            )
         from gradbounds.actions.bound import bound_latex, bound_text
 
         print(bound_latex(self.stack) if self.latex else folded(bound_text(self.stack), indent="    "))

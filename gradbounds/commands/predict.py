@@ -25,7 +25,11 @@ class Predict:
     ] = None
     compare: Annotated[
         tuple[str, ...],
-        optional("predict the network with these fields changed beside it", "FIELD=VALUE [...]", "none"),
+        optional(
+            "predict the network with these fields changed beside it; one given again is another network",
+            "FIELD=VALUE [...]",
+            "none",
+        ),
     ] = ()
     draws: Annotated[
         int | None, optional("networks to sample beside theory", "N", default="none; 16 where theory has no rule")

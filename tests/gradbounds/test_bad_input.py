@@ -30,7 +30,7 @@ BAD = [
         ("bound", "--output-scale", "nan"),
         "output_scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
     ),
-    (("bound", "--activation", "gelu"), "stack must be in the paper's setting for Theorem 1, got one with"),
+    (("bound", "--activation", "gelu"), "Theorem 1, got one with --activation; gradbounds predict has"),
     (("bound", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
     (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "input_gram must be a symmetric positive semidefinite matrix"),
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),

@@ -36,3 +36,9 @@ def test_a_narrow_terminal_is_kept_to(monkeypatch, capsys):
         assert main(arguments) == 0
         said = capsys.readouterr().out.partition("\nexamples:")[0]
         assert max(map(len, said.splitlines())) <= 50
+
+
+def test_a_claim_is_explained_by_its_place_in_the_paper(capsys):
+    assert main(["explain", "H1"]) == main(["explain", "section 3.3"]) == 0
+    assert capsys.readouterr().out.count("\nStatement\n") == 2
+    assert main(["explain", "Section 3.4"]) == 2, "five claims stand there"

@@ -4,9 +4,9 @@ A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; 
 """
 
 import re
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 
 from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
 from tests.helpers.rendered_tables import (
@@ -50,8 +50,8 @@ def parts() -> str:
     lines = []
     for package, arrows in ARROWS.items():
         lines += [f"**`{package}`**", ""]
-        for part, names in arrows.items():
-            lines += textwrap.wrap(f"- `{part}`: {_listed(sorted(names.split()))}", 120, subsequent_indent="  ")
+        listed = (f"- `{part}`: {_listed(sorted(names.split()))}" for part, names in arrows.items())
+        lines += [fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in listed]
         lines.append("")
     return "\n".join(lines).rstrip()
 

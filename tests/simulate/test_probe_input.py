@@ -28,7 +28,7 @@ def bad(**changes):
 
 @pytest.mark.parametrize(("changes", "message"), [
     ({"factory": True}, r"^factory '.*user_factory' must not fail, but raised KeyError: 'no such size' at width 6"),
-    ({"made": nn.Linear(2, 2)}, r"^factory '.*user_factory' must return \(module, batch\), got Linear at width 6"),
+    ({"made": nn.Linear(2, 2)}, r"^factory '.*factory' must return \(module, batch\), where .*, got Linear at width 6"),
     ({"loss": lambda y: y}, r"^loss of '.*user_factory' must be a scalar tensor, got \(2, 3, 6\) at width 6, depth 2"),
     ({"loss": lambda y: 1.0}, r"^loss of '.*user_factory' must be a scalar tensor, got float"),
     ({"loss": lambda y: y.nothing}, r"^loss of '.*user_factory' must not fail, but raised AttributeError"),

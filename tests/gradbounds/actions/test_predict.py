@@ -51,6 +51,19 @@ def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     assert (tmp_path / "out" / "gradient_over_layers.png").stat().st_size > 0
 
 
+def test_a_field_given_again_is_another_network(capsys):
+    several = json.loads(printed(capsys, "--json", "--compare", "placement=pre", "depth=3", "placement=peri"))[
+        "compared"
+    ]
+    assert [(one["stack"]["placement"], one["stack"]["depth"]) for one in several] == [("pre", 3), ("peri", 2)]
+    for one in several:
+        norms = {row["layer"]: row["predicted"] for row in one["quantities"] if row["quantity"] == "grad_W2"}
+        expected = predict(replace(STACK, placement=one["stack"]["placement"], depth=one["stack"]["depth"]))
+        assert list(norms.values()) == pytest.approx(np.sqrt(expected["grad_sq_W2"]))
+    said = printed(capsys, "--compare", "placement=pre", "placement=peri")
+    assert said.index("With placement=pre, by theory") < said.index("With placement=peri, by theory")
+
+
 def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
     """Tied embeddings take a time that grows like n^4, of which an estimate is said before it is spent."""
     monkeypatch.setattr(asked, "_tied_seconds", lambda stack, patterns: 259.0)
