@@ -116,6 +116,15 @@ def matrices(model: Translator) -> dict[tuple[str, int, str], nn.Parameter]:
     return found
 
 
+def gradient_norms(model: Translator) -> dict[tuple[str, int, str], Tensor]:
+    """‖∇‖_F of every matrix of the layers, as the parameters have it; none of what the loss does not depend on."""
+    return {
+        place: torch.linalg.vector_norm(_part(parameter.grad, place[2]))
+        for place, parameter in matrices(model).items()
+        if parameter.grad is not None
+    }
+
+
 def _part(values: Tensor, matrix: str) -> Tensor:
     """Of queries, keys and values, which are one parameter, a third."""
     return values.chunk(3)[_THIRDS[matrix]] if matrix in _THIRDS else values

@@ -4,13 +4,14 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulate.runs.sample import check_count
 from simulate.text import read_utf8
 
 Ids = NDArray[np.int64]
@@ -100,6 +101,24 @@ def read_pairs(
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
     return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
+
+
+def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText, ParallelText]:
+    """A text without so many of its pairs, and those, drawn at random; both in the ids of the whole text.
+
+    Raises:
+        ValueError: pairs is not an integer from 1 to one less than the text has, or seed is negative.
+    """
+    check_count("seed", seed, 0)
+    check_count("pairs", pairs, 1)
+    if pairs >= len(text):
+        raise ValueError(f"pairs must be fewer than the text's {len(text)}, got {pairs}.")
+    drawn = np.random.default_rng(seed).permutation(len(text))
+    first, second = (
+        replace(text, sources=tuple(text.sources[k] for k in some), targets=tuple(text.targets[k] for k in some))
+        for some in (np.sort(drawn[pairs:]), np.sort(drawn[:pairs]))
+    )
+    return first, second
 
 
 def _words(lines: Sequence[str], vocab: int) -> Any:
