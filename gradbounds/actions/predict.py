@@ -69,8 +69,7 @@ def predict_stack(
     if as_json:
         content = _content(stack, table, slopes, reason) | {"notes": [asdict(note) for note in notes]}
         compared = [{"stack": others[changes], "quantities": beside[changes]} for changes in others]
-        # One is an object, as it was before there could be several.
-        print(text(content | ({"compared": compared[0] if len(compared) == 1 else compared} if compared else {})))
+        print(text(content | {"compared": compared}))
     else:
         for line in (
             *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),

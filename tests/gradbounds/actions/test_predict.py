@@ -143,7 +143,7 @@ def test_a_configuration_file(capsys, tmp_path):
     assert found["stack"] == json.loads(json.dumps(dataclasses.asdict(stack)))
     assert {note["field"] for note in found["notes"]} == {note.field for note in notes}
     beside = {"placement": "peri", "depth_scaling": "none"}
-    assert {name: found["compared"]["stack"][name] for name in beside} == beside
+    assert {name: found["compared"][0]["stack"][name] for name in beside} == beside
     assert main([*line, "--compare", "placement=post", "--activation", "tanh"]) == 0
     said = capsys.readouterr().out
     ratios = np.sqrt(predict(replace(stack, activation="tanh"), patterns=8)["grad_sq_W1"])
