@@ -86,6 +86,7 @@ CONTENTS = {
         "docs/first_step",
         "docs/stable_rate",
         "docs/training",
+        "docs/warmup",
     ],
     "Reference": [
         "docs/api",

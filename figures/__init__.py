@@ -3,7 +3,6 @@
 from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
-from figures.fig3 import fig3
 from figures.first_step import first_step_rates, stable_rates, training_steps
 from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
@@ -17,6 +16,8 @@ from figures.relaxations import relaxations
 from figures.scaling import local_exponents, scaling
 from figures.spectra import curvature
 from figures.style import style
+from figures.translation.fig3 import fig3
+from figures.translation.warmup import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 
 __all__ = [
     "concentration",
@@ -39,4 +40,8 @@ __all__ = [
     "stable_rates",
     "style",
     "training_steps",
+    "warmup_ends",
+    "warmup_gradients",
+    "warmup_losses",
+    "warmup_rates",
 ]

@@ -94,6 +94,8 @@ def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Seq
         axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
         return
     handles, labels = figure.axes[0].get_legend_handles_labels()
+    if not labels:
+        return
     figure.legend(
         handles, labels, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,
     )  # fmt: skip

@@ -16,7 +16,6 @@ import tyro
 import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
-from gradbounds.commands.flags import WithJson
 from gradbounds.help_text import Captured, grouped
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -52,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: Any, name: str) -> int:
     """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
     run: Callable[[], int] = command.run
-    if not (isinstance(command, WithJson) and command.json):
+    if not getattr(command, "json", False):
         return run()
     from gradbounds.json_output import one_object
 

@@ -22,11 +22,16 @@ def kept(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.Dat
         version: another one where the same key has come to mean other numbers.
         make: the table, where the folder has none.
     """
-    name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
-    file = out / "models" / f"{name}.parquet"
+    file = file_of(out, key, version)
     if file.is_file():
         return pd.read_parquet(file), False
     table, content = make(), io.BytesIO()
     table.to_parquet(content, index=False)
     write_whole(file, content.getvalue())
     return table, True
+
+
+def file_of(out: Path, key: dict[str, Any], version: int) -> Path:
+    """Where the folder has the table of a key, if it does."""
+    name = hashlib.sha256(json.dumps(key | {"version": version}, sort_keys=True).encode()).hexdigest()[:16]
+    return out / "models" / f"{name}.parquet"

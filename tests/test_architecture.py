@@ -61,7 +61,7 @@ ARROWS = {
         "models": "statistics verdict fits large_width",
     },
     "figures": {
-        "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "fig3": "style",
+        "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "translation": "style",
         "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "mean_hessian": "style",
         "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
         "relaxations": "style", "scaling": "style",

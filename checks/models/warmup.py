@@ -1,8 +1,6 @@
-"""What became of training runs, and whether one kind of run ends worse than another: paired comparisons over seeds.
+"""What became of training runs, and how much worse one kind of run ends than another: comparisons paired by seeds.
 
-A table of runs has a row for every run, with the columns of `PAIRED_WITHIN`, placement, optimizer, warmup and seed, and
-`first`, `final` and `unigram`: the validation loss before the first update and after the last (NaN where a loss was not
-finite), and that of the training text's word frequencies.
+A run is a row with the names of `Planned.described` and of `measured_row`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +12,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from checks.verdict import Word
 from simulate.translation.parallel_text import END, ParallelText
 
+Run = Mapping[str, Any]
 Outcome = Literal["diverged", "stuck", "trained"]
 Answer = Literal["worse", "not worse", "undecided"]
 
@@ -26,10 +24,59 @@ WORSE = 0.1
 STUCK = 0.05
 """A loss that is not below the unigram loss by this share of it has learned no more than how frequent words are."""
 
-PAIRED_WITHIN = ("peak", "reading")
-"""What runs that are compared have in common, besides the seed."""
+KEPT_MATRICES = ("W1", "W2")
+"""The matrices whose gradients a row has, those of Fig. 3(a, b)."""
+
+THREE_RATES = ("critical", "hessian", "break_even")
+"""Of a step, lists of a row."""
 
 _LEVEL = 0.95
+
+
+def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, Any]:
+    """A finished run as a row of a table of runs.
+
+    Args:
+        table: what was measured, as `Trained.table` and with "loss" and "rate" of every update.
+        unigram: loss of the training text's word frequencies on the validation text.
+        start: the update at which the longest warm-up ends; layers are kept before the first update, at the first
+            measured update that is not before `start`, and at the end.
+
+    Returns:
+        `first` and `final`, the validation losses before the first update and after the last (NaN where a loss was not
+        finite); `unigram` and `outcome`; lists over the measured updates: `updates`, `validation`, `summed`, the sum of
+        all rates so far; over measured steps: `steps`, and the step's `critical`, `hessian`, `break_even` rates beside
+        its own `rates`; and `layers`, for each kept update lists over layers of gradient norms and hidden energies, as
+        "decoder W2" and "encoder energy".
+    """
+    whole = table[table["layer"] == 0]
+    series = {name: own.set_index("update")["value"] for name, own in whole.groupby("statistic")}
+    validation, rates = series["validation loss"], series["rate"].cumsum()
+    finite = bool(np.isfinite(series["loss"]).all())
+    first, final = float(validation.iloc[0]), float(validation.iloc[-1]) if finite else float("nan")
+    updates = [int(update) for update in validation.index]
+    steps = series.get("break-even rate", pd.Series(dtype=float))
+    kept = [0, *(u for u in updates if u >= start), updates[-1]]
+    return {
+        "first": first, "final": final, "unigram": unigram, "outcome": outcome(first, final, unigram),
+        "updates": updates, "validation": _short(validation), "summed": _short([0.0, *rates][u] for u in updates),
+        "steps": [int(step) for step in steps.index], "rates": _short(series["rate"][steps.index]),
+        **{name: _short(series.get(f"{name.replace('_', '-')} rate", ())) for name in THREE_RATES},
+        "layers": {str(u): _layers(table[table["update"] == u]) for u in (kept[0], kept[1], kept[-1])},
+    }  # fmt: skip
+
+
+def _layers(table: pd.DataFrame) -> dict[str, list[float]]:
+    own = table[((table["statistic"] == "gradient norm") & table["matrix"].isin(KEPT_MATRICES)) |
+                (table["statistic"] == "hidden energy")]  # fmt: skip
+    return {
+        f"{part} {matrix or 'energy'}": _short(rows.sort_values("layer")["value"])
+        for (part, matrix), rows in own.groupby(["part", "matrix"])
+    }
+
+
+def _short(values: Any) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
 
 
 def unigram_loss(text: ParallelText, validation: ParallelText) -> float:
@@ -86,7 +133,7 @@ class Comparison:
     """Whether runs end worse than the same seeds' others.
 
     Attributes:
-        mean: of the differences of final validation losses, in nats a token.
+        mean: of the differences over seeds, of final validation losses in nats a token if nothing else is said.
         interval: of the mean over seeds, 95%, by Student's t.
         seeds: compared.
         answer: "worse" if the interval is above `WORSE`, "not worse" if it is below.
@@ -98,100 +145,78 @@ class Comparison:
     answer: Answer
 
 
-def compare(runs: pd.DataFrame, others: pd.DataFrame) -> Comparison:
-    """Runs against others of the same seeds; a run that is not finite counts with its loss before the first update.
+def end_of(run: Run) -> float:
+    """The final validation loss; of a run that is not finite, its loss before the first update.
 
     That is less than it deserves: a difference that is found so would be larger with any number above it.
+    """
+    return float(run["final"]) if np.isfinite(run["final"]) else float(run["first"])
+
+
+def compare(runs: Sequence[Run], others: Sequence[Run], *, equal_rates: bool = False) -> Comparison:
+    """Runs against others of the same seeds, at equally many updates.
+
+    Args:
+        runs: one for every seed.
+        others: one for every seed.
+        equal_rates: compare where both have the same sum of rates, which is the smaller of the two at the end.
 
     Raises:
         ValueError: a seed has two rows in one of them, or fewer than two seeds are in both.
     """
-    losses = []
-    for frame in (runs, others):
-        if frame["seed"].duplicated().any():
-            raise ValueError("runs must have one row for every seed.")
-        losses.append(frame.set_index("seed")["final"].where(np.isfinite(frame.set_index("seed")["final"])))
-        losses[-1] = losses[-1].fillna(frame.set_index("seed")["first"])
-    differences = (losses[0] - losses[1]).dropna().to_numpy()
+    pairs = paired(runs, others)
+    if equal_rates:
+        return mean_over_seeds([_at_equal_rates(run, other) for run, other in pairs])
+    return mean_over_seeds([end_of(run) - end_of(other) for run, other in pairs])
+
+
+def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Runs of the same seed.
+
+    Raises:
+        ValueError: a seed has two rows in one of them.
+    """
+    first, second = ({run["seed"]: run for run in some} for some in (runs, others))
+    if len(first) < len(runs) or len(second) < len(others):
+        raise ValueError("runs must have one row for every seed.")
+    return [(first[seed], second[seed]) for seed in first if seed in second]
+
+
+def _at_equal_rates(run: Run, other: Run) -> float:
+    """The difference of validation losses where both sums of rates are the smaller run's, between measurements."""
+    least = min(run["summed"][-1], other["summed"][-1])
+    ends = [
+        float(np.interp(least, one["summed"], one["validation"])) if np.isfinite(one["final"]) else end_of(one)
+        for one in (run, other)
+    ]
+    return ends[0] - ends[1]
+
+
+def mean_over_seeds(differences: Sequence[float], margin: float = WORSE) -> Comparison:
+    """Their mean with its interval, and whether that is above a margin.
+
+    Raises:
+        ValueError: there are fewer than two.
+    """
     count = len(differences)
     if count < 2:
         raise ValueError(f"runs must have at least 2 seeds in common, got {count}.")
-    mean = float(differences.mean())
-    half = float(stats.t.ppf((1 + _LEVEL) / 2, count - 1) * differences.std(ddof=1) / np.sqrt(count))
+    mean = float(np.mean(differences))
+    half = float(stats.t.ppf((1 + _LEVEL) / 2, count - 1) * np.std(differences, ddof=1) / np.sqrt(count))
     answer: Answer = "undecided"
-    if mean - half > WORSE:
+    if mean - half > margin:
         answer = "worse"
-    elif mean + half < WORSE:
+    elif mean + half < margin:
         answer = "not worse"
     return Comparison(mean=mean, interval=(mean - half, mean + half), seeds=count, answer=answer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """A statement of the paper that one comparison decides.
+def lead(run: Run, other: Run) -> float:
+    """Logarithm of how many times fewer updates a run takes to the other's final loss; below 0 for the reverse.
 
-    Attributes:
-        claim: its name.
-        runs: what the runs have, by column; "none" and "longest" are values of `warmup`.
-        others: what those have that they are compared with.
-        expected: what the paper says of the runs.
+    Where the one that ends lower comes to the end of the other for the first time, between measurements by a line.
     """
-
-    claim: str
-    runs: Mapping[str, Any]
-    others: Mapping[str, Any]
-    expected: Answer
-
-
-def _without(optimizer: str, placement: str) -> dict[str, Any]:
-    return {"optimizer": optimizer, "placement": placement, "warmup": "none"}
-
-
-def _with(optimizer: str, placement: str) -> dict[str, Any]:
-    return {**_without(optimizer, placement), "warmup": "longest"}
-
-
-STATEMENTS = (
-    Statement(claim="W1", runs=_without("adam", "post"), others=_with("adam", "post"), expected="worse"),
-    Statement(claim="W2", runs=_without("sgd", "post"), others=_with("sgd", "post"), expected="worse"),
-    Statement(claim="W5", runs=_without("adam", "pre"), others=_with("adam", "pre"), expected="not worse"),
-    Statement(claim="W7", runs=_without("adam", "post"), others=_without("radam", "post"), expected="worse"),
-    Statement(claim="W7", runs=_without("radam", "pre"), others=_without("adam", "pre"), expected="not worse"),
-    Statement(claim="W7", runs=_without("adam", "pre"), others=_without("radam", "pre"), expected="not worse"),
-)
-"""W1, W2: without warm-up Post-LN fails, with Adam and with SGD. W5: Pre-LN needs none. W7: RAdam repairs Post-LN
-without warm-up, and is neutral for Pre-LN. What is said of T and the rate, of speed and of gradients is not here."""
-
-
-def judge(table: pd.DataFrame) -> pd.DataFrame:
-    """Every statement at every rate and reading that a table has two seeds of.
-
-    Returns:
-        Columns claim, those of `PAIRED_WITHIN`, statement, mean, low, high, seeds, answer and verdict: "holds", "fails"
-        or "undecided".
-    """
-    rows = []
-    for statement in STATEMENTS:
-        for place, cell in table.groupby(list(PAIRED_WITHIN)):
-            runs, others = (_selected(cell, some) for some in (statement.runs, statement.others))
-            if len(set(runs["seed"]) & set(others["seed"])) < 2:
-                continue
-            found = compare(runs, others)
-            word: Word = "holds" if found.answer == statement.expected else "fails"
-            if found.answer == "undecided":
-                word = "undecided"
-            said = f"{_words(statement.runs)} is {statement.expected} than {_words(statement.others)}"
-            rows.append((statement.claim, *place, said, found.mean, *found.interval, found.seeds, found.answer, word))
-    names = ["claim", *PAIRED_WITHIN, "statement", "mean", "low", "high", "seeds", "answer", "verdict"]
-    return pd.DataFrame(rows, columns=names)
-
-
-def _selected(cell: pd.DataFrame, wanted: Mapping[str, Any]) -> pd.DataFrame:
-    """The runs of an optimizer and a placement, without warm-up or with the longest that the cell has, above none."""
-    own = cell[(cell["optimizer"] == wanted["optimizer"]) & (cell["placement"] == wanted["placement"])]
-    longest = own["warmup"].max()
-    return own[own["warmup"] == 1] if wanted["warmup"] == "none" else own[(own["warmup"] == longest) & (longest > 1)]
-
-
-def _words(some: Mapping[str, Any]) -> str:
-    return f"{some['optimizer']}, {some['placement']}, {'no' if some['warmup'] == 'none' else 'longest'} warm-up"
+    ahead, behind, sign = (run, other, 1.0) if end_of(run) <= end_of(other) else (other, run, -1.0)
+    losses = np.minimum.accumulate(np.where(np.isfinite(ahead["validation"]), ahead["validation"], np.inf))
+    time = float(np.interp(-end_of(behind), -losses, ahead["updates"]))
+    return sign * float(np.log(ahead["updates"][-1] / max(time, 1.0)))

@@ -39,8 +39,8 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gradbounds probe mymodel:make --against encoder-post --strict --out runs/probe",
     ),
     "reproduce": (
-        "gradbounds reproduce fig3 --source text.de --target text.en --out runs/fig3 --dry-run",
         "gradbounds reproduce fig3 --source text.de --target text.en --width 64 --vocab 2000 --out runs/fig3",
+        "gradbounds reproduce warmup --source text.de --target text.en --out runs/warmup --dry-run",
     ),
     "hessian": (
         "gradbounds hessian --source text.de --target text.en --width 32 --out runs/hessian --dry-run",

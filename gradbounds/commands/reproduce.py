@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gradbounds.commands.flags import Flag, Positional, WithJson, optional
+import tyro
+
+from gradbounds.commands.flags import Flag, WithJson, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +37,9 @@ class OnTexts(IntoFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce(OnTexts):
+class Figure3(OnTexts):
     """Measure the paper's translation models at initialization on your texts: Fig. 3, and what makes it as it is."""
 
-    what: Annotated[Literal["fig3"], Positional, Flag(name="what", help="section 3.4 of the paper")]
     depth: Annotated[
         tuple[str, ...],
         Flag(help="layers of encoder and decoder; most is measured at the least", metavar="VALUE|A:B:+S [...]"),
@@ -78,3 +79,49 @@ class Reproduce(OnTexts):
         )  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
         return reproduce(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup(WithJson):
+    """Train the paper's translation models on your texts with and without warm-up, and judge what it says of them."""
+
+    source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
+    target: Annotated[Path, Flag(help="text to translate to, line by line")]
+    out: Annotated[Path, Flag(help="folder; a run that has finished there is never run again")]
+    preset: Annotated[str, Flag(help="grid of runs: small, or a TOML file of the same form", metavar="NAME|FILE")] = (
+        "small"
+    )
+    seeds: Annotated[int | None, optional("only the first so many seeds of the grid", "INT", "all")] = None
+    known: Annotated[
+        Path | None, optional("rows.json of another folder, whose runs are not run again", "FILE", "none")
+    ] = None
+    workers: Annotated[int, Flag(help="processes, of one thread each")] = 1
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    dry_run: Annotated[bool, Flag(help="say how many runs are left and how long they take, and stop")] = False
+    accept: Annotated[bool, Flag(help="commit rows and verdicts: write checks/data and paper_checks.md here")] = False
+
+    def run(self) -> int:
+        """Exit code."""
+        from gradbounds.actions.warmup.command import Request, reproduce_warmup
+
+        request = Request(
+            preset=self.preset, source=self.source, target=self.target, out=self.out, known=self.known,
+            seeds=self.seeds, workers=self.workers, device=self.device,
+        )  # fmt: skip
+        return reproduce_warmup(request, dry_run=self.dry_run, accept=self.accept)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Repeat an experiment of the paper on your own texts: Fig. 3 at initialization, or training with warm-up."""
+
+    what: Annotated[Figure3, tyro.conf.subcommand("fig3")] | Annotated[Warmup, tyro.conf.subcommand("warmup")]
+
+    @property
+    def json(self) -> bool:
+        """Whether one JSON object is printed instead of text."""
+        return self.what.json
+
+    def run(self) -> int:
+        """Exit code."""
+        return self.what.run()

@@ -97,7 +97,7 @@ def one_step(
     rows = []
     for optimizer in optimizers:
         u = module_direction(one.module, path.gradient, optimizer)
-        rows += [{"optimizer": optimizer} | row for row in _rows(path, u, groups)]
+        rows += [{"optimizer": optimizer} | row for row in step_rows(path, u, groups)]
     return rows
 
 
@@ -194,7 +194,7 @@ def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str
     return found
 
 
-def _rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """One optimizer's: of the whole step, and of every group that it steps."""
     own = {name: [p for p in members if p in u] for name, members in groups.items()}
     own = {name: members for name, members in own.items() if members}

@@ -63,7 +63,7 @@ def measure(
         squares = dict.fromkeys(parameters, 0.0)
         sizes, states = [], dict[tuple[str, int], list[Tensor]]()
         for batch, _ in zip(text.batches(batch_tokens, generator), range(batches), strict=False):
-            with _states(model, states):
+            with layer_energies(model, states):
                 loss, lengths = _backward(model, text, batch, generator, device)
             losses.append(loss)
             sizes.append((lengths.sum(), len(lengths), lengths.sum() ** 2 / (lengths**2).sum()))
@@ -156,7 +156,7 @@ def padded(sentences: Sequence[Ids]) -> Tensor:
 
 
 @contextmanager
-def _states(model: Translator, states: dict[tuple[str, int], list[Tensor]]) -> Iterator[None]:
+def layer_energies(model: Translator, states: dict[tuple[str, int], list[Tensor]]) -> Iterator[None]:
     """Append ‖x‖²/d of every layer's last residual sum, of all tokens that are words."""
     words: dict[str, Tensor] = {}
 

@@ -12,13 +12,14 @@ import torch
 import torch.nn.functional as F
 
 from simulate.runs.execution import worker_context
-from simulate.translation import training as module
+from simulate.translation import trainer as module
 from simulate.translation.measurements import matrices
 from simulate.translation.model import Translation, Translator
 from simulate.translation.ordering import Order
 from simulate.translation.parallel_text import held_out, read_pairs
 from simulate.translation.schedules import Schedule
-from simulate.translation.training import Training, train
+from simulate.translation.trainer import train
+from simulate.translation.training import Training
 
 SMALL = Translation(width=16, depth=1, heads=2, ffn_width=24, vocab=40, dropout=0.0)
 PLAIN = Training(

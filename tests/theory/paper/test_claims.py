@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 import sympy as sp
 
+from checks.results import committed_results
 from gradbounds.cli import main
 from theory import CLAIMS
 from theory.paper import layer_norm, lemmas, theorem1
@@ -14,7 +15,7 @@ from theory.paper.lemmas import d
 
 NAMES = [
     "L1", "L2a", "L2b", "L2c", "L3", "L4", "D1", "D2", "L5", "E1", "T1", "S1", "F1", "F2", "F3", "F4", "C1", "C2", "C3",
-    "C4", "C5", "H1", "H2", "H3", "G1",
+    *(f"W{number}" for number in range(1, 10)), "H1", "H2", "H3", "G1",
 ]  # fmt: skip
 
 
@@ -208,7 +209,8 @@ def test_claims_are_listed_and_explained(capsys):
     assert main(["claims"]) == 0
     said = capsys.readouterr().out
     assert all(f"\n{name} " in "\n" + said for name in NAMES)
-    assert said.count("not tested here") == 2, "C4 and C5 are about training"
+    judged = {v.claim for one in committed_results() for v in one.verdicts}
+    assert said.count("not tested here") == len(set(NAMES) - judged)
     assert main(["explain", "t1"]) == 0
     said = capsys.readouterr().out
     for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):

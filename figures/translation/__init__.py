@@ -1,0 +1,1 @@
+"""Pictures of translation models: at initialization, and in training."""

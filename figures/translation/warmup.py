@@ -1,0 +1,200 @@
+"""Training with and without warm-up: losses, what they end at against the rate, gradients, and rates of the steps."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
+
+from figures.style import legend_below, looks, panels, style
+from theory.stack import TITLES
+
+Run = Mapping[str, Any]
+_NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}
+
+
+def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
+    """Validation loss over the updates: Adam in both placements, with every warm-up and reading; RAdam and SGD.
+
+    Lines are means over seeds, bands go from the least seed to the greatest.
+
+    Args:
+        runs: rows with optimizer, placement, warmup, peak, reading, updates, validation and unigram.
+        peak: the rate of Adam and RAdam.
+        sgd_peak: the rate of SGD.
+    """
+    panel = {
+        **{f"{TITLES[p]}, Adam, rate {peak:g}": [("adam", p, peak)] for p in ("post", "pre")},
+        f"RAdam, rate {peak:g}": [("radam", p, peak) for p in ("post", "pre")],
+        f"SGD, rate {sgd_peak:g}": [("sgd", p, sgd_peak) for p in ("post", "pre")],
+    }
+    drawn = {title: curves for title, kinds in panel.items() if (curves := _curves(runs, kinds))}
+    with style():
+        figure, axes = panels(max(1, len(drawn)))
+        for axis, (title, curves) in zip(axes, drawn.items(), strict=False):
+            for look, (label, own) in zip(looks(), curves.items(), strict=False):
+                x, values = own[0]["updates"], _aligned(own)
+                axis.plot(x, np.nanmean(values, axis=0), label=label, **({"markersize": 4} | look))
+                axis.fill_between(
+                    x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=look["color"], alpha=0.2, linewidth=0
+                )
+            words = next(iter(curves.values()))[0]["unigram"]
+            axis.axhline(words, color="#777777", linestyle=":", linewidth=1.4)
+            axis.set_xlabel("update")
+            axis.set_title(title)
+            axis.legend(fontsize=7)
+        axes[0].set_ylabel("validation loss, nats a token\n(dotted: word frequencies)")
+    return figure
+
+
+def _curves(runs: Sequence[Run], kinds: Sequence[tuple[str, str, float]]) -> dict[str, list[Run]]:
+    """The runs of a panel by what the legend says of them."""
+    return {
+        (f"{TITLES[placement]}, " if len(kinds) > 1 else "") + _said(warmup, reading): own
+        for optimizer, placement, rate in kinds
+        for (warmup, reading), own in _kinds(runs, optimizer, placement, rate).items() if reading != "fixed"
+    }  # fmt: skip
+
+
+def warmup_ends(runs: Sequence[Run]) -> Figure:
+    """Adam's final validation loss against the rate, for each placement, with every warm-up and reading.
+
+    Marks are means over seeds, bars go from the least seed to the greatest.
+
+    Args:
+        runs: rows with optimizer, placement, warmup, peak, reading, first and final.
+    """
+    with style():
+        figure, axes = panels(2)
+        for axis, placement in zip(axes, ("post", "pre"), strict=True):
+            own = [r for r in runs if (r["optimizer"], r["placement"]) == ("adam", placement)]
+            kinds = dict.fromkeys((r["warmup"], r["reading"]) for r in sorted(own, key=_order))
+            shift = 1.0
+            for look, (warmup, reading) in zip(looks(), kinds, strict=False):
+                ends: dict[float, list[float]] = {}
+                for r in own:
+                    if (r["warmup"], r["reading"]) == (warmup, reading):
+                        ends.setdefault(r["peak"], []).append(r["final"] if np.isfinite(r["final"]) else r["first"])
+                rates = sorted(ends)
+                middle = np.array([np.mean(ends[rate]) for rate in rates])
+                low, high = (np.array([end(ends[rate]) for rate in rates]) for end in (min, max))
+                axis.errorbar(
+                    np.array(rates) * shift, middle, yerr=_bars(low, middle, high), capsize=2.5,
+                    label=_said(warmup, reading), **({"markersize": 4.5} | look),
+                )  # fmt: skip
+                shift *= 1.02
+            axis.set_xscale("log")
+            rates = sorted({r["peak"] for r in own})
+            axis.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
+            axis.minorticks_off()
+            axis.set_xlabel(r"largest rate $\eta$")
+            axis.set_title(f"{TITLES[placement]}, Adam")
+        axes[0].set_ylabel("final validation loss, nats a token")
+        legend_below(figure, 4)
+    return figure
+
+
+def warmup_gradients(runs: Sequence[Run], peak: float) -> Figure:
+    """Gradient norms of the decoder's W2 over the layers: before the first update, behind the warm-up, at the end.
+
+    Of Adam with the longest warm-up; lines are geometric means over seeds, bars go from the least to the greatest.
+
+    Args:
+        runs: rows with optimizer, placement, warmup, peak and layers.
+        peak: the rate.
+    """
+    longest = max(run["warmup"] for run in runs)
+    with style():
+        figure, axes = panels(2)
+        for axis, placement in zip(axes, ("post", "pre"), strict=True):
+            own = [
+                r for kind, some in _kinds(runs, "adam", placement, peak).items() if kind[0] == longest for r in some
+            ]
+            for look, place in zip(looks(), range(3), strict=False):
+                found = [list(r["layers"].items())[place] for r in own if len(r["layers"]) == 3]
+                if not found:
+                    continue
+                norms = np.array([layers["decoder W2"] for _, layers in found])
+                _norms(axis, norms, {0: "before the first update"}.get(place, f"after {found[0][0]} updates"), look)
+            _logarithmic(axis)
+            axis.set_xlabel("layer $l$ of the decoder")
+            axis.set_title(f"{TITLES[placement]}, Adam, warm-up {longest}, rate {peak:g}")
+        axes[0].set_ylabel(r"$\Vert\partial\mathcal{L}/\partial W^2\Vert$")
+        legend_below(figure, 3)
+    return figure
+
+
+def _norms(axis: Axes, norms: np.ndarray, label: str, look: dict[str, Any]) -> None:
+    middle = np.exp(np.log(norms).mean(axis=0))
+    spans = _bars(norms.min(axis=0), middle, norms.max(axis=0))
+    layers = np.arange(1, norms.shape[1] + 1)
+    axis.errorbar(layers, middle, yerr=spans, capsize=2.5, label=label, **({"markersize": 4.5} | look))
+
+
+def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
+    """The rate of an update beside the rates at which its step would bring the loss of its mini-batch back.
+
+    Of Adam at one rate; lines are medians over seeds, with gaps where no seed has such a rate.
+
+    Args:
+        runs: rows with optimizer, placement, warmup, peak, reading, steps, rates, critical, hessian and break_even.
+        peak: the largest rate of the schedules.
+    """
+    longest = max(run["warmup"] for run in runs)
+    kinds = [("post", 1, "b"), ("post", longest, "both"), ("pre", 1, "b")]
+    curves = {"rates": "the update's", "break_even": "break-even", "critical": "critical", "hessian": "of the Hessian"}
+    with style():
+        figure, axes = panels(len(kinds))
+        for axis, (placement, warmup, reading) in zip(axes, kinds, strict=True):
+            own = _kinds(runs, "adam", placement, peak).get((warmup, reading), [])
+            for look, (name, label) in zip(looks(), curves.items(), strict=False):
+                whole = [r for r in own if len(r["steps"]) == max(len(one["steps"]) for one in own)]
+                if whole:
+                    values = np.array([r[name] for r in whole])
+                    known = np.isfinite(values).any(axis=0)
+                    middle = np.nanmedian(values[:, known], axis=0)
+                    axis.plot(np.array(whole[0]["steps"])[known], middle, label=label, **({"markersize": 4} | look))
+            _logarithmic(axis)
+            axis.set_xlabel("update")
+            axis.set_title(f"{TITLES[placement]}, Adam, {_said(warmup, reading)}")
+        axes[0].set_ylabel("learning rate")
+        legend_below(figure, 4)
+    return figure
+
+
+def _bars(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Lengths of bars, (2, values); of one seed they are zero but for rounding."""
+    return np.maximum(0.0, np.array([middle - low, high - middle]))
+
+
+def _logarithmic(axis: Axes) -> None:
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _said(warmup: int, reading: str) -> str:
+    how = "no warm-up" if warmup == 1 else f"warm-up {warmup}"
+    return {"both": how, "fixed": f"{how}, fixed"}.get(reading, f"{how} ({reading})")
+
+
+def _order(run: Run) -> tuple[int, str]:
+    return run["warmup"], run["reading"]
+
+
+def _kinds(runs: Iterable[Run], optimizer: str, placement: str, peak: float) -> dict[tuple[int, str], list[Run]]:
+    """Runs of a rate, by warm-up and reading."""
+    found: dict[tuple[int, str], list[Run]] = {}
+    for run in sorted(runs, key=_order):
+        if (run["optimizer"], run["placement"]) == (optimizer, placement) and np.isclose(run["peak"], peak):
+            found.setdefault((run["warmup"], run["reading"]), []).append(run)
+    return found
+
+
+def _aligned(runs: Sequence[Run]) -> np.ndarray:
+    """Losses of seeds, (seeds, updates); NaN behind the end of one that was not finite."""
+    most = max(len(run["validation"]) for run in runs)
+    return np.array([[*run["validation"], *[np.nan] * (most - len(run["validation"]))] for run in runs])

@@ -1,0 +1,1 @@
+"""`gradbounds reproduce warmup`."""

@@ -1,0 +1,290 @@
+"""`gradbounds reproduce warmup`: train the runs of a grid, judge the paper's statements on training, and draw them."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import resources
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from checks.models.warmup import Run, measured_row, unigram_loss
+from checks.models.warmup_claims import judge
+from checks.results import DATA, results
+from checks.verdict import Verdict
+from figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
+from gradbounds.actions.figures import save
+from gradbounds.actions.verify import accept_verdicts, check_checkout
+from gradbounds.actions.warmup.runs import finished, name_of, run_all
+from gradbounds.json_output import tell
+from gradbounds.manifest import session
+from gradbounds.progress import duration
+from simulate.runs.cell import check_device
+from simulate.runs.execution import Execution
+from simulate.runs.files import write_whole
+from simulate.runs.sample import check_count
+from simulate.translation.grid import Grid, Planned, read_grid
+from simulate.translation.model import parameter_count
+from simulate.translation.parallel_text import ParallelText, read_pairs
+from simulate.translation.trainer import train
+
+_PRESETS = resources.files("gradbounds") / "presets" / "warmup"
+# Updates from which a dry run tells the time.
+_TRIED = 5
+
+COMMITTED = DATA / "warmup"
+"""Rows of finished runs, a file for each folder that was accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is run.
+
+    Attributes:
+        preset: a name in gradbounds/presets/warmup, or a TOML file of the same form.
+        source: text to translate from.
+        target: text to translate to.
+        out: folder of finished runs, table and figures.
+        known: a file of rows, as `rows.json` of another folder, whose runs are not run again.
+        seeds: only the first so many of the grid; None for all.
+        workers: processes.
+        device: of every run.
+    """
+
+    preset: str
+    source: Path
+    target: Path
+    out: Path
+    known: Path | None = None
+    seeds: int | None = None
+    workers: int = 1
+    device: str = "cpu"
+
+
+def grid_named(preset: str) -> Grid:
+    """The grid of a preset or a file.
+
+    Raises:
+        ValueError: there is none of that name, or it is no grid.
+    """
+    names = sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir())
+    if preset in names:
+        return read_grid((_PRESETS / f"{preset}.toml").read_text(encoding="utf-8"))
+    if not Path(preset).is_file():
+        raise ValueError(f"preset must be {' or '.join(names)}, or a TOML file, got {preset!r}.")
+    return read_grid(Path(preset).read_text(encoding="utf-8"))
+
+
+def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
+    """Train, judge and draw; what the folder holds already is not trained again.
+
+    Returns:
+        0: a statement that fails is a result.
+
+    Raises:
+        ValueError: an argument is outside its range, a text or a file is not what it must be, or `accept` outside a
+            checkout.
+    """
+    if accept:
+        check_checkout()
+    check_count("workers", request.workers, 1)
+    check_device(request.device)
+    grid = grid_named(request.preset)
+    runs = list(grid.runs)
+    if request.seeds is not None:
+        check_count("seeds", request.seeds, 1)
+        runs = [run for run in runs if run.training.seed < request.seeds]
+    known = _known(request.known)
+    text = read_pairs(request.source, request.target, vocab=grid.translation.vocab, units=grid.units)
+    texts = grid.texts(text)
+    names = [name_of(run, texts) for run in runs]
+    left = [run for run, name in zip(runs, names, strict=True) if name not in known]
+    done = finished(left, texts, request.out)
+    if dry_run:
+        print("\n".join(_dry(grid, runs, sum(not one for one in done), texts, request)))
+        return 0
+    unigram = unigram_loss(*texts)
+    execution, updates = Execution(workers=request.workers), grid.runs[0].training.updates
+    with _shown(done, len(runs), updates) as (on_run, on_update):
+        tables = run_all(
+            left, texts, request.out, execution=execution, device=request.device, on_run=on_run, on_update=on_update
+        )
+    described = (run.described() | {"name": name_of(run, texts)} for run in left)
+    rows = [one | measured_row(table, unigram, grid.start) for one, table in zip(described, tables, strict=True)]
+    # In the grid's order, wherever a run was done.
+    by_name = known | {row["name"]: row for row in rows}
+    rows = [by_name[name] for name in names]
+    found = judge(rows, grid.paper, setting_of(grid, text, rows))
+    tell(runs=[_flat(row) for row in rows], verdicts=found)
+    print("\n".join([*_outcomes(rows), "", *_verdict_lines(found)]))
+    content = rows_file(rows, session()["command"])
+    write_whole(request.out / "rows.json", content)
+    print(f"Rows    {request.out / 'rows.json'}")
+    adam, sgd = (_middle(rows, optimizer, grid.paper.scaled(optimizer)) for optimizer in ("adam", "sgd"))
+    drawn = {
+        "losses": warmup_losses(rows, adam, sgd), "ends": warmup_ends(rows),
+        "gradients": warmup_gradients(rows, adam), "rates": warmup_rates(rows, adam),
+    }  # fmt: skip
+    for name, figure in drawn.items():
+        print(f"Figure  {save(figure, request.out, name)[-1]}")
+    if accept:
+        name = f"{request.out.resolve().name}.json"
+        write_whole(Path("checks") / "data" / "warmup" / name, content)
+        of_paper = [v for v in found if not v.relaxed]
+        accept_verdicts(name, results(of_paper, [], session()["command"]))
+    return 0
+
+
+def _middle(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> float:
+    """Of the rates that stand for the paper's and that an optimizer's runs have the middle one; 0 if there is none."""
+    own = {row["peak"] for row in rows if row["optimizer"] == optimizer}
+    found = [rate for rate in scaled if any(isclose(rate, one) for one in own)]
+    return found[len(found) // 2] if found else 0.0
+
+
+def rows_file(rows: Sequence[Run], command: str) -> bytes:
+    """Rows as JSON, a line each; what is not finite is null."""
+    lines = ",\n".join(json.dumps(_no_nan(row)) for row in rows)
+    return f'{{"command": {json.dumps(command)},\n"rows": [\n{lines}\n]}}\n'.encode()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file that `rows_file` made.
+
+    Raises:
+        ValueError: it is missing, or is no such file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return [{name: _nan(value) for name, value in row.items()} for row in content["rows"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"known must be a file of rows that `reproduce warmup` wrote, got {str(path)!r}: {error}"
+        ) from error
+
+
+def _known(path: Path | None) -> dict[str, dict[str, Any]]:
+    return {} if path is None else {row["name"]: row for row in read_rows(path)}
+
+
+def _no_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _no_nan(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_no_nan(one) for one in value]
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+def _nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nan(one) for one in value]
+    return float("nan") if value is None else value
+
+
+def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> str:
+    """The models and the text, in words."""
+    t, training = grid.translation, grid.runs[0].training
+    return (
+        f"{t.depth}-{t.depth}, d = {t.width}, V = {t.vocab}, {text.names[0]}, {text.names[1]}, {training.updates} "
+        f"updates of {training.batch_tokens} tokens, {len({row['seed'] for row in rows})} seeds"
+    )
+
+
+def _dry(
+    grid: Grid, runs: Sequence[Planned], left: int, texts: tuple[ParallelText, ParallelText], request: Request
+) -> list[str]:
+    """How many runs, how large, and about how long, from a few updates of one of them."""
+    training, times = grid.runs[0].training, list[float]()
+    few = replace(training, updates=_TRIED, every=_TRIED)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    train(few, *texts, device=request.device, on_update=lambda *_: times.append(time.perf_counter()))
+    torch.set_num_threads(threads)
+    # The first update has what starts up, the last is measured. Measuring costs about a third of training.
+    seconds = (times[-2] - times[0]) / (_TRIED - 2) * training.updates * 4 / 3
+    size = parameter_count(training.translation)
+    whole = duration(seconds * left / request.workers)
+    return [
+        f"{len(runs)} runs of {training.updates} updates of {training.batch_tokens} target tokens; {left} are left.",
+        f"A model has {size / 1e6:.2g} million parameters, and a checkpoint at most {12 * size / 2**20:.3g} MiB.",
+        f"About {duration(seconds)} a run, and {whole} for all with workers = {request.workers}.",
+    ]
+
+
+@contextmanager
+def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
+    """A bar over runs, with loss and time left, on a terminal; elsewhere a line for each run that is trained.
+
+    Args:
+        done: whether the folder has the run, for those that are not known from elsewhere.
+        count: of all runs.
+        updates: of a run.
+    """
+    console, start = Console(stderr=True), time.perf_counter()
+    ready, trained = count - len(done), 0
+
+    def next_one(place: int) -> float:
+        """Count a run; seconds that are left."""
+        nonlocal ready, trained
+        ready += 1
+        trained += not done[place]
+        return (time.perf_counter() - start) / max(trained, 1) * (done.count(False) - trained)
+
+    if not console.is_terminal:
+
+        def said(place: int) -> None:
+            left = next_one(place)
+            if not done[place]:
+                print(f"run {ready} of {count}, {duration(left)} left", file=sys.stderr, flush=True)
+
+        yield said, None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("training", total=count, completed=ready)
+
+        def on_run(place: int) -> None:
+            next_one(place)
+            bar.update(task, completed=ready, description=f"{ready} of {count} runs")
+
+        def on_update(update: int, loss: float, rate: float) -> None:
+            described = f"{ready} of {count} runs, update {update}, loss {loss:.3f}"
+            bar.update(task, completed=ready + update / updates, description=described)
+
+        yield on_run, on_update
+
+
+def _outcomes(rows: Sequence[Run]) -> list[str]:
+    """What became of every kind of run: mean final loss over seeds, and how many did not train."""
+    kinds: dict[tuple[Any, ...], list[Run]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(row[n] for n in ("optimizer", "placement", "warmup", "reading", "peak")), []).append(row)
+    lines = [f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10}  outcomes"]
+    for (optimizer, placement, warmup, reading, peak), own in kinds.items():
+        ends = [row["final"] for row in own]
+        outcomes = [row["outcome"] for row in own]
+        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes))
+        mean = sum(ends) / len(ends)
+        lines.append(f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {mean:10.3f}  {counts}")
+    return lines
+
+
+def _verdict_lines(found: Sequence[Verdict]) -> list[str]:
+    lines = []
+    for v in found:
+        low, high = v.interval
+        words = f"{v.words} ({v.relaxed})" if v.relaxed else v.words
+        lines += [f"{v.claim:3} {v.part}: {words}", f"    {v.measured:.3g} [{low:.3g}, {high:.3g}]; {v.note}"]
+    return lines
+
+
+def _flat(row: Run) -> dict[str, Any]:
+    """A row without its lists, as a table has it."""
+    return {name: value for name, value in row.items() if not isinstance(value, list | dict)}

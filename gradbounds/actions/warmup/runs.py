@@ -1,0 +1,124 @@
+"""The runs of a grid in processes; each that has finished is a file of the folder, and is never run again."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from gradbounds.table_cache import file_of, kept
+from simulate.curvature.trained_step import step_rates
+from simulate.runs.execution import Execution
+from simulate.translation.grid import Planned
+from simulate.translation.parallel_text import ParallelText
+from simulate.translation.trainer import train
+from simulate.translation.training import MEASURED, Trained
+
+_VERSION = 1
+
+Texts = tuple[ParallelText, ParallelText]
+
+
+def name_of(planned: Planned, texts: Texts) -> str:
+    """A run's name: of another setting or text it is another one."""
+    return file_of(Path(), _key(planned, texts), _VERSION).stem
+
+
+def _key(planned: Planned, texts: Texts) -> dict[str, Any]:
+    sizes = {"text": texts[0].digest, "pairs": [len(one) for one in texts]}
+    return {"run": planned.key()} | sizes
+
+
+def finished(plan: Sequence[Planned], texts: Texts, out: Path) -> list[bool]:
+    """Which runs the folder has."""
+    return [file_of(out, _key(planned, texts), _VERSION).is_file() for planned in plan]
+
+
+def run_all(
+    plan: Sequence[Planned],
+    texts: Texts,
+    out: Path,
+    *,
+    execution: Execution,
+    device: str,
+    on_run: Callable[[int], None],
+    on_update: Callable[[int, float, float], None] | None = None,
+) -> list[pd.DataFrame]:
+    """The tables of all runs, in their order.
+
+    Args:
+        plan: the runs.
+        texts: that are trained on and validated with.
+        out: the folder.
+        execution: processes.
+        device: of every run.
+        on_run: called with a run's place when its table is there.
+        on_update: called with an update, its loss and its rate, where one process does all.
+
+    Raises:
+        ValueError: a run does; or the folder cannot be written.
+    """
+    own = on_update if execution.workers == 1 else None
+    futures: dict[Future[pd.DataFrame], int] = {}
+    with execution.executor() as pool:
+        for place, planned in enumerate(plan):
+            future = pool.submit(one_run, planned, texts, out, device, own)
+            futures[future] = place
+            if execution.workers == 1 and future.exception() is None:
+                on_run(place)  # which has just been run here
+        for future in as_completed(futures):
+            if future.exception() is None and execution.workers > 1:
+                on_run(futures[future])
+    return [future.result() for future in futures]
+
+
+def one_run(
+    planned: Planned,
+    texts: Texts,
+    out: Path,
+    device: str,
+    on_update: Callable[[int, float, float], None] | None = None,
+) -> pd.DataFrame:
+    """A run's table from the folder, or trained, from its checkpoint on if it was stopped.
+
+    Returns:
+        Columns update, part, layer, matrix, statistic and value: what `Trained` has, and "loss" and "rate" of every
+        update.
+    """
+    key = _key(planned, texts)
+    file = file_of(out, key, _VERSION)
+    checkpoint = out / "checkpoints" / f"{file.stem}.pt"
+
+    def make() -> pd.DataFrame:
+        with _one_thread():
+            found = train(
+                planned.training, *texts, checkpoint=checkpoint, device=device, at_step=step_rates, on_update=on_update
+            )
+        return _table(found)
+
+    table, _ = kept(out, key, _VERSION, make)
+    checkpoint.unlink(missing_ok=True)
+    return table
+
+
+def _table(found: Trained) -> pd.DataFrame:
+    rows = [
+        (update, "", 0, "", statistic, value)
+        for statistic, values in (("loss", found.losses), ("rate", found.rates))
+        for update, value in enumerate(values, start=1)
+    ]
+    return pd.DataFrame([*rows, *found.measured], columns=list(MEASURED))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """On a CPU the same numbers whatever the number of workers: one thread each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
