@@ -136,7 +136,7 @@ def _norms(axis: Axes, norms: np.ndarray, label: str, look: dict[str, Any]) -> N
 def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
     """The rate of an update beside the rates at which its step would bring the loss of its mini-batch back.
 
-    Of Adam at one rate; lines are medians over seeds, with gaps where no seed has such a rate.
+    Of Adam at one rate; lines are medians over the seeds that measured them, with gaps where none has such a rate.
 
     Args:
         runs: rows with optimizer, placement, warmup, peak, reading, steps, rates, critical, hessian and break_even.
@@ -151,7 +151,7 @@ def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
             own = _kinds(runs, "adam", placement, peak).get((warmup, reading), [])
             for look, (name, label) in zip(looks(), curves.items(), strict=False):
                 whole = [r for r in own if len(r["steps"]) == max(len(one["steps"]) for one in own)]
-                if whole:
+                if whole and whole[0]["steps"]:
                     values = np.array([r[name] for r in whole])
                     known = np.isfinite(values).any(axis=0)
                     middle = np.nanmedian(values[:, known], axis=0)

@@ -28,10 +28,12 @@ class Planned:
     Attributes:
         training: how a model is trained.
         reading: of its schedule.
+        rates: whether the three rates of its steps are measured.
     """
 
     training: Training
     reading: Reading
+    rates: bool
 
     def described(self) -> dict[str, str | int | float]:
         """The columns of a table of runs that say which run it is."""
@@ -107,7 +109,8 @@ def read_grid(content: str) -> Grid:
         given = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"grid must be TOML: {error}") from error
-    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision"})
+    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "rate_seeds"})
+    check_count("rate_seeds", given.get("rate_seeds", 0), 0)
     text = given["text"]
     _check_keys("text", text, {"units", "validation_pairs", "seed"})
     model = dict(given["model"])
@@ -165,7 +168,9 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
                 translation=replace(translation, placement=placement), schedule=schedule, optimizer=optimizer,
                 seed=seed, **options,
             )  # fmt: skip
-            found[said, peak, warmup, optimizer, placement, seed] = Planned(training=training, reading=said)
+            rates = seed < given.get("rate_seeds", 0)
+            planned = Planned(training=training, reading=said, rates=rates)
+            found[said, peak, warmup, optimizer, placement, seed] = planned
     return list(found.values())
 
 

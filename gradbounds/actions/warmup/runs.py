@@ -95,8 +95,9 @@ def one_run(
     def make() -> pd.DataFrame:
         with _one_thread():
             found = train(
-                planned.training, *texts, checkpoint=checkpoint, device=device, at_step=step_rates, on_update=on_update
-            )
+                planned.training, *texts, checkpoint=checkpoint, device=device,
+                at_step=step_rates if planned.rates else None, on_update=on_update,
+            )  # fmt: skip
         return _table(found)
 
     table, _ = kept(out, key, _VERSION, make)

@@ -20,6 +20,7 @@ GRID = """
 updates = 4
 batch_tokens = 60
 every = 2
+rate_seeds = 1
 start = 2
 [model]
 width = 8
@@ -72,6 +73,7 @@ def test_the_grid_of_the_small_preset():
         ("adam", "a"): 48, ("adam", "b"): 48, ("adam", "both"): 24, ("adam", "fixed"): 6, ("radam", "b"): 12,
         ("radam", "both"): 12, ("sgd", "b"): 12, ("sgd", "both"): 12,
     }  # fmt: skip
+    assert [run.training.seed for run in found.runs if run.rates] == [0] * 58
     assert [run.training.seed for run in found.runs] == [0] * 58 + [1] * 58 + [2] * 58
     by_reading = {run.reading: run.training.schedule for run in found.runs if run.training.schedule.warmup in (1, 144)}
     rates = {name: [s.rate(t) / s.peak for t in (1, 144, 576)] for name, s in by_reading.items()}
@@ -98,6 +100,7 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     assert [row["seed"] for row in rows] == [0] * 4 + [1] * 4
     assert set(rows[0]["layers"]) == {"0", "2", "4"}
     assert rows[0]["steps"] == [1, 2, 4]
+    assert rows[4]["steps"] == []  # of the second seed no rates are measured
     assert not list((out / "checkpoints").iterdir())
     assert {file.stem for file in out.iterdir()} >= {"losses", "ends", "gradients", "rates"}
     main(command(files, tmp_path / "other", grid, "--known", str(out / "rows.json")))
