@@ -16,6 +16,7 @@ import tyro
 import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
+from gradbounds.commands.flags import WithJson
 from gradbounds.help_text import Captured, grouped
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -51,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: Any, name: str) -> int:
     """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
     run: Callable[[], int] = command.run
-    if not getattr(command, "json", False):
+    table = getattr(command, "what", command)  # of `reproduce` the experiment that is repeated
+    if not (isinstance(table, WithJson) and table.json):
         return run()
     from gradbounds.json_output import one_object
 

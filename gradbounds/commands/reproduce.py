@@ -117,11 +117,6 @@ class Reproduce:
 
     what: Annotated[Figure3, tyro.conf.subcommand("fig3")] | Annotated[Warmup, tyro.conf.subcommand("warmup")]
 
-    @property
-    def json(self) -> bool:
-        """Whether one JSON object is printed instead of text."""
-        return self.what.json
-
     def run(self) -> int:
         """Exit code."""
         return self.what.run()

@@ -100,7 +100,7 @@ class Grid:
 
 
 def read_grid(content: str) -> Grid:
-    """A grid from TOML; gradbounds/presets/warmup has two, with comments.
+    """A grid from TOML; gradbounds/warmup_presets has two, with comments.
 
     Raises:
         ValueError: it is no TOML, a key is missing or unknown, or a value is outside its range.

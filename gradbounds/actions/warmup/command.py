@@ -35,7 +35,7 @@ from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import ParallelText, read_pairs
 from simulate.translation.trainer import train
 
-_PRESETS = resources.files("gradbounds") / "presets" / "warmup"
+_PRESETS = resources.files("gradbounds") / "warmup_presets"
 # Updates from which a dry run tells the time.
 _TRIED = 5
 
@@ -48,7 +48,7 @@ class Request:
     """What is run.
 
     Attributes:
-        preset: a name in gradbounds/presets/warmup, or a TOML file of the same form.
+        preset: a name in gradbounds/warmup_presets, or a TOML file of the same form.
         source: text to translate from.
         target: text to translate to.
         out: folder of finished runs, table and figures.
