@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy", "pandas"},
     "simulate": {
         "torch", "numpy", "scipy", "pandas", "psutil", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
-        "sentencepiece", "curvlinops",
+        "sentencepiece", "sacrebleu", "curvlinops",
         "theory.stack",
     },
     "checks": {"theory", "simulate", "numpy", "scipy", "pandas", "jinja2"},

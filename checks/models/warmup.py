@@ -44,10 +44,10 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
 
     Returns:
         `first` and `final`, the validation losses before the first update and after the last (NaN where a loss was not
-        finite); `unigram` and `outcome`; lists over the measured updates: `updates`, `validation`, `summed`, the sum of
-        all rates so far; over measured steps: `steps`, and the step's `critical`, `hessian`, `break_even` rates beside
-        its own `rates`; and `layers`, for each kept update lists over layers of gradient norms and hidden energies, as
-        "decoder W2" and "encoder energy".
+        finite); `unigram` and `outcome`; `bleu` of the last model, NaN where nothing was translated; lists over the
+        measured updates: `updates`, `validation`, `summed`, the sum of all rates so far; over measured steps: `steps`,
+        and the step's `critical`, `hessian`, `break_even` rates beside its own `rates`; and `layers`, for each kept
+        update lists over layers of gradient norms and hidden energies, as "decoder W2" and "encoder energy".
     """
     whole = table[table["layer"] == 0]
     series = {name: own.set_index("update")["value"] for name, own in whole.groupby("statistic")}
@@ -62,6 +62,7 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
         "updates": updates, "validation": _short(validation), "summed": _short([0.0, *rates][u] for u in updates),
         "steps": [int(step) for step in steps.index], "rates": _short(series["rate"][steps.index]),
         **{name: _short(series.get(f"{name.replace('_', '-')} rate", ())) for name in THREE_RATES},
+        "bleu": float(series["BLEU"].iloc[0]) if "BLEU" in series else float("nan"),
         "layers": {str(u): _layers(table[table["update"] == u]) for u in (kept[0], kept[1], kept[-1])},
     }  # fmt: skip
 

@@ -88,9 +88,9 @@ class Warmup(WithJson):
     source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
     out: Annotated[Path, Flag(help="folder; a run that has finished there is never run again")]
-    preset: Annotated[str, Flag(help="grid of runs: small, or a TOML file of the same form", metavar="NAME|FILE")] = (
-        "small"
-    )
+    preset: Annotated[
+        str, Flag(help="grid of runs: small, paper (for a GPU), or a TOML file of the same form", metavar="NAME|FILE")
+    ] = "small"
     seeds: Annotated[int | None, optional("only the first so many seeds of the grid", "INT", "all")] = None
     known: Annotated[
         Path | None, optional("rows.json of another folder, whose runs are not run again", "FILE", "none")

@@ -2,11 +2,12 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
 from simulate.runs.sample import check_count
+from simulate.translation.decoding import Search
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import ParallelText, Units, held_out
 from simulate.translation.schedules import Schedule
@@ -29,11 +30,13 @@ class Planned:
         training: how a model is trained.
         reading: of its schedule.
         rates: whether the three rates of its steps are measured.
+        search: how the model translates the validation text in the end, for BLEU; None if it does not.
     """
 
     training: Training
     reading: Reading
     rates: bool
+    search: Search | None = None
 
     def described(self) -> dict[str, str | int | float]:
         """The columns of a table of runs that say which run it is."""
@@ -50,7 +53,8 @@ class Planned:
         own = {
             name: getattr(t, name) for name in ("optimizer", "updates", "batch_tokens", "every", "seed", "precision")
         }
-        return own | {"betas": list(t.betas), "schedule": schedule, "model": t.translation.non_default()}
+        found = own | {"betas": list(t.betas), "schedule": schedule, "model": t.translation.non_default()}
+        return found | ({} if self.search is None else {"search": asdict(self.search)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ def read_grid(content: str) -> Grid:
         given = tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"grid must be TOML: {error}") from error
-    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "rate_seeds"})
+    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "rate_seeds", "search"})
     check_count("rate_seeds", given.get("rate_seeds", 0), 0)
     text = given["text"]
     _check_keys("text", text, {"units", "validation_pairs", "seed"})
@@ -153,6 +157,10 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
         if not isinstance(values, list) or not values or not all(type(one) is kind for one in values):
             raise ValueError(f"{key} of {name} must be a list of {kind.__name__}, got {values!r}.")
     check_count(f"seeds of {name}", table["seeds"], 1)
+    search = None
+    if "search" in given:
+        _check_keys("search", given["search"], {f.name for f in fields(Search)})
+        search = Search(**given["search"])
     options = {key: given[key] for key in ("updates", "batch_tokens", "every")}
     if "precision" in given:
         options["precision"] = given["precision"]
@@ -169,7 +177,7 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
                 seed=seed, **options,
             )  # fmt: skip
             rates = seed < given.get("rate_seeds", 0)
-            planned = Planned(training=training, reading=said, rates=rates)
+            planned = Planned(training=training, reading=said, rates=rates, search=search)
             found[said, peak, warmup, optimizer, placement, seed] = planned
     return list(found.values())
 

@@ -135,16 +135,29 @@ class Translator(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (pairs, target length, V) of the word after each, of ids (pairs, length) padded at the end."""
-        x, nothing = self._embedded(target, self.target), source == PADDING
+        x = self._embedded(target, self.target)  # first, as random numbers of dropout are drawn in this order
+        memory = self.encoded(source) if self.translation.cross else None
+        return self._logits(x, target, memory, source)
+
+    def encoded(self, source: Tensor) -> Tensor:
+        """What the decoder attends to, (pairs, source length, d), of ids padded at the end."""
+        memory, nothing = self._embedded(source, self.source), source == PADDING
+        for layer in self.encoder:
+            memory = layer(memory, src_key_padding_mask=nothing)
+        normed: Tensor = self.encoder_norm(memory)
+        return normed
+
+    def decoded(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Logits of the word after each word of the target, where the source is encoded already."""
+        return self._logits(self._embedded(target, self.target), target, memory, source)
+
+    def _logits(self, x: Tensor, target: Tensor, memory: Tensor | None, source: Tensor) -> Tensor:
         mask = None
         if self.translation.causal:
             mask = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool, device=target.device).triu(1)
         padded = {"tgt_key_padding_mask": target == PADDING} if mask is None else {}
-        if self.translation.cross:
-            memory = self._embedded(source, self.source)
-            for layer in self.encoder:
-                memory = layer(memory, src_key_padding_mask=nothing)
-            memory = self.encoder_norm(memory)
+        if memory is not None:
+            nothing = source == PADDING
             for layer in self.decoder:
                 x = layer(x, memory, tgt_mask=mask, memory_key_padding_mask=nothing, **padded)
         else:

@@ -3,8 +3,9 @@
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,8 @@ class ParallelText:
         vocab: number of ids.
         digest: SHA-256 of both files and the kind of units.
         names: of the files, for people.
+        lines: the targets as the file has them.
+        decode: the line of a target's ids, without its ends; None of a text that was not read.
     """
 
     sources: tuple[Ids, ...]
@@ -39,6 +42,8 @@ class ParallelText:
     vocab: int
     digest: str
     names: tuple[str, str]
+    lines: tuple[str, ...] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -96,11 +101,12 @@ def read_pairs(
     kept = [(first, second) for first, second in zip(*lines, strict=True) if first.split() and second.split()]
     if not kept:
         raise ValueError(f"source and target must have a line of words in both, got none in {str(source)!r}.")
-    encode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
+    encode, decode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
     sources = tuple(np.array([*encode(first), END]) for first, _ in kept[:pairs])
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
-    return ParallelText(sources, targets, vocab, digest, (Path(source).name, Path(target).name))
+    names = Path(source).name, Path(target).name
+    return ParallelText(sources, targets, vocab, digest, names, tuple(second for _, second in kept[:pairs]), decode)
 
 
 def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText, ParallelText]:
@@ -115,14 +121,19 @@ def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText
         raise ValueError(f"pairs must be fewer than the text's {len(text)}, got {pairs}.")
     drawn = np.random.default_rng(seed).permutation(len(text))
     first, second = (
-        replace(text, sources=tuple(text.sources[k] for k in some), targets=tuple(text.targets[k] for k in some))
+        replace(
+            text,
+            sources=tuple(text.sources[k] for k in some),
+            targets=tuple(text.targets[k] for k in some),
+            lines=tuple(text.lines[k] for k in some) if text.lines else (),
+        )
         for some in (np.sort(drawn[pairs:]), np.sort(drawn[:pairs]))
     )
     return first, second
 
 
 def _words(lines: Sequence[str], vocab: int) -> Any:
-    """Ids of the most frequent words, ties in order of appearance.
+    """From a line to ids of the most frequent words, ties in order of appearance, and back.
 
     Raises:
         ValueError: there are not so many words.
@@ -133,12 +144,17 @@ def _words(lines: Sequence[str], vocab: int) -> Any:
             f"vocab must be from {END + 2} to {len(counts) + END + 1}, the {len(counts)} words of the text and "
             f"{END + 1} ids of their own, got {vocab}."
         )
-    known = {word: rank for rank, (word, _) in enumerate(counts.most_common(vocab - END - 1), start=END + 1)}
-    return lambda line: [known.get(word, UNKNOWN) for word in line.split()]
+    words = ["", "<unk>", "", "", *(word for word, _ in counts.most_common(vocab - END - 1))]
+    known = {word: rank for rank, word in enumerate(words) if rank > END}
+    return lambda line: [known.get(word, UNKNOWN) for word in line.split()], partial(_line, words)
+
+
+def _line(words: Sequence[str], ids: Sequence[int]) -> str:
+    return " ".join(words[number] for number in ids)
 
 
 def _pieces(lines: Iterable[str], vocab: int) -> Any:
-    """Ids of byte-pair encoding, learned from the lines.
+    """From a line to ids of byte-pair encoding, learned from the lines, and back.
 
     Raises:
         ValueError: sentencepiece is not installed, or learns fewer or more pieces.
@@ -157,4 +173,5 @@ def _pieces(lines: Iterable[str], vocab: int) -> Any:
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"vocab must be what the text can be split into, got {vocab}: {reason}") from error
-    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).encode
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return processor.encode, processor.decode

@@ -57,6 +57,7 @@ def train(
     checkpoint_every: int = 100,
     device: str = "cpu",
     at_step: AtStep | None = None,
+    at_end: Callable[[Translator], Mapping[str, float]] | None = None,
     on_update: Callable[[int, float, float], None] | None = None,
 ) -> Trained:
     """Train a model, or go on where a run with the same checkpoint stopped.
@@ -70,6 +71,7 @@ def train(
         checkpoint_every: updates.
         device: where.
         at_step: gives statistics of the first step, and of every `every`-th, as `simulate.curvature.trained_step` does.
+        at_end: gives statistics of the model behind its last update, unless a loss was not finite.
         on_update: called with the update, its loss and its rate.
 
     Raises:
@@ -95,6 +97,9 @@ def train(
             run.save(path)
         if on_update is not None:
             on_update(len(run.shown.losses), run.shown.losses[-1], run.shown.rates[-1])
+    if at_end is not None and run.shown.finite:
+        rows = [(training.updates, "", 0, "", name, value) for name, value in at_end(run.model).items()]
+        return replace(run.shown, measured=[*run.shown.measured, *rows])
     return run.shown
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from math import isclose
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from simulate.runs.sample import check_count
+from simulate.translation.decoding import bleu_signature
 from simulate.translation.grid import Grid, Planned, read_grid
 from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import ParallelText, read_pairs
@@ -123,7 +125,8 @@ def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
     rows = [by_name[name] for name in names]
     found = judge(rows, grid.paper, setting_of(grid, text, rows))
     tell(runs=[_flat(row) for row in rows], verdicts=found)
-    print("\n".join([*_outcomes(rows), "", *_verdict_lines(found)]))
+    said = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
+    print("\n".join([*_outcomes(rows), *said, "", *_verdict_lines(found)]))
     content = rows_file(rows, session()["command"])
     write_whole(request.out / "rows.json", content)
     print(f"Rows    {request.out / 'rows.json'}")
@@ -262,17 +265,18 @@ def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
 
 
 def _outcomes(rows: Sequence[Run]) -> list[str]:
-    """What became of every kind of run: mean final loss over seeds, and how many did not train."""
+    """What became of every kind of run: mean final loss over seeds, mean BLEU if there is one, and how many trained."""
     kinds: dict[tuple[Any, ...], list[Run]] = {}
     for row in rows:
         kinds.setdefault(tuple(row[n] for n in ("optimizer", "placement", "warmup", "reading", "peak")), []).append(row)
-    lines = [f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10}  outcomes"]
+    translated = any(row["bleu"] == row["bleu"] for row in rows)
+    head = f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10}"
+    lines = [head + (f" {'BLEU':>6}" if translated else "") + "  outcomes"]
     for (optimizer, placement, warmup, reading, peak), own in kinds.items():
-        ends = [row["final"] for row in own]
         outcomes = [row["outcome"] for row in own]
         counts = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes))
-        mean = sum(ends) / len(ends)
-        lines.append(f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {mean:10.3f}  {counts}")
+        line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in own):10.3f}"
+        lines.append(line + (f" {fmean(r['bleu'] for r in own):6.2f}" if translated else "") + f"  {counts}")
     return lines
 
 

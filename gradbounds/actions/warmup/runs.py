@@ -12,7 +12,9 @@ import torch
 from gradbounds.table_cache import file_of, kept
 from simulate.curvature.trained_step import step_rates
 from simulate.runs.execution import Execution
+from simulate.translation.decoding import Search, bleu
 from simulate.translation.grid import Planned
+from simulate.translation.model import Translator
 from simulate.translation.parallel_text import ParallelText
 from simulate.translation.trainer import train
 from simulate.translation.training import MEASURED, Trained
@@ -92,11 +94,15 @@ def one_run(
     file = file_of(out, key, _VERSION)
     checkpoint = out / "checkpoints" / f"{file.stem}.pt"
 
+    def translated(model: Translator) -> dict[str, float]:
+        return {"BLEU": bleu(model, texts[1], planned.search or Search())}
+
     def make() -> pd.DataFrame:
         with _one_thread():
             found = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
-                at_step=step_rates if planned.rates else None, on_update=on_update,
+                at_step=step_rates if planned.rates else None, at_end=translated if planned.search else None,
+                on_update=on_update,
             )  # fmt: skip
         return _table(found)
 

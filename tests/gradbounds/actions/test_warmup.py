@@ -11,7 +11,9 @@ from gradbounds.actions.warmup.command import grid_named
 from gradbounds.actions.warmup.runs import run_all
 from gradbounds.cli import main
 from simulate.runs.execution import Execution, InProcess
+from simulate.translation.decoding import Search
 from simulate.translation.grid import read_grid
+from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import read_pairs
 from simulate.translation.trainer import train
 from tests.helpers.parallel_text import write
@@ -32,6 +34,10 @@ vocab = 40
 units = "words"
 validation_pairs = 10
 seed = 0
+[search]
+beam = 2
+length_penalty = 1.2
+longer = 2
 [paper]
 adam = [[0.01, 0.02]]
 fixed = [0.005]
@@ -83,6 +89,14 @@ def test_the_grid_of_the_small_preset():
     assert rates["fixed"] == [1, 1, 1]
 
 
+def test_the_grid_of_the_paper_s_sizes():
+    found = grid_named("paper")
+    assert len(found.runs) == 3 * (20 + 8 + 4 + 1)
+    assert parameter_count(found.translation) == pytest.approx(41.8e6, rel=0.01)
+    assert {run.search for run in found.runs} == {Search(beam=5, length_penalty=1.2, longer=50)}
+    assert {run.training.schedule.peak for run in found.runs} == {1e-4, 5e-4, 1e-3, 5e-3}
+
+
 def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, tmp_path, capsys, monkeypatch):
     """One seed is in the folder before, the other is trained; and from the rows of all nothing is."""
     out, trained = tmp_path / "run", []
@@ -95,11 +109,13 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     assert trained == [1] * 4
     assert "run 8 of 8" in said.err
     assert "adam      post            1 b          0.01" in said.out
+    assert "BLEU    nrefs:1|" in said.out
     assert "W1  Post-LN, Adam, no warm-up worse than Post-LN, Adam, long warm-up, reading (b): " in said.out
     rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert [row["seed"] for row in rows] == [0] * 4 + [1] * 4
     assert set(rows[0]["layers"]) == {"0", "2", "4"}
     assert rows[0]["steps"] == [1, 2, 4]
+    assert all(0 <= row["bleu"] < 50 for row in rows)
     assert rows[4]["steps"] == []  # of the second seed no rates are measured
     assert not list((out / "checkpoints").iterdir())
     assert {file.stem for file in out.iterdir()} >= {"losses", "ends", "gradients", "rates"}
@@ -172,7 +188,7 @@ def test_bad_input(files, grid, tmp_path, capsys):
         (missing, "target must be"),
         (other, "source and target must have equally many lines"),
         (command(files, out, large), "vocab must be from 5 to 50"),
-        (command(files, out, "smal"), "preset must be small, or a TOML file, got 'smal'."),
+        (command(files, out, "smal"), "preset must be paper or small, or a TOML file, got 'smal'."),
         (command(files, out, grid, "--known", str(files[0])), "known must be a file of rows"),
         (command(files, out, grid, "--workers", "0"), "workers must be an integer of at least 1, got 0."),
         (command(files, out, grid, "--seeds", "0"), "seeds must be an integer of at least 1, got 0."),
