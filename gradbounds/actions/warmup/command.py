@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from math import isclose
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from checks.models.warmup import Run, measured_row, unigram_loss
 from checks.models.warmup_claims import judge
 from checks.results import DATA, results
-from checks.verdict import Verdict
 from figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
+from gradbounds.actions.warmup.lines import outcome_lines, verdict_lines
 from gradbounds.actions.warmup.runs import finished, name_of, run_all
 from gradbounds.json_output import tell
 from gradbounds.manifest import session
@@ -126,7 +125,7 @@ def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
     found = judge(rows, grid.paper, setting_of(grid, text, rows))
     tell(runs=[_flat(row) for row in rows], verdicts=found)
     said = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
-    print("\n".join([*_outcomes(rows), *said, "", *_verdict_lines(found)]))
+    print("\n".join([*outcome_lines(rows), *said, "", *verdict_lines(found)]))
     content = rows_file(rows, session()["command"])
     write_whole(request.out / "rows.json", content)
     print(f"Rows    {request.out / 'rows.json'}")
@@ -262,31 +261,6 @@ def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
             bar.update(task, completed=ready + update / updates, description=described)
 
         yield on_run, on_update
-
-
-def _outcomes(rows: Sequence[Run]) -> list[str]:
-    """What became of every kind of run: mean final loss over seeds, mean BLEU if there is one, and how many trained."""
-    kinds: dict[tuple[Any, ...], list[Run]] = {}
-    for row in rows:
-        kinds.setdefault(tuple(row[n] for n in ("optimizer", "placement", "warmup", "reading", "peak")), []).append(row)
-    translated = any(row["bleu"] == row["bleu"] for row in rows)
-    head = f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10}"
-    lines = [head + (f" {'BLEU':>6}" if translated else "") + "  outcomes"]
-    for (optimizer, placement, warmup, reading, peak), own in kinds.items():
-        outcomes = [row["outcome"] for row in own]
-        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes))
-        line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in own):10.3f}"
-        lines.append(line + (f" {fmean(r['bleu'] for r in own):6.2f}" if translated else "") + f"  {counts}")
-    return lines
-
-
-def _verdict_lines(found: Sequence[Verdict]) -> list[str]:
-    lines = []
-    for v in found:
-        low, high = v.interval
-        words = f"{v.words} ({v.relaxed})" if v.relaxed else v.words
-        lines += [f"{v.claim:3} {v.part}: {words}", f"    {v.measured:.3g} [{low:.3g}, {high:.3g}]; {v.note}"]
-    return lines
 
 
 def _flat(row: Run) -> dict[str, Any]:

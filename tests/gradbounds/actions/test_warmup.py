@@ -8,6 +8,7 @@ import pytest
 
 from gradbounds.actions.warmup import runs as kept
 from gradbounds.actions.warmup.command import grid_named
+from gradbounds.actions.warmup.lines import outcome_lines
 from gradbounds.actions.warmup.runs import run_all
 from gradbounds.cli import main
 from simulate.runs.execution import Execution, InProcess
@@ -200,3 +201,18 @@ def test_bad_input(files, grid, tmp_path, capsys):
         assert said in error
         assert error.count("\n") == 1
     assert not out.exists()
+
+
+def test_lines_of_outcomes():
+    """Two seeds that learn at 50 and 100 updates, the first of which is the median; one of two that never does."""
+    kind = {"optimizer": "adam", "placement": "post", "warmup": 1, "reading": "b", "unigram": 5.0, "bleu": 3.0}
+    curves = {0.01: [[8.0, 4.0, 3.0], [8.0, 6.0, 4.0]], 0.02: [[8.0, 6.0, 6.0], [8.0, 6.0, 5.0]]}
+    rows = [
+        kind | {"peak": peak, "updates": [0, 50, 100], "validation": own, "final": own[-1], "outcome": f"{own[-1]:g}"}
+        for peak, losses in curves.items() for own in losses
+    ]  # fmt: skip
+    assert [" ".join(line.split()) for line in outcome_lines(rows)] == [
+        "optimizer placement warm-up reading rate final loss learns BLEU outcomes",
+        "adam post 1 b 0.01 3.500 50 3.00 1 3, 1 4",
+        "adam post 1 b 0.02 5.500 - 3.00 1 6, 1 5",
+    ]

@@ -1,0 +1,45 @@
+"""What became of training runs, and what is concluded, as lines of text."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from checks.models.warmup import STUCK, Run, median_time, time_to
+from checks.verdict import Verdict
+
+_KIND = ("optimizer", "placement", "warmup", "reading", "peak")
+
+
+def outcome_lines(rows: Sequence[Run]) -> list[str]:
+    """A line for each kind of run: its final loss, when it has learned more than how frequent words are, its outcomes.
+
+    The loss is the mean over seeds, and so is BLEU, if there is one. The time is the median by Kaplan and Meier of the
+    first measured update at which the loss is below that of word frequencies by 5%: no number where fewer than half of
+    the seeds get there.
+    """
+    kinds: dict[tuple[Any, ...], list[Run]] = {}
+    for row in rows:
+        kinds.setdefault(tuple(row[name] for name in _KIND), []).append(row)
+    translated = any(row["bleu"] == row["bleu"] for row in rows)
+    head = f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10} {'learns':>6}"
+    lines = [head + (f" {'BLEU':>6}" if translated else "") + "  outcomes"]
+    for (optimizer, placement, warmup, reading, peak), own in kinds.items():
+        outcomes = [row["outcome"] for row in own]
+        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes))
+        times = [time_to(row["updates"], row["validation"], (1 - STUCK) * row["unigram"]) for row in own]
+        middle = median_time(*zip(*times, strict=True))
+        learns = f"{middle:.0f}" if middle < float("inf") else "-"
+        line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in own):10.3f}"
+        lines.append(f"{line} {learns:>6}" + (f" {fmean(r['bleu'] for r in own):6.2f}" if translated else "")
+                     + f"  {counts}")  # fmt: skip
+    return lines
+
+
+def verdict_lines(found: Sequence[Verdict]) -> list[str]:
+    """Two lines for each verdict: its part and word, and its number with the interval."""
+    lines = []
+    for v in found:
+        low, high = v.interval
+        words = f"{v.words} ({v.relaxed})" if v.relaxed else v.words
+        lines += [f"{v.claim:3} {v.part}: {words}", f"    {v.measured:.3g} [{low:.3g}, {high:.3g}]; {v.note}"]
+    return lines
