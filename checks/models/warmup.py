@@ -57,8 +57,9 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
     updates = [int(update) for update in validation.index]
     steps = series.get("break-even rate", pd.Series(dtype=float))
     kept = [0, *(u for u in updates if u >= start), updates[-1]]
+    ends = {name: float(f"{value:.6g}") for name, value in (("first", first), ("final", final), ("unigram", unigram))}
     return {
-        "first": first, "final": final, "unigram": unigram, "outcome": outcome(first, final, unigram),
+        **ends, "outcome": outcome(first, final, unigram),
         "updates": updates, "validation": _short(validation), "summed": _short([0.0, *rates][u] for u in updates),
         "steps": [int(step) for step in steps.index], "rates": _short(series["rate"][steps.index]),
         **{name: _short(series.get(f"{name.replace('_', '-')} rate", ())) for name in THREE_RATES},
@@ -77,7 +78,7 @@ def _layers(table: pd.DataFrame) -> dict[str, list[float]]:
 
 
 def _short(values: Any) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
+    return [float(f"{value:.4g}") for value in values]
 
 
 def unigram_loss(text: ParallelText, validation: ParallelText) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
@@ -44,7 +45,7 @@ def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
             axis.axhline(words, color="#777777", linestyle=":", linewidth=1.4)
             axis.set_xlabel("update")
             axis.set_title(title)
-            axis.legend(fontsize=7)
+            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
         axes[0].set_ylabel("validation loss, nats a token\n(dotted: word frequencies)")
     return figure
 
@@ -86,7 +87,7 @@ def warmup_ends(runs: Sequence[Run]) -> Figure:
                 )  # fmt: skip
                 shift *= 1.02
             axis.set_xscale("log")
-            rates = sorted({r["peak"] for r in own})
+            rates = sorted({r["peak"] for r in own if r["reading"] != "fixed"})
             axis.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
             axis.minorticks_off()
             axis.set_xlabel(r"largest rate $\eta$")
@@ -152,10 +153,9 @@ def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
             for look, (name, label) in zip(looks(), curves.items(), strict=False):
                 whole = [r for r in own if len(r["steps"]) == max(len(one["steps"]) for one in own)]
                 if whole and whole[0]["steps"]:
-                    values = np.array([r[name] for r in whole])
-                    known = np.isfinite(values).any(axis=0)
-                    middle = np.nanmedian(values[:, known], axis=0)
-                    axis.plot(np.array(whole[0]["steps"])[known], middle, label=label, **({"markersize": 4} | look))
+                    # A line has a gap where no seed has the rate.
+                    middle = pd.DataFrame([r[name] for r in whole]).median()
+                    axis.plot(whole[0]["steps"], middle, label=label, **({"markersize": 4} | look))
             _logarithmic(axis)
             axis.set_xlabel("update")
             axis.set_title(f"{TITLES[placement]}, Adam, {_said(warmup, reading)}")
@@ -171,8 +171,10 @@ def _bars(low: np.ndarray, middle: np.ndarray, high: np.ndarray) -> np.ndarray:
 
 def _logarithmic(axis: Axes) -> None:
     axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
-    axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    low, high = axis.get_ylim()
+    if high < 100 * low:  # with fewer than two powers of ten on the axis, more values have a number
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 

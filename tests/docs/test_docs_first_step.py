@@ -8,7 +8,7 @@ import pytest
 
 from checks.stacks.stable_rates import predictor
 from tests.helpers.printed_numbers import says
-from tests.helpers.rendered_tables import STATISTICS, networks_of_stable_rates
+from tests.helpers.rendered.tables import STATISTICS, networks_of_stable_rates
 from theory import Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
-from tests.helpers.rendered_tables import (
+from tests.helpers.rendered.atlas import architectures, atlas, choices, setting
+from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
     critical_rates_of_modules,
@@ -28,6 +28,7 @@ from tests.helpers.rendered_tables import (
     stable_rates_in_the_width,
     theory_of_critical_rates,
 )
+from tests.helpers.rendered.warmup import final_losses
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.coverage import GAPS, SUBJECTS
 
@@ -80,6 +81,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "encoder_decoder.md": {"shares of the growth": shares},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "relaxations.md": {"coverage": coverage},
+    "warmup.md": {"final losses": final_losses},
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,

@@ -24,7 +24,6 @@ from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.actions.warmup.lines import outcome_lines, verdict_lines
 from gradbounds.actions.warmup.runs import finished, name_of, run_all
 from gradbounds.json_output import tell
-from gradbounds.manifest import session
 from gradbounds.progress import duration
 from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution
@@ -126,7 +125,8 @@ def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
     tell(runs=[_flat(row) for row in rows], verdicts=found)
     said = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
     print("\n".join([*outcome_lines(rows), *said, "", *verdict_lines(found)]))
-    content = rows_file(rows, session()["command"])
+    command = _command(request)
+    content = rows_file(rows, command)
     write_whole(request.out / "rows.json", content)
     print(f"Rows    {request.out / 'rows.json'}")
     adam, sgd = (_middle(rows, optimizer, grid.paper.scaled(optimizer)) for optimizer in ("adam", "sgd"))
@@ -140,8 +140,15 @@ def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
         name = f"{request.out.resolve().name}.json"
         write_whole(Path("checks") / "data" / "warmup" / name, content)
         of_paper = [v for v in found if not v.relaxed]
-        accept_verdicts(name, results(of_paper, [], session()["command"]))
+        accept_verdicts(name, results(of_paper, [], command))
     return 0
+
+
+def _command(request: Request) -> str:
+    """The command that gives the same rows, without the folders of this machine."""
+    names = f"--source {request.source.name} --target {request.target.name}"
+    some = "" if request.seeds is None else f" --seeds {request.seeds}"
+    return f"gradbounds reproduce warmup --preset {request.preset} {names}{some}"
 
 
 def _middle(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parents[1] / "evidence"
+_FOLDER = Path(__file__).parents[2] / "evidence"
 _ROLES = ("WQ", "WV", "W1", "W2")
 
 

@@ -12,7 +12,7 @@ from scipy import stats
 from checks.stacks.stable_rates import predictor, table_of_networks
 from theory.stack import TITLES
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TWO = {"post": "Post-LN", "pre": "Pre-LN"}
 STATISTICS = (
     "break-even rate", "Hessian rate", "critical rate", "2/λ", "1/tr G", "1/rms change of logits", "1/|g|²", "1/d",

@@ -1,0 +1,1 @@
+"""Tables of the pages, each from committed numbers or from theory."""
