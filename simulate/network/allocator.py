@@ -32,8 +32,8 @@ def keep_freed_memory() -> None:
 def all_freed_memory_kept() -> Iterator[None]:
     """Let the process keep all that it frees, for the next of several large batches; give it back in the end.
 
-    A page that the system hands out anew costs microseconds, on virtual machines most: a thousand layers spent a quarter
-    of their time on that where each batch takes new ones. Other C libraries are left as they are.
+    A page that the system hands out anew costs microseconds, on virtual machines most: a thousand layers spent a
+    quarter of their time on that where each batch takes new ones. Other C libraries are left as they are.
     """
     keep_freed_memory()
     library = _glibc()
