@@ -11,6 +11,7 @@ import torch
 from bench import curvature, depth, drawing, engines, predictions, probing, scale, store, training
 
 REPORTS = {
+    "batches": depth.batches,
     "curvature": curvature.report,
     "depth": depth.report,
     "engines": engines.report,

@@ -6,6 +6,7 @@ makes them. Where others keep a machine busy they are nearer to what it can do t
 
 import time
 from collections.abc import Callable
+from unittest.mock import PropertyMock, patch
 
 from simulate import Cell, sample
 from simulate.runs.cost import block_bytes
@@ -20,6 +21,10 @@ REPETITIONS = 2
 
 # Of a batch: half of what is free, as where nothing is said.
 LIMITS = BatchLimits()
+
+# Draws of a batch. Blocks of deep stacks have one draw each; at L = 12 they have 64.
+BATCHES, SHALLOW = (8, 16, 32, 64), 12
+BATCH_REPETITIONS = 9
 
 # A thousand layers of 64 draws, in batches of one block as they were until batches followed memory, and as they are.
 DEEP, DRAWS = 1000, 64
@@ -86,6 +91,39 @@ def side_by_side(total: int = DRAWS) -> dict[str, object]:
             p: seconds[f"{p}, a block at a time"] / seconds[f"{p}, batches"] for p in ("post", "pre")
         },
     }  # fmt: skip
+
+
+def by_batch(placement: str) -> dict[str, object]:
+    """Milliseconds of a layer and draw of a shallow stack in batches such as deep ones have: so many blocks of a draw.
+
+    What is left of the cost of depth when depth is taken away.
+    """
+    stack = Stack(placement=placement, width=1024, depth=SHALLOW, tokens=TOKENS)  # type: ignore[arg-type]
+    cell = Cell(stack)
+    own = cell.draws_per_block
+
+    def single(count: int) -> Callable[[], object]:
+        def call() -> object:
+            with patch.object(Cell, "draws_per_block", new_callable=PropertyMock, return_value=1):
+                return sample_blocks(cell, 0, range(count))
+
+        return call
+
+    calls: dict[str, Callable[[], object]] = {"one block": lambda: sample_blocks(cell, 0, [0])}
+    calls |= {str(count): single(count) for count in BATCHES}
+    seconds = fastest(calls, BATCH_REPETITIONS)
+    draws = {name: own if name == "one block" else int(name) for name in calls}
+    each = {name: 1000 * seconds[name] / (SHALLOW * draws[name]) for name in calls}
+    return {
+        "placement": placement, "width": 1024, "tokens": TOKENS, "depth": SHALLOW, "draws of one block": own,
+        "milliseconds per layer and draw, by blocks of one draw in a batch": each,
+        "over one block": {name: value / each["one block"] for name, value in each.items()},
+    }  # fmt: skip
+
+
+def batches() -> dict[str, object]:
+    """Both placements by the size of a batch."""
+    return {"by batch": [by_batch(placement) for placement in ("post", "pre")]}
 
 
 def report() -> dict[str, object]:

@@ -5,9 +5,10 @@ the loop by threads inside an operation, the engines by blocks side by side. The
 random numbers and its matrix products would take alone on one core, at this machine's own rates for one, all products
 in float32. The loop shares the process, and with it the freed memory that the conditioned engine has glibc keep, which
 makes it faster than in a process of its own. `python -m bench engines` has every case, `python -m bench engines-1024`
-only d = 1024, L = 12, n = 16.
+only d = 1024, L = 12, n = 16, on one core and by processor time, which others who keep the machine busy disturb least.
 """
 
+import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +29,9 @@ from theory.mean_field import gaussian
 
 REPETITIONS = 5
 CORES = (1, 2)
+Clock = Callable[[], float]
+# Of the one case by itself.
+MIDDLE_REPETITIONS = 12
 
 # Around d = 1024, L = 12, n = 16: over the width, the depth and the tokens.
 STACKS = [
@@ -41,15 +45,24 @@ MIDDLE = Stack(width=1024, depth=12, tokens=16, vocab=512)
 LARGEST = Stack(width=2**20, depth=12, tokens=16, vocab=512)
 
 
-def fastest(calls: dict[Any, Callable[[], object]], repetitions: int = REPETITIONS) -> dict[Any, float]:
-    """Seconds of each call, the minimum over interleaved repetitions; the calls come in turn."""
-    best = dict.fromkeys(calls, float("inf"))
+def timed(
+    calls: dict[Any, Callable[[], object]], repetitions: int = REPETITIONS, clock: Clock = time.perf_counter
+) -> dict[Any, list[float]]:
+    """Seconds of each call in every repetition; the calls come in turn."""
+    seconds: dict[Any, list[float]] = {name: [] for name in calls}
     for _ in range(repetitions):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
+            seconds[name].append(clock() - start)
+    return seconds
+
+
+def fastest(
+    calls: dict[Any, Callable[[], object]], repetitions: int = REPETITIONS, clock: Clock = time.perf_counter
+) -> dict[Any, float]:
+    """Seconds of each call, the minimum over interleaved repetitions."""
+    return {name: min(each) for name, each in timed(calls, repetitions, clock).items()}
 
 
 def fresh_prediction(stack: Stack) -> None:
@@ -81,7 +94,7 @@ def torch_loop(stack: Stack, threads: int) -> None:
     torch.set_num_threads(1)
 
 
-def limits() -> dict[str, float]:
+def limits(repetitions: int = REPETITIONS, clock: Clock = time.perf_counter) -> dict[str, float]:
     """This machine's rates with one thread: random numbers, matrix products, copied bytes, per second."""
     numbers, square, large = torch.empty(2**16), torch.randn(1024, 1024), torch.empty(2**26)
     double = square.double()
@@ -92,7 +105,9 @@ def limits() -> dict[str, float]:
             "flops": lambda: square @ square,
             "flops, float64": lambda: double @ double,
             "bytes": lambda: target.copy_(large),
-        }
+        },
+        repetitions,
+        clock,
     )
     done = {"normals": 16 * 2**16, "flops": 2 * 1024**3, "flops, float64": 2 * 1024**3, "bytes": 8 * 2**26}
     return {name: done[name] / seconds[name] for name in done}
@@ -165,10 +180,29 @@ def largest() -> dict[str, float]:
 
 
 def middle() -> dict[str, object]:
-    """Loop, engines and limits at d = 1024, L = 12, n = 16."""
+    """Loop, engines and limits at d = 1024, L = 12, n = 16: processor time on one core, minima and medians."""
     torch.set_num_threads(1)
-    rates = limits()
-    return {"limits per second, one thread": rates, "cases": [case(MIDDLE, rates)]}
+    clock, cells = time.process_time, {name: Cell(MIDDLE, name) for name in ("dense", "conditioned")}  # type: ignore[arg-type]
+    rates = limits(MIDDLE_REPETITIONS, clock)
+    ways: dict[str, Callable[[], object]] = {"loop": lambda: torch_loop(MIDDLE, 1)}
+    ways |= {name: blocks(cell, 1) for name, cell in cells.items()}
+    draws = {"loop": 1} | {name: cell.draws_per_block for name, cell in cells.items()}
+    each = {
+        name: [one / draws[name] for one in seconds] for name, seconds in timed(ways, MIDDLE_REPETITIONS, clock).items()
+    }
+    ratios = [loop / own for loop, own in zip(each["loop"], each["conditioned"], strict=True)]
+    return {
+        "width": MIDDLE.width, "depth": MIDDLE.depth, "tokens": MIDDLE.tokens, "vocab": MIDDLE.vocab,
+        "limits per second of the processor, one thread": rates,
+        "processor seconds per draw, minima": {name: min(one) for name, one in each.items()},
+        "processor seconds per draw, medians": {name: statistics.median(one) for name, one in each.items()},
+        "loop over conditioned, of minima": min(each["loop"]) / min(each["conditioned"]),
+        "loop over conditioned, median of ratios of neighbours": statistics.median(ratios),
+        "limits": {name: limit(cell, rates, min(each[name])) for name, cell in cells.items()},
+        "conditioned, processor seconds per draw, by parts": fastest_parts(
+            cells["conditioned"], MIDDLE_REPETITIONS, clock
+        ),
+    }  # fmt: skip
 
 
 def report() -> dict[str, object]:

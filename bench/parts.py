@@ -26,11 +26,16 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
 
 
 class Clock:
-    """Seconds by part; time belongs to the innermost part that runs."""
+    """Seconds by part; time belongs to the innermost part that runs.
 
-    def __init__(self) -> None:
+    Args:
+        clock: what says the time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds = dict.fromkeys([*PARTS, REST], 0.0)
-        self._running, self._since = REST, time.perf_counter()
+        self._clock = clock
+        self._running, self._since = REST, clock()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -42,7 +47,7 @@ class Clock:
             self._turn(outer)
 
     def _turn(self, name: str) -> str:
-        now, before = time.perf_counter(), self._running
+        now, before = self._clock(), self._running
         self.seconds[before] += now - self._since
         self._running, self._since = name, now
         return before
@@ -57,18 +62,18 @@ class Clock:
         return call
 
 
-def block_parts(cell: Cell) -> dict[str, float]:
+def block_parts(cell: Cell, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """Seconds per draw of every part that a block of a cell has, on this thread."""
     with ExitStack() as patches:
-        clock = Clock()
+        parts = Clock(clock)
         for part, places in PARTS.items():
             for owner, name in places:
-                patches.enter_context(patch.object(owner, name, clock.timed(part, getattr(owner, name))))
-        with clock.part(REST):
+                patches.enter_context(patch.object(owner, name, parts.timed(part, getattr(owner, name))))
+        with parts.part(REST):
             sample_block(cell, 0, 0)
-    return {part: seconds / cell.draws_per_block for part, seconds in clock.seconds.items() if seconds}
+    return {part: seconds / cell.draws_per_block for part, seconds in parts.seconds.items() if seconds}
 
 
-def fastest_parts(cell: Cell, repetitions: int) -> dict[str, float]:
+def fastest_parts(cell: Cell, repetitions: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
     """The parts of the fastest of some blocks."""
-    return min((block_parts(cell) for _ in range(repetitions)), key=lambda parts: sum(parts.values()))
+    return min((block_parts(cell, clock) for _ in range(repetitions)), key=lambda parts: sum(parts.values()))

@@ -29,6 +29,7 @@ ROOT_RIDGE = 1e-10
 
 # The least extra coordinate, for rows that are all zero: its inverse must fit into float32. A root has none.
 _LEAST = 1e-15
+_TINY = torch.finfo(torch.float32).tiny
 
 NORMAL_ONLY = (
     "engine must be 'dense' for matrices with uniform entries (initialization xavier_uniform, pytorch): conditioning "
@@ -50,10 +51,10 @@ def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Floa
     shifted = gram.clone()
     diagonal = shifted.diagonal(dim1=-2, dim2=-1)
     # The smallest numbers keep a matrix of zeros definite.
-    extra = diagonal.mean(-1).mul_(ridge).add_(least**2 + torch.finfo(torch.float32).tiny ** 2)
-    diagonal.add_(extra[:, None])
+    extra = diagonal.sum(-1, keepdim=True).mul_(ridge / gram.shape[-1]).add_(least**2 + _TINY**2)
+    diagonal.add_(extra)
     lower, info = torch.linalg.cholesky_ex(shifted)
-    return lower.masked_fill_((info != 0)[:, None, None], torch.nan), extra.sqrt_()
+    return lower.masked_fill_(info.bool()[:, None, None], torch.nan), extra[:, 0].sqrt_()
 
 
 def pulled_back(
@@ -111,7 +112,7 @@ class ConditionedMap:
         gradient_gram = self._engine.gram(gradient)
         root = factor(gradient_gram, ROOT_RIDGE)[0]
         fresh = torch.bmm(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
-        fresh_extra = torch.bmm(root, self._engine.normals(n, n, self._std).double())
+        fresh_extra = torch.bmm(root, self._engine.normals(n, n, self._std, keep=False).double())
         product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
         return product, inner(rows_gram, gradient_gram).to(rows.dtype)
 
@@ -155,6 +156,9 @@ class ConditionedEngine:
         """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
         draws, n, width = rows.shape
         step = max(1, self._piece // (n * width))
+        if draws <= step:
+            room = self._room(torch.float64, rows.shape).copy_(rows)
+            return torch.bmm(room, room.mT)
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
             room = self._room(torch.float64, piece.shape).copy_(piece)
@@ -164,6 +168,7 @@ class ConditionedEngine:
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Memory that is used again and again: fresh pages cost as much as what is written into them."""
         size = math.prod(shape)
-        if dtype not in self._rooms or len(self._rooms[dtype]) < size:
-            self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
-        return self._rooms[dtype][:size].view(shape)
+        room = self._rooms.get(dtype)
+        if room is None or room.numel() < size:
+            room = self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
+        return room[:size].view(shape)

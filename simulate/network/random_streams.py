@@ -4,7 +4,7 @@ So a number does not depend on how many blocks are sampled together.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -75,5 +75,7 @@ class Streams:
         parts = batch.split(self._each)
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
 
-    def _parts(self, numbers: Tensor) -> Iterator[tuple[Tensor, Generator]]:
+    def _parts(self, numbers: Tensor) -> Iterable[tuple[Tensor, Generator]]:
+        if len(self._generators) == 1:
+            return ((numbers, self._generators[0]),)
         return zip(numbers.split(self._each), self._generators, strict=True)

@@ -102,7 +102,8 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
     fixed = stack.attention_dropout == 0.0 and roles["Q"] not in weight_shapes(stack)
     if fixed and rows_met(stack)[roles["V"]] == stack.sequences:
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
-        means = asked.reshape(draws, stack.sequences, length, width).mean(2)
+        # Divided when they are few: autograd would divide the gradient of every token by itself.
+        means = asked.reshape(draws, stack.sequences, length, width).sum(2) / length
         shared = of_heads(stack, apply_weight(stack, engine, roles["V"], means))
         values = of_every_head(stack, shared).reshape(draws, stack.sequences, -1)
         values = _projected(stack, engine, roles, values)
@@ -171,7 +172,8 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
         hidden = activation(apply_weight(stack, engine, "W1", x))
     record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
     record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / stack.ffn_width)
-    record.layer("ffn_hidden_max_sq", hidden.detach().abs().amax((1, 2)).square())
+    largest, least = hidden.detach().amax((1, 2)), hidden.detach().amin((1, 2))
+    record.layer("ffn_hidden_max_sq", torch.maximum(largest, -least).square())
     return apply_weight(stack, engine, "W2", hidden)
 
 

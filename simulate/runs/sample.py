@@ -1,7 +1,7 @@
 """Independent draws of random networks: named quantities of each."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
 from simulate.network.engines import Engine
@@ -140,8 +141,19 @@ def sample_batches(
     Raises:
         ValueError: one block does not fit into memory.
     """
-    found: list[dict[str, NDArray[np.floating]]] = []
     most = limits.blocks(cell)
+    # Each batch takes as much as the one before.
+    with all_freed_memory_kept() if len(blocks) > most else nullcontext():
+        return _in_batches(cell, seed, blocks, most)
+
+
+def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of some blocks, in batches of at most so many or fewer, if memory turns out not to allow that.
+
+    Raises:
+        ValueError: one block does not fit into memory.
+    """
+    found: list[dict[str, NDArray[np.floating]]] = []
     while len(found) < len(blocks):
         size = next_batch(len(blocks) - len(found), most)
         batch = blocks[len(found) : len(found) + size]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from bench.parts import REST
 from gradbounds.cli import parsed
 from gradbounds.commands.sweep import Sweep
 from gradbounds.recipe import read_recipe
@@ -105,6 +106,26 @@ def test_the_speeds_quoted_are_the_committed_ones():
         assert round(np.ptp(exponents[placement]["interval"]) / 2, 4) == half
     largest = report["conditioned, d = 2^20, one draw"]
     assert (round(largest["seconds"]), round(largest["peak GiB"], 1)) == (36, 5.5)
+
+
+def test_the_parts_of_a_draw_quoted_are_the_committed_ones():
+    report = json.loads((ROOT / "bench" / "results" / "engines-1024-epyc-2cores.json").read_text(encoding="utf-8"))
+    limit, own = report["limits"]["conditioned"], report["conditioned, processor seconds per draw, by parts"]
+    milliseconds = f"{1000 * report['processor seconds per draw, minima']['conditioned']:.1f} ms"
+    assert says(
+        "engines.md", milliseconds, f"{report['loop over conditioned, of minima']:.0f} times",
+        f"{limit['share reached']:.0%}",
+        *(f"{1000 * limit[part]:.1f} ms" for part in ("normals, seconds", "products, seconds")),
+        f"{1000 * own['normals']:.1f} ms",
+        *(f"{1000 * own[part]:.1f}" for part in ("Gram matrices", "products", "factorizations", REST)),
+    )  # fmt: skip
+
+
+def test_the_cost_of_small_batches_quoted_is_the_committed_one():
+    report = json.loads((ROOT / "bench" / "results" / "batches-epyc-2cores.json").read_text(encoding="utf-8"))
+    for case, name in zip(report["by batch"], ("Post-LN", "Pre-LN"), strict=True):
+        cells = " | ".join(f"{case['over one block'][count]:.2f}" for count in ("8", "16", "32", "64"))
+        assert f"| {name} | {cells} |" in page_text("engines.md")
 
 
 def page_text(name):

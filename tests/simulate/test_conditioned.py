@@ -6,11 +6,12 @@ from functools import cache
 from itertools import cycle
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from simulate import Cell, sample
-from simulate.network import conditioned
+from simulate.network import allocator, conditioned
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.network.engines import apply_map
 from simulate.network.random_streams import Streams
@@ -233,3 +234,26 @@ def test_a_block_uses_the_memory_of_the_last_one():
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     assert cell.engine == "conditioned"
     assert min(faults[2:]) * resource.getpagesize() < 10 * 2**20, faults
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_several_batches_keep_their_memory_and_give_it_back(monkeypatch):
+    """192 MiB that a batch frees stay for the next one, where a process may keep 1 MiB, and go back at last."""
+    resident = psutil.Process().memory_info
+    with monkeypatch.context() as patched:
+        patched.setattr(allocator, "_KEPT", 2**20)
+        with allocator.all_freed_memory_kept():
+            faults = [pages_taken() for _ in range(3)]
+            inside = resident().rss
+        assert faults[2] * resource.getpagesize() < 20 * 2**20, faults
+        assert inside - resident().rss > 100 * 2**20
+    with allocator.all_freed_memory_kept():
+        pass  # the limit of this process as it was
+
+
+def pages_taken() -> int:
+    """Pages that the system hands out for tensors of 192 MiB, freed at once."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tensors = [torch.ones(2**18) for _ in range(192)]
+    del tensors
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
