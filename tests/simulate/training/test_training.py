@@ -8,10 +8,11 @@ import torch
 
 from simulate import Cell, sample
 from simulate.network.random_streams import Streams
+from simulate.training.cells import cheaper_engine
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import Schedule, roles
-from simulate.training.train import batches, cheaper_engine, train, train_block, trained
+from simulate.training.train import batches, train, train_block, trained
 from tests.helpers.implied import implied_matrix
 from tests.helpers.same_law import differences, repeated_words
 from tests.helpers.twins.training import trained_slowly
