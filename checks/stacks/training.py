@@ -15,6 +15,7 @@ from scipy import stats
 from checks.fits import LEAST_POINTS, power_law
 from checks.statistics import MARGIN, Agreement, Array, estimate, scalar_agreement
 from checks.verdict import EXPONENT_MARGIN, Word
+from simulate.training.schedule import has_scalars
 from simulate.training.train import Training
 from theory import NoRuleError
 from theory.first_step.prediction import first_step
@@ -95,7 +96,7 @@ def _claimed(
 ) -> tuple[float, str] | None:
     """The exponent of the root mean square that there should be, and by what."""
     if mup:
-        return 0.0, "limit"
+        return None if has_scalars(series[0].stack) else (0.0, "limit")
     schedules = [one.schedule for one in series]
     if any(len(set(schedule.rates.values())) > 1 for schedule in schedules) or schedules[0].factors[0] == 0:
         return None
@@ -107,7 +108,9 @@ def _claimed(
             return float(weights @ np.log(changes)) / 2 + slope, "theory"
         except NoRuleError:
             pass
-    return (STANDARD[quantity] + slope, "limit") if rule.name == "sgd" else None
+    # Where branches begin at nothing, features move by what scalars learn, which is another order.
+    limited = rule.name == "sgd" and not has_scalars(series[0].stack)
+    return (STANDARD[quantity] + slope, "limit") if limited else None
 
 
 def meetings(found: Sequence[Training], *, resamples: int = 1000) -> pd.DataFrame:

@@ -29,7 +29,7 @@ _BLOCK_NORMALS = 2**21
 
 _CONDITIONED_FROM = 2
 
-CHANGES = {"feature_change_sq": True, "logit_change_sq": False}
+ADDED = {"feature_change_sq": True, "logit_change_sq": False, "branch_scalar": True}
 """What training has besides the quantities of samples, and whether layers have it."""
 
 
@@ -141,7 +141,7 @@ def arrays_in(
             if kept.num_rows:
                 numbers.append(kept["draw"].to_numpy())
                 for name in kept.column_names:
-                    if (name in CHANGES or name in QUANTITIES) and not kept[name].null_count:
+                    if (name in ADDED or name in QUANTITIES) and not kept[name].null_count:
                         found.setdefault(name, []).append(_shaped(kept, name, cell))
         order = np.argsort(np.concatenate(numbers))
         parts.append({name: np.concatenate(values)[order] for name, values in found.items()})
@@ -156,6 +156,6 @@ def _rows_of(rows: pa.Table, cell: Cell, seed: int, draws: int) -> pa.Table:
 
 def _shaped(rows: pa.Table, name: str, cell: TrainingCell) -> NDArray[np.floating]:
     flat = np.asarray(rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False))
-    layers = CHANGES[name] if name in CHANGES else QUANTITIES[name].per_layer
+    layers = ADDED[name] if name in ADDED else QUANTITIES[name].per_layer
     shape = (rows.num_rows, cell.trained.steps + 1)
     return flat.reshape(*shape, -1) if layers else flat.reshape(shape)

@@ -22,7 +22,7 @@ from simulate.text import TextWindows, read_windows
 from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer, OptimizerName
-from simulate.training.schedule import BatchName, Schedule, roles
+from simulate.training.schedule import BatchName, Schedule, has_scalars, roles
 from theory.stack import Stack
 from theory.stack.quantities import array_of
 
@@ -33,7 +33,7 @@ class Training(Mapping[str, NDArray[np.floating]]):
 
     The names are those of samples, and two more where the batch stays the same: `feature_change_sq` of a layer,
     ‖h_k - h_0‖²/‖h_0‖² of the residual sums that `hidden_energy` is about, over all tokens; and `logit_change_sq`, the
-    mean square over positions and classes of what logits have moved by.
+    mean square over positions and classes of what logits have moved by. ReZero has `branch_scalar` of every layer.
 
     Attributes:
         cell: what was trained, and how it was sampled.
@@ -111,7 +111,8 @@ def train(
     Args:
         stack: the network. Inputs are fixed; norms have no parameters.
         steps: how many steps, at least 1.
-        learning_rate: of every matrix, or by role ("WV", "WO", "W1", "W2", "WG", "Wemb", ...): the others are fixed.
+        learning_rate: of every matrix, or by role ("WV", "WO", "W1", "W2", "WG", "Wemb", ..., and
+            "scalar" of ReZero): the others are fixed.
         draws: how many networks, at least 1.
         seed: root seed, a nonnegative integer.
         optimizer: "sgd" as torch has it, or "muon" with the exact polar factor. Elementwise optimizers are refused.
@@ -193,7 +194,7 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
     with one_thread(), fitting(cell):
         streams = Streams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
-        maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
+        maps = LearningMaps(streams, dtype, drawn=drawn, scalars=has_scalars(cell.stack), passes=schedule.steps + 1)
         found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
         return {name: value.cpu().numpy() for name, value in found.items()}
 
@@ -218,6 +219,8 @@ def trained(
         run(stack, maps, *next(given), record=record)
         first = first or record.streams or []
         _record_changes(record, first)
+        for scalar in maps.scalars:
+            record.layer("branch_scalar", scalar.value)
         passes.append(record.per_network | {name: torch.stack(v, 1) for name, v in record.per_layer.items()})
         if step < schedule.steps:
             maps.learn(schedule.optimizer, schedule.rates_at(step))

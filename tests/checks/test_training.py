@@ -72,11 +72,11 @@ def test_rates_count():
 
 def test_limits():
     """A line in 1/d gives the limit and what the others say of the widest; a curve like d^(-1/4) is refuted."""
-    found = grid(lambda s: 0.04 * (1 + 20 / s.width), lambda s: s.width**-0.5)
+    found = grid(lambda s: 0.04 * (1 + 200 / s.width), lambda s: s.width**-0.5)
     rows = wide_limits(found, mup=True).set_index(["quantity", "step"])
     said = rows.loc["logit_change_sq", 1]
     assert said["low"] < 0.2 < said["high"]
-    assert said["slope"] == pytest.approx(20, rel=0.2)
+    assert said["slope"] == pytest.approx(200, rel=0.1)
     assert (said["verdict"], abs(said["left_out"]) < 4) == ("holds", True)
     wrong = rows.loc["feature_change_sq", 2]
     assert (wrong["verdict"], wrong["fit"] < 1e-4) == ("fails", True)

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from checks.stacks.training import CHANGES
 from simulate import Cell, Run
-from simulate.training.cells import CHANGES, TrainingCell, arrays_in
+from simulate.training.cells import TrainingCell, arrays_in
 
 Array = NDArray[np.float64]
 

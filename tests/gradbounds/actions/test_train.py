@@ -122,7 +122,7 @@ def test_json_and_critical_rates(capsys):
         (["--optimizer", "adam"], "invalid choice 'adam'"),
         (["--parametrization", "mup", "--optimizer", "muon"], "parametrization must be 'standard' with"),
         (["--dropout", "0.1", "--rate-unit", "critical"], "rate_unit must be 'one' where theory has no critical rate"),
-        (["--placement", "rezero"], "placement must not be 'rezero' in training"),
+        (["--placement", "rezero", "--optimizer", "muon"], "optimizer must be 'sgd' for ReZero"),
     ],
 )
 def test_what_is_refused(capsys, more, message):
