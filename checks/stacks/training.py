@@ -13,7 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from checks.fits import LEAST_POINTS, power_law
-from checks.statistics import MARGIN, Agreement, Array, estimate, scalar_agreement
+from checks.statistics import MARGIN, Agreement, Array, Estimate, estimate, scalar_agreement
 from checks.verdict import EXPONENT_MARGIN, Word
 from simulate.training.schedule import has_scalars
 from simulate.training.train import Training
@@ -75,7 +75,7 @@ def width_exponents(found: Sequence[Training], *, mup: bool, at: Sequence[int] =
         widths = [one.stack.width for one in series]
         for quantity in (name for name in CHANGES if name in series[0]):
             for step in at or sorted({1, series[0].schedule.steps}):
-                each = [estimate(last_of(one, quantity, step)) for one in series]
+                each = _estimates(series, quantity, step)
                 if not all(0 < one.mean < np.inf for one in each):
                     continue
                 law = power_law(widths, [one.mean for one in each], [one.sem for one in each])
@@ -89,6 +89,12 @@ def width_exponents(found: Sequence[Training], *, mup: bool, at: Sequence[int] =
                 rows.append(row)
     names = ["placement", "depth", "quantity", "step", "exponent", "low", "high", "expected", "source", "verdict"]
     return pd.DataFrame(rows, columns=names)
+
+
+def _estimates(series: Sequence[Training], quantity: str, step: int) -> list[Estimate]:
+    """Means over draws; of networks that have diverged they are not finite."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return [estimate(last_of(one, quantity, step)) for one in series]
 
 
 def _claimed(
@@ -175,7 +181,7 @@ def wide_limits(found: Sequence[Training], *, mup: bool) -> pd.DataFrame:
         shares = 1.0 / np.array([one.stack.width for one in series])
         for quantity in (name for name in ("loss", *CHANGES) if name in series[0]):
             for step in range(1, series[0].schedule.steps + 1):
-                each = [estimate(last_of(one, quantity, step)) for one in series]
+                each = _estimates(series, quantity, step)
                 mean, sem = (np.array([getattr(one, name) for one in each], dtype=float) for name in ("mean", "sem"))
                 if (mean > 0).all() and (sem > 0).all() and np.isfinite(mean + sem).all():
                     rows.append(about | {"quantity": quantity, "step": step} | _limit(shares, mean, sem, quantity))

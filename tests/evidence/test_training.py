@@ -148,7 +148,7 @@ def test_exponents():
 
 
 GRID = [64, 128, 256, 512]
-CHANGING = ["post", "pre", "peri", "output", "deepnorm", "scaled", "keel", "residual", "rezero", "unnormed"]
+CHANGING = ["post", "pre", "rezero", "unnormed", "deepnorm", "peri", "scaled", "output", "keel", "residual"]
 AT, RATES = [1, 5, 20], {"standard": Plan(steps=20, learning_rate=0.5, in_critical_rates=True),
                          "mu-P": Plan(steps=20, learning_rate=0.5, mup=True)}  # fmt: skip
 
@@ -197,21 +197,25 @@ def test_which_placements_learn_features(kept_folder):
     assert all(row["verdict"] != "fails" for rows in limits.values() for row in rows)
 
 
-def test_where_gradients_meet():
+def meeting_at(depth, rate):
+    """Where the gradients of a pair meet, and its losses after the last step."""
+    plan = Plan(steps=40, learning_rate=rate, in_critical_rates=True)
+    found = []
+    for placement in ("post", "pre"):
+        stack = Stack(placement=placement, width=256, depth=depth, tokens=4, vocab=16)
+        found.append(train(stack, steps=40, learning_rate=plan.rate(stack), draws=64, seed=6, engine="conditioned"))
+    (row,) = meetings(found).to_dict("records")
+    loss = {one.stack.placement: float(one["loss"][:, -1].mean()) for one in found}
+    row |= {name: None for name in ("step", "low", "high") if row[name] == np.inf}
+    return {"rate over critical": rate} | row | {"last loss": loss}
+
+
+def test_where_gradients_meet(kept_folder):
     """The step at which Post-LN's last gradient has fallen to Pre-LN's, an observation: asserted is where it begins."""
-    rows = []
-    for depth in (6, 12):
-        for rate in (0.25, 0.5, 1.0):
-            plan = Plan(steps=40, learning_rate=rate, in_critical_rates=True)
-            found = []
-            for placement in ("post", "pre"):
-                stack = Stack(placement=placement, width=256, depth=depth, tokens=4, vocab=16)
-                found.append(
-                    train(stack, steps=40, learning_rate=plan.rate(stack), draws=64, seed=6, engine="conditioned")
-                )
-            (row,) = meetings(found).to_dict("records")
-            loss = {one.stack.placement: float(one["loss"][:, -1].mean()) for one in found}
-            row |= {name: None for name in ("step", "low", "high") if row[name] == np.inf}
-            rows.append({"rate over critical": rate} | row | {"last loss": loss})
-    record("training-meetings", {"d": 256, "n": 4, "V": 16, "networks": 64, "pairs": rows})
+    rows = [
+        kept_case(kept_folder, f"meeting {depth} {rate}", partial(meeting_at, depth, rate))
+        for depth in (6, 12)
+        for rate in (0.25, 0.5, 1.0)
+    ]
+    record("training-meetings", {"d": 256, "n": 4, "V": 16, "networks": 64, "pairs": rounded(rows)})
     assert all(row["first"] > 1 for row in rows)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from tests.helpers.rendered_atlas import architectures, atlas, choices, setting
+from tests.helpers.rendered_atlas import (
+    architectures,
+    atlas,
+    choices,
+    limits_of_training,
+    meetings_of_gradients,
+    placements_in_training,
+    setting,
+)
 from tests.helpers.rendered_tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -99,6 +107,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "critical-rates-of-modules": critical_rates_of_modules,
         "quadratic-range": quadratic_range,
         "published-rates": published_rates,
+    },
+    "training.md": {
+        "placements": placements_in_training,
+        "limits": limits_of_training,
+        "meetings": meetings_of_gradients,
     },
 }
 

@@ -49,7 +49,8 @@ def _means(found: Training) -> pd.DataFrame:
     rows = []
     for name, values in found.arrays.items():
         wide = values.astype(float) if values.ndim == 3 else values.astype(float)[:, :, None]
-        mean, sem = wide.mean(0), wide.std(0, ddof=1) / found.draws**0.5
+        with np.errstate(invalid="ignore", over="ignore"):  # of networks that have diverged
+            mean, sem = wide.mean(0), wide.std(0, ddof=1) / found.draws**0.5
         for step, layer in np.ndindex(mean.shape):
             at = layer + 1 if values.ndim == 3 else 0
             rows.append(
