@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from simulate import Cell
-from simulate.training.train import draws_at_once, train
+from simulate.training.cells import draws_at_once
+from simulate.training.train import train
 from theory import Stack
 
 STEPS = 10

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_W1": {"label": r"$W^1$", "color": "#0072b2", "marker": "o"},
@@ -40,6 +41,9 @@ MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "non
 PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
 BOUND: dict[str, Any] = {"color": "#3b3b3b", "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
+
+# Of an axis from whose ends on powers of ten are enough.
+_MANY_DECADES = 300.0
 
 _RC: Any = {
     "font.size": 9,
@@ -109,3 +113,17 @@ def value_ticks(axes: Axes, values: list[float]) -> None:
         labels = [f"$2^{{{math.log2(v):.0f}}}$" for v in values]
     axes.set_xticks(values, labels)
     axes.minorticks_off()
+
+
+def decimal_ticks(axes: Axes) -> None:
+    """Plain decimals at 1, 2 and 5 of every decade of a log₁₀ y axis of few decades; of many, powers of ten.
+
+    Matplotlib's own labels between the decades, 6×10⁻¹, are too wide and lie on one another.
+    """
+    low, high = axes.get_ylim()
+    if low <= 0 or high / low > _MANY_DECADES:
+        return
+    steps = (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
+    axes.yaxis.set_major_locator(LogLocator(10, subs=steps))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -14,6 +14,8 @@ from gradbounds.recipe import Recipe
 class Train(WithJson):
     """Train random networks for some steps, of any width: what every quantity is at each step, and how it grows with d.
 
+    With --out the same command continues where it stopped, killed or not, or adds draws.
+
     Every field takes several values, which make a product; one that is not given has the paper's value, and placement
     has both. Wide networks never have their matrices drawn.
     """
@@ -33,18 +35,33 @@ class Train(WithJson):
     momentum: Annotated[float, Flag(help="momentum, in [0, 1)")] = 0.0
     weight_decay: Annotated[float, Flag(help="weight decay")] = 0.0
     batch: Annotated[Literal["same", "fresh"], Flag(help="the same batch at every step, or another")] = "same"
-    draws: Annotated[int, Flag(help="networks of every kind, at least 2")] = 16
+    draws: Annotated[int, Flag(help="networks of every kind, at least 2; rounded up to whole blocks")] = 16
     seed: Annotated[int, Flag(help="root seed")] = 0
     engine: Annotated[
         Literal["auto", "dense", "conditioned"], Flag(help="matrices that are drawn, or only what they do")
     ] = "auto"
+    target_sem: Annotated[
+        float | None, optional("add draws until the relative errors of features' and logits' changes are this", "FLOAT")
+    ] = None
+    target_exponent: Annotated[
+        float | None, optional("add draws until the exponents in d of these have this standard error", "FLOAT")
+    ] = None
+    max_draws: Annotated[int, Flag(help="most draws of every kind, with --target-...")] = 2**16
+    max_time: Annotated[
+        str, Flag(help="time after which no block is begun, with --target-...", metavar="90s|10m|2h")
+    ] = ""
+    workers: Annotated[int, Flag(help="processes, each with one thread; they change no number")] = 1
+    land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     out: Annotated[
-        Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
+        Path | None, optional("folder of the run, with tables, verdicts and figure", "FOLDER", default="none is kept")
     ] = None
 
     def run(self) -> int:
         """Exit code."""
-        from gradbounds.actions.training.command import Plan, trainings
+        from gradbounds.actions.sweep_to_target import Target
+        from gradbounds.actions.training.command import train_into
+        from gradbounds.actions.training.plan import Plan
+        from simulate.runs.execution import Execution
 
         grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
         plan = Plan(
@@ -58,4 +75,9 @@ class Train(WithJson):
             batch=self.batch,
             engine=self.engine,
         )
-        return trainings(Recipe().changed(grid).stacks(), plan, draws=self.draws, seed=self.seed, out=self.out)
+        target = Target(
+            sem=self.target_sem, exponent=self.target_exponent, max_draws=self.max_draws, max_time=self.max_time
+        )
+        recipe = Recipe().changed(grid, draws=self.draws, seed=self.seed)
+        execution = Execution(workers=self.workers, land_every=self.land_every)
+        return train_into(self.out, recipe, plan, execution, target)

@@ -43,6 +43,16 @@ class Engine(Protocol):
         """
 
 
+@runtime_checkable
+class ScalarEngine(Protocol):
+    """An engine that may have scalars of its own for the branches of a layer, in place of the placement's."""
+
+    gradients: "GradientNorms"
+
+    def branch_scalar(self, layer: int) -> RandomMap | None:
+        """The scalar of a layer, from 1, as a map that multiplies rows by it; None where the placement's counts."""
+
+
 class GradientNorms:
     """‖∂L/∂W‖_F² of every map, by role and in the order in which the maps were applied."""
 
@@ -142,6 +152,18 @@ def apply_map(
         return engine.product(name, rows)
     random_map = engine.map(name, rows.shape[-1], d_out, std, uniform=uniform)
     product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
+    return product
+
+
+def scaled_branch(
+    engine: Engine, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+) -> Float[Tensor, "draws rows width"]:
+    """What a branch returns, times the engine's scalar of the layer, or else times a factor."""
+    scalar = engine.branch_scalar(layer) if isinstance(engine, ScalarEngine) else None
+    if scalar is None:
+        # A pass over memory less where there is nothing to do, which is nearly everywhere.
+        return rows if factor == 1.0 else rows * factor
+    product: Tensor = _Apply.apply(rows, scalar, engine.gradients, "scalar", engine.gradients.open("scalar"))
     return product
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.network.activations import activation_of
-from simulate.network.engines import EncoderEngine, Engine, apply_map
+from simulate.network.engines import EncoderEngine, Engine, apply_map, scaled_branch
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
@@ -62,7 +62,7 @@ def sublayer(
     for branch in branches:
         made = branch(into)
         made = normalize(stack, made) if placement.output_norm else made
-        parts.append(_scaled(_dropped(engine, made, stack.dropout), placement.branch(stack.depth)))
+        parts.append(scaled_branch(engine, _dropped(engine, made, stack.dropout), layer, placement.branch(stack.depth)))
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, placement.residual(stack.depth)), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added

@@ -46,6 +46,7 @@ class Execution:
         memory: bytes for the batches of all workers together, or of each worker of a pool; None for half of what is
             free, of which a worker of a pool takes the share of a core.
         pool: an executor of `workers`, if there is one already.
+        work: what gives the draws of the blocks of a task, with the arguments of `sample_task`, which it is if None.
 
     Raises:
         ValueError: a number is outside its range.
@@ -57,6 +58,7 @@ class Execution:
     at_once: int = 0
     memory: float | None = None
     pool: Executor | None = None
+    work: Callable[..., list[Values]] | None = None
 
     def __post_init__(self) -> None:
         check_count("workers", self.workers, 1)
@@ -130,7 +132,8 @@ class Execution:
                 if task is None:
                     exhausted = True
                     break
-                future = pool.submit(sample_task, *task, self.limits, self._registrations(task[0]))
+                work: Callable[..., list[Values]] = self.work or sample_task
+                future = pool.submit(work, *task, self.limits, self._registrations(task[0]))
                 futures[future] = task
                 future.add_done_callback(finished.put)
             if not futures:

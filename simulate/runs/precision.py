@@ -24,6 +24,8 @@ from simulate.runs.sweep import Progress, sweep
 
 Array = NDArray[np.float64]
 
+Moments = Callable[[Run, Sequence[Cell], int, Mapping[str, int]], tuple[Array, Array, Array]]
+
 LEAST_DRAWS = 128
 """Of every cell to begin with: from 64 draws of a skewed quantity, stopping costs an interval 1% of its coverage."""
 
@@ -125,6 +127,7 @@ def sweep_to(
     run: Run,
     execution: Execution,
     on_block: Callable[[Progress], None] | None = None,
+    moments: Moments | None = None,
 ) -> Outcome:
     """Sample cells until the goals are met, or every cell of one that is not has its most draws, or time is over.
 
@@ -138,6 +141,7 @@ def sweep_to(
         run: where blocks land.
         execution: by whom.
         on_block: called after each block.
+        moments: counts, means and relative variances of what is to be known; `last_layer_moments` if None.
 
     Raises:
         ValueError: as `sweep`.
@@ -151,7 +155,7 @@ def sweep_to(
         while True:
             asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
             sweep(cells, draws=asked, seed=seed, run=run, execution=same, on_block=on_block, end=end)
-            landed, _, variances = last_layer_moments(run, cells, seed, asked)
+            landed, _, variances = (moments or last_layer_moments)(run, cells, seed, asked)
             if (landed < counts).any():  # out of time
                 break
             wanted = next_counts(goals, counts, variances, blocks, costs, most=most)

@@ -171,14 +171,14 @@ class Run:
         Draws of the same cell under several seeds are independent and stand together.
 
         Raises:
-            ValueError: the run holds no draws yet, a file is damaged, or a cell is of a later version.
+            ValueError: no draws yet, a run of training, a file is damaged, or a cell is of a later version.
         """
         from simulate.runs.sample import Samples  # late: it loads torch
 
         tables = list(self.tables())
         if not tables:
             raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
-        table = pa.concat_tables(tables, promote_options="permissive")
+        table = self._sampled(pa.concat_tables(tables, promote_options="permissive"))
         table = table.sort_by([(name, "ascending") for name in ("cell", "seed", "draw")])
         names = table["cell"].to_numpy(zero_copy_only=False)
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
@@ -194,14 +194,27 @@ class Run:
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: a file is damaged, or the run is of training.
         """
         sources = {}
         for file in (self.folder / "windows").glob("*.parquet"):
             about = _readable(lambda f=file: pq.read_schema(f), file).metadata
             sources[about[b"digest"].decode()] = about[b"source"].decode()
         for rows in self.tables():
-            yield rows_frame(rows, sources)
+            yield rows_frame(self._sampled(rows), sources)
+
+    def _sampled(self, rows: pa.Table) -> pa.Table:
+        """Rows of networks at initialization.
+
+        Raises:
+            ValueError: they have numbers of several steps.
+        """
+        if "loss" in rows.column_names and pa.types.is_list(rows.schema.field("loss").type):
+            raise ValueError(
+                f"run must be of networks at initialization, but {str(self.folder)!r} is one of `gradbounds train`, "
+                "which continues it and writes its tables there."
+            )
+        return rows
 
     def tables(self, columns: list[str] | None = None, *, since: float = -np.inf) -> Iterator[pa.Table]:
         """The files of draws, in the order in which they landed; those that did `since` then, as time.time() has it.

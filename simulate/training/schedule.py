@@ -75,16 +75,21 @@ def _check_number(name: str, value: object) -> None:
 
 
 def roles(stack: Stack) -> list[str]:
-    """The matrices that can be trained: those of the layers, and the output matrix."""
-    return [*weight_shapes(stack), "Wemb"]
+    """What can be trained: the matrices of the layers and the output matrix, and ReZero's scalars."""
+    return [*weight_shapes(stack), "Wemb", *(["scalar"] if has_scalars(stack) else [])]
+
+
+def has_scalars(stack: Stack) -> bool:
+    """Whether branches are multiplied by scalars that learn: those of ReZero that are not held fixed."""
+    return stack.placement == "rezero" and not stack.branch_scale
 
 
 def check_covered(stack: Stack, schedule: Schedule, *, with_text: bool) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars; fresh batches of a text or
-            with learned positions.
+        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars by Muon; fresh batches of a
+            text or with learned positions.
     """
     if stack.embeddings == "tied":
         raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
@@ -92,10 +97,10 @@ def check_covered(stack: Stack, schedule: Schedule, *, with_text: bool) -> None:
         raise ValueError(f"source_tokens must be 0 in training, got {stack.source_tokens}.")
     if stack.loss_share < 1.0:
         raise ValueError(f"loss_share must be 1 in training, got {stack.loss_share}.")
-    if stack.placement == "rezero" and not stack.branch_scale:
+    if has_scalars(stack) and schedule.optimizer.name != "sgd":
         raise ValueError(
-            "placement must not be 'rezero' in training, which does not train its scalars: without them no branch "
-            "learns; give a branch_scale to hold them fixed."
+            f"optimizer must be 'sgd' for ReZero, whose scalars are no matrices, got {schedule.optimizer.name!r}; a "
+            "branch_scale holds them fixed."
         )
     if schedule.batch == "fresh" and (with_text or stack.positions == "learned"):
         raise ValueError(

@@ -1,11 +1,8 @@
 """Independent random networks that are trained for some steps: named quantities of each before every step."""
 
-import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -16,22 +13,18 @@ from torch import Tensor
 from simulate.network.random_streams import Streams
 from simulate.network.record import Record
 from simulate.network.transformer import run
-from simulate.runs.cell import MOST_DRAWS, Cell, DtypeName, EngineName, check_device
-from simulate.runs.cost import block_work
-from simulate.runs.memory import fitting
+from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
+from simulate.runs.memory import BatchLimits, fitting
+from simulate.runs.registrations import unpack
 from simulate.runs.sample import check_count, network_inputs, one_thread
+from simulate.runs.store import Run
 from simulate.text import TextWindows, read_windows
+from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer, OptimizerName
-from simulate.training.schedule import BatchName, Schedule, check_covered, roles
+from simulate.training.schedule import BatchName, Schedule, has_scalars, roles
 from theory.stack import Stack
-from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.quantities import array_of
-
-# Random numbers of a pass of all draws that share a batch of tensors: about 8 MiB of them, which every step keeps.
-_BLOCK_NORMALS = 2**21
-
-_CONDITIONED_FROM = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +33,7 @@ class Training(Mapping[str, NDArray[np.floating]]):
 
     The names are those of samples, and two more where the batch stays the same: `feature_change_sq` of a layer,
     ‖h_k - h_0‖²/‖h_0‖² of the residual sums that `hidden_energy` is about, over all tokens; and `logit_change_sq`, the
-    mean square over positions and classes of what logits have moved by.
+    mean square over positions and classes of what logits have moved by. ReZero has `branch_scalar` of every layer.
 
     Attributes:
         cell: what was trained, and how it was sampled.
@@ -118,7 +111,8 @@ def train(
     Args:
         stack: the network. Inputs are fixed; norms have no parameters.
         steps: how many steps, at least 1.
-        learning_rate: of every matrix, or by role ("WV", "WO", "W1", "W2", "WG", "Wemb", ...): the others are fixed.
+        learning_rate: of every matrix, or by role ("WV", "WO", "W1", "W2", "WG", "Wemb", ..., and
+            "scalar" of ReZero): the others are fixed.
         draws: how many networks, at least 1.
         seed: root seed, a nonnegative integer.
         optimizer: "sgd" as torch has it, or "muon" with the exact polar factor. Elementwise optimizers are refused.
@@ -146,37 +140,49 @@ def train(
     )
     if isinstance(text, str | Path):
         text = read_windows(text, tokens=stack.tokens, vocab=stack.vocab)
-    check_covered(stack, schedule, with_text=text is not None)
-    cell = Cell(stack, cheaper_engine(stack, steps) if engine == "auto" else engine, device, dtype, text)
+    cell = training_cell(stack, schedule, engine=engine, device=device, dtype=dtype, text=text)
     check_device(device)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
-    each = draws_at_once(cell)
-    blocks = [train_block(cell, schedule, _block_seed(cell, seed, k), each) for k in range(-(-draws // each))]
+    each = cell.draws_per_block
+    blocks = [train_block(cell, schedule, cell.block_seed(seed, k), each) for k in range(cell.blocks(draws))]
     arrays = {name: np.concatenate([block[name] for block in blocks])[:draws] for name in blocks[0]}
     return Training(cell, schedule, seed, arrays)
 
 
-def cheaper_engine(stack: Stack, steps: int) -> Literal["dense", "conditioned"]:
-    """The engine that takes less time: a rule of counts, since it decides the numbers.
+def train_task(
+    cell: Cell, seed: int, blocks: Sequence[int], _: BatchLimits, registrations: bytes = b""
+) -> list[dict[str, NDArray[np.floating]]]:
+    """The draws of the blocks of a task, as a run keeps them; what `Execution` calls instead of sampling.
 
-    Every step adds n rows to what a matrix is known to do, and meets all of them.
+    Raises:
+        ValueError: as `simulate.runs.execution.sample_task`; the cell is not of training.
     """
-    if INITIALIZATIONS[stack.initialization].uniform:
-        return "dense"
-    return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows * (steps + 1) else "dense"
+    unpack(cell.stack, registrations)
+    check_device(cell.device)
+    if not isinstance(cell, TrainingCell):
+        raise ValueError(f"cell must be one of training, got {cell!r}.")
+    each = cell.draws_per_block
+    return [as_columns(train_block(cell, cell.trained, cell.block_seed(seed, k), each)) for k in blocks]
 
 
-def draws_at_once(cell: Cell) -> int:
-    """How many draws share a batch of tensors: a power of two that depends on the Stack and the engine alone."""
-    each = block_work(cell).normals / cell.draws_per_block
-    return max(1, min(MOST_DRAWS, 1 << max(0, math.floor(_BLOCK_NORMALS / each).bit_length() - 1)))
+def trainings(run: Run, cells: Sequence[TrainingCell], *, seed: int, draws: int | Mapping[str, int]) -> list[Training]:
+    """What has landed in a run of the first draws of every cell.
 
+    Args:
+        run: where they landed.
+        cells: which.
+        seed: root seed.
+        draws: of each cell at most, or by its name.
 
-def _block_seed(cell: Cell, seed: int, block: int) -> int:
-    """The seed of a block, the same for every schedule, so that two are compared on the same networks."""
-    digest = hashlib.sha256(f"training:{seed}:{cell.key}".encode()).digest()
-    return (int.from_bytes(digest[:7], "big") + block) % 2**56
+    Raises:
+        ValueError: a cell has no draws there, or a file is damaged.
+    """
+    found = arrays_in(run, cells, seed, draws)
+    for cell, arrays in zip(cells, found, strict=True):
+        if not arrays:
+            raise ValueError(f"run must hold draws of every network, but {str(run.folder)!r} has none of {cell.stack}.")
+    return [Training(cell, cell.trained, seed, arrays) for cell, arrays in zip(cells, found, strict=True)]
 
 
 def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[str, NDArray[np.floating]]:
@@ -188,7 +194,7 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
     with one_thread(), fitting(cell):
         streams = Streams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
-        maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
+        maps = LearningMaps(streams, dtype, drawn=drawn, scalars=has_scalars(cell.stack), passes=schedule.steps + 1)
         found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
         return {name: value.cpu().numpy() for name, value in found.items()}
 
@@ -213,6 +219,8 @@ def trained(
         run(stack, maps, *next(given), record=record)
         first = first or record.streams or []
         _record_changes(record, first)
+        for scalar in maps.scalars:
+            record.layer("branch_scalar", scalar.value)
         passes.append(record.per_network | {name: torch.stack(v, 1) for name, v in record.per_layer.items()})
         if step < schedule.steps:
             maps.learn(schedule.optimizer, schedule.rates_at(step))

@@ -1,18 +1,22 @@
 """Training without matrices: the law of drawn ones in number, beside a plain loop, and exponents in the width."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from checks.fits import power_law
+from checks.stacks.training import last_of, meetings, wide_limits, width_exponents
 from checks.statistics import estimate
+from gradbounds.actions.training.plan import Plan
 from simulate import Cell
+from simulate.runs.memory import BatchLimits
 from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import Schedule, roles
-from simulate.training.train import train, train_block
-from tests.helpers.evidence_file import record
+from simulate.training.train import Training, train, train_block, train_task
+from tests.helpers.evidence_file import kept_case, record, rounded
 from tests.helpers.same_law import FALSE_ALARM, differences
 from tests.helpers.twins.training import trained_slowly
 from theory import Stack
@@ -141,3 +145,77 @@ def test_exponents():
             expected = said[name].get("theory", limit if "standard" in case else 0.0)
             assert abs(said[name]["exponent"] - expected) < 0.03, (case, name)
             assert np.ptp(said[name]["interval"]) < 0.05, (case, name)
+
+
+GRID = [64, 128, 256, 512]
+CHANGING = ["post", "pre", "rezero", "unnormed", "deepnorm", "peri", "scaled", "output", "keel", "residual"]
+AT, RATES = [1, 5, 20], {"standard": Plan(steps=20, learning_rate=0.5, in_critical_rates=True),
+                         "mu-P": Plan(steps=20, learning_rate=0.5, mup=True)}  # fmt: skip
+
+
+def changes_of(placement, name):
+    """Exponents of the changes at three steps, and limits at d = infinity in mu-P; None where theory has no rate."""
+    plan, found = RATES[name], []
+    for width in GRID:
+        try:
+            cell = plan.cell(Stack(placement=placement, width=width, depth=2, tokens=4, vocab=16))
+        except ValueError:
+            return None
+        blocks = [train_task(cell, 5, [k], BatchLimits())[0] for k in range(cell.blocks(64))]
+        shape = {True: (-1, 21, 2), False: (-1, 21)}
+        arrays = {
+            one: np.concatenate([block[one] for block in blocks]).reshape(shape[one == "feature_change_sq"])
+            for one in ("loss", "feature_change_sq", "logit_change_sq")
+        }
+        found.append(Training(cell, cell.trained, 5, arrays))
+    rows = width_exponents(found, mup=plan.mup, at=AT)
+    rows = rows[["quantity", "step", "exponent", "low", "high", "verdict"]].to_dict("records")
+    widest = [float(last_of(found[-1], row["quantity"], row["step"]).mean() ** 0.5) for row in rows]
+    columns = ["quantity", "step", "limit", "low", "high", "residual", "fit", "left_out", "verdict"]
+    return {
+        "exponents": [row | {"at the widest": change} for row, change in zip(rows, widest, strict=True)],
+        "limits": wide_limits(found, mup=plan.mup)[columns].to_dict("records"),
+    }
+
+
+def test_which_placements_learn_features(kept_folder):
+    """Exponents of changes at a rate of half the critical one, and in mu-P at 0.5; limits at d = infinity there.
+
+    No placement is claimed to be lazy. Asserted is that in mu-P no limit of Post-LN's and Pre-LN's loss and changes is
+    one that the widest networks refute.
+    """
+    found = {
+        f"{placement}, {name}": kept_case(kept_folder, f"{placement} {name}", partial(changes_of, placement, name))
+        for placement in CHANGING
+        for name in RATES
+    }
+    setting = {"L": 2, "n": 4, "V": 16, "widths": GRID, "networks": 64, "rate": 0.5}
+    exponents = {name: one["exponents"] if one else [] for name, one in found.items()}
+    limits = {placement: found[f"{placement}, mu-P"]["limits"] for placement in ("post", "pre")}
+    record("training-placements", setting | {"exponents of rms changes": rounded(exponents)})
+    record("training-limits", setting | {"limits": rounded(limits)})
+    assert all(row["verdict"] != "fails" for rows in limits.values() for row in rows)
+
+
+def meeting_at(depth, rate):
+    """Where the gradients of a pair meet, and its losses after the last step."""
+    plan = Plan(steps=40, learning_rate=rate, in_critical_rates=True)
+    found = []
+    for placement in ("post", "pre"):
+        stack = Stack(placement=placement, width=256, depth=depth, tokens=4, vocab=16)
+        found.append(train(stack, steps=40, learning_rate=plan.rate(stack), draws=64, seed=6, engine="conditioned"))
+    (row,) = meetings(found).to_dict("records")
+    loss = {one.stack.placement: float(one["loss"][:, -1].mean()) for one in found}
+    row |= {name: None for name in ("step", "low", "high") if row[name] == np.inf}
+    return {"rate over critical": rate} | row | {"last loss": loss}
+
+
+def test_where_gradients_meet(kept_folder):
+    """The step at which Post-LN's last gradient has fallen to Pre-LN's, an observation: asserted is where it begins."""
+    rows = [
+        kept_case(kept_folder, f"meeting {depth} {rate}", partial(meeting_at, depth, rate))
+        for depth in (6, 12)
+        for rate in (0.25, 0.5, 1.0)
+    ]
+    record("training-meetings", {"d": 256, "n": 4, "V": 16, "networks": 64, "pairs": rounded(rows)})
+    assert all(row["first"] > 1 for row in rows)

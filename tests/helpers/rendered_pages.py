@@ -28,6 +28,7 @@ from tests.helpers.rendered.tables import (
     stable_rates_in_the_width,
     theory_of_critical_rates,
 )
+from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
 from tests.helpers.rendered.warmup import final_losses
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.coverage import GAPS, SUBJECTS
@@ -101,6 +102,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "critical-rates-of-modules": critical_rates_of_modules,
         "quadratic-range": quadratic_range,
         "published-rates": published_rates,
+    },
+    "training.md": {
+        "placements": placements_in_training,
+        "limits": limits_of_training,
+        "meetings": meetings_of_gradients,
     },
 }
 

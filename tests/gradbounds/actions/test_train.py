@@ -5,8 +5,14 @@ import json
 import pandas as pd
 import pytest
 
-from gradbounds.actions.training.command import Plan
+from gradbounds.actions.sweep_to_target import Target
+from gradbounds.actions.training.command import train_into
+from gradbounds.actions.training.plan import Plan
 from gradbounds.cli import main
+from gradbounds.recipe import Recipe
+from simulate import Run
+from simulate.runs.execution import Execution, InProcess
+from simulate.training import train as training
 from simulate.training.train import train
 from theory import Stack
 from theory.first_step.prediction import first_step
@@ -17,18 +23,79 @@ LINE = ["train", "--placement", "post", "--width", "16:64:x2", "--depth", "1", "
 def test_the_command(blank_pictures, tmp_path, capsys):
     """Means over draws of what training gives, and exponents of mu-P, which has changes that do not grow."""
     more = ["--steps", "2", "--parametrization", "mup", "--learning-rate", "0.5", "--out", str(tmp_path)]
-    assert main([*LINE, *more, "--draws", "40"]) == 0
+    assert main([*LINE, *more, "--draws", "64"]) == 0
     said = capsys.readouterr().out
     assert "Post-LN, L = 1, logits' change, step 2: d^" in said
+    assert "limit d^0.000: " in said
+    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
+    assert len(verdicts["exponents"]) == 4
+    assert {row["step"] for row in verdicts["limits"]} == {1, 2}
     table = pd.read_csv(tmp_path / "training.csv").set_index(["width", "quantity", "step", "layer"])
     stack = Stack(width=64, depth=1, tokens=2, vocab=4, output_scale=1 / 8)
     rates = {"WV": 0.5, "W1": 0.5, "W2": 0.5, "Wemb": 0.5 / 64}
-    found = train(stack, steps=2, learning_rate=rates, draws=40, seed=0)
+    found = train(stack, steps=2, learning_rate=rates, draws=64, seed=0)
     one = table.loc[64, "logit_change_sq", 2, 0]
     assert one["mean"] == pytest.approx(found["logit_change_sq"][:, 2].mean(), rel=1e-6)
-    assert one["sem"] == pytest.approx(found["logit_change_sq"][:, 2].std(ddof=1) / 40**0.5, rel=1e-6)
+    assert one["sem"] == pytest.approx(found["logit_change_sq"][:, 2].std(ddof=1) / 8, rel=1e-6)
     assert table.loc[64, "grad_sq_W2", 1, 1]["mean"] == pytest.approx(found["grad_sq_W2"][:, 1, 0].mean(), rel=1e-6)
     assert (tmp_path / "training.png").is_file()
+
+
+def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):
+    """Stopped after a block, with other workers and then with more draws: no block twice, and the same file.
+
+    Numbers are those of `train`, and what reads samples of initialization refuses the folder.
+    """
+    recipe = Recipe().changed(
+        {"placement": ["post", "pre"], "width": [8, 16], "depth": 1, "tokens": 2, "vocab": 4}, draws=70
+    )
+    plan, done = Plan(steps=1, learning_rate=0.1), []
+    block = training.train_block
+
+    def counted(cell, schedule, seed, draws):
+        if len(done) == 3 and not (tmp_path / "late").exists():
+            (tmp_path / "late").touch()
+            raise KeyboardInterrupt
+        done.append((cell.name, seed))
+        return block(cell, schedule, seed, draws)
+
+    monkeypatch.setattr(training, "train_block", counted)
+    with pytest.raises(KeyboardInterrupt):
+        train_into(tmp_path / "stopped", recipe, plan, Execution(land_every=0.0))
+    assert len(done) == 3
+    assert train_into(tmp_path / "stopped", recipe, plan, Execution(workers=2, pool=InProcess())) == 0
+    assert len(done) == len(set(done)) == 8
+    more = recipe.changed({}, draws=64)
+    assert train_into(tmp_path / "whole", more, plan) == train_into(tmp_path / "whole", recipe, plan) == 0
+    tables = [(tmp_path / name / "training.csv").read_bytes() for name in ("stopped", "whole")]
+    assert tables[0] == tables[1]
+    monkeypatch.undo()
+    table = pd.read_csv(tmp_path / "whole" / "training.csv")
+    table = table.set_index(["placement", "width", "quantity", "step", "layer"])
+    stack = Stack(placement="pre", width=16, depth=1, tokens=2, vocab=4)
+    found = train(stack, steps=1, learning_rate=0.1, draws=128, seed=0)
+    mean = found["grad_sq_W1"][:, 1, 0].astype(float).mean()
+    assert table.loc["pre", 16, "grad_sq_W1", 1, 1]["mean"] == pytest.approx(mean, rel=1e-12)
+    for read in (Run.samples, lambda run: list(run.frames())):
+        with pytest.raises(ValueError, match="^run must be of networks at initialization"):
+            read(Run.open(tmp_path / "whole"))
+    with pytest.raises(ValueError, match="holds another run"):
+        train_into(tmp_path / "whole", recipe, Plan(steps=1, learning_rate=0.2))
+
+
+def test_a_precision(blank_pictures, tmp_path, capsys):
+    """Draws are added until every change is known as well as asked, or there are as many as may be."""
+    recipe = Recipe().changed({"placement": "post", "width": [8, 16, 32], "tokens": 2, "vocab": 4, "depth": 1})
+    plan = Plan(steps=1, learning_rate=0.1)
+    assert train_into(tmp_path, recipe, plan, target=Target(sem=0.04)) == 0
+    table = pd.read_csv(tmp_path / "training.csv")
+    changes = table[table["quantity"].isin(["logit_change_sq", "feature_change_sq"]) & (table["step"] == 1)]
+    assert (changes["sem"] / changes["mean"] / 2 < 0.04).all()
+    assert set(changes["draws"]) - {128}
+    assert train_into(None, recipe, plan, target=Target(exponent=1e-3, max_draws=128)) == 1
+    assert "not met: exponent in width" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="^target_exponent must have three widths"):
+        train_into(None, recipe.changed({"width": 8, "depth": [1, 2, 3]}), plan, target=Target(exponent=0.1))
 
 
 def test_json_and_critical_rates(capsys):
@@ -38,6 +105,8 @@ def test_json_and_critical_rates(capsys):
     content = json.loads(capsys.readouterr().out)
     exponents = {row["quantity"]: row for row in content["exponents"]}
     assert abs(exponents["logit_change_sq"]["exponent"]) < 0.2
+    assert exponents["logit_change_sq"]["source"] == "theory"
+    assert exponents["feature_change_sq"]["source"] == "limit"
     assert exponents["feature_change_sq"]["low"] < -0.5 < exponents["feature_change_sq"]["high"]
     stack = Stack(width=32, depth=1, tokens=2, vocab=4)
     assert Plan(steps=1, learning_rate=0.1, in_critical_rates=True).rate(stack) == pytest.approx(
@@ -53,7 +122,7 @@ def test_json_and_critical_rates(capsys):
         (["--optimizer", "adam"], "invalid choice 'adam'"),
         (["--parametrization", "mup", "--optimizer", "muon"], "parametrization must be 'standard' with"),
         (["--dropout", "0.1", "--rate-unit", "critical"], "rate_unit must be 'one' where theory has no critical rate"),
-        (["--placement", "rezero"], "placement must not be 'rezero' in training"),
+        (["--placement", "rezero", "--optimizer", "muon"], "optimizer must be 'sgd' for ReZero"),
     ],
 )
 def test_what_is_refused(capsys, more, message):

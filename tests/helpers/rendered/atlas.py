@@ -1,4 +1,7 @@
-"""Tables of docs/configurations.md, of committed results alone; `rendered_pages` puts them between their marks."""
+"""Tables of docs/configurations.md, of committed results alone.
+
+`rendered_pages` puts them between their marks.
+"""
 
 import json
 from pathlib import Path
@@ -8,18 +11,18 @@ _FOLDER = Path(__file__).parents[2] / "evidence"
 _ROLES = ("WQ", "WV", "W1", "W2")
 
 
-def _committed(name: str) -> Any:
+def committed(name: str) -> Any:
     return json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
 
 
 def architectures() -> str:
     """Architectures built by their own code, over what their configs predict."""
-    found = _committed("configurations")
+    found = committed("configurations")
     rows = []
     for name, one in found["models"].items():
         worst = one["largest deviation"]
@@ -30,14 +33,14 @@ def architectures() -> str:
                 f"{worst['ratio']:.3f} ± {worst['sem']:.3f} (dL/d{worst['of']}, layer {worst['layer']})",
             ]
         )  # fmt: skip
-    return _table(
+    return table(
         ["architecture", "numbers", "beyond", "median error", "mean deviation", "largest ratio to theory"], rows
     )
 
 
 def setting() -> str:
     """What those architectures were reduced to."""
-    found = _committed("configurations")
+    found = committed("configurations")
     return (
         f"d = {found['width']}, L = {found['depth']}, V = {found['vocab']}, n = {found['tokens']}, {found['draws']} "
         f"networks each, transformers {found['transformers']}."
@@ -47,9 +50,9 @@ def setting() -> str:
 def atlas() -> str:
     """Published models at initialization."""
     rows = []
-    for name, one in _committed("atlas")["models"].items():
+    for name, one in committed("atlas")["models"].items():
         rows.append([name, *_of(one)])
-    return _table(["model", *_HEAD], rows)
+    return table(["model", *_HEAD], rows)
 
 
 _HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, first", "last"]
@@ -62,9 +65,9 @@ def _of(one: dict[str, Any]) -> list[str]:
 
 def choices() -> str:
     """The same with one choice of the model undone, or another's taken over."""
-    found = _committed("atlas")
+    found = committed("atlas")
     rows = []
     for name, others in found["choices"].items():
         rows.append([f"**{name}**", *_of(found["models"][name])])
         rows += [[f"{name}: {choice}", *_of(one)] for choice, one in others.items()]
-    return _table(["model and change", *_HEAD], rows)
+    return table(["model and change", *_HEAD], rows)

@@ -8,12 +8,14 @@ def trained_slowly(stack, weights, batches, schedule):
     """Loss, squared gradients, changes of features and logits before every step of one draw.
 
     Args:
-        stack: Post-LN, Pre-LN or Peri-LN, of one sequence, whose tokens attend to their mean; ReLU or SwiGLU.
+        stack: Post-LN, Pre-LN, Peri-LN or ReZero, of one sequence, whose tokens attend to their mean; ReLU or SwiGLU.
         weights: by role the matrices of the layers.
         batches: inputs (tokens, width) and labels of every pass, one more than there are steps.
         schedule: how it is trained.
     """
     held = {role: [nn.Parameter(w.clone()) for w in group] for role, group in weights.items()}
+    if stack.placement == "rezero":
+        held["scalar"] = [nn.Parameter(torch.zeros((), dtype=batches[0][0].dtype)) for _ in range(stack.depth)]
     rule = schedule.optimizer
     groups = [{"params": held[role], "name": role} for role in schedule.rates]
     sgd = torch.optim.SGD(groups, lr=0.0, momentum=rule.momentum, weight_decay=rule.weight_decay)
@@ -37,6 +39,7 @@ def trained_slowly(stack, weights, batches, schedule):
                 "logit_change_sq": (logits - first[-1]).square().mean().detach(),
             }
             | {f"grad_sq_{role}": torch.stack([w.grad.square().sum() for w in held[role]]) for role in held}
+            | {"branch_scalar": torch.stack([w.detach().clone() for w in held.get("scalar", [x.new_zeros(())])])}
         )
         if step == schedule.steps:
             break
@@ -63,9 +66,10 @@ def outputs(stack, weights, x):
         return nn.functional.layer_norm(rows, rows.shape[-1:], eps=0.0)
 
     def inner(rows):
-        return rows if stack.placement == "post" else norm(rows)
+        return rows if stack.placement in ("post", "rezero") else norm(rows)
 
     def added(rows, made):
+        made = of["scalar"] * made if "scalar" in of else made
         total = rows + (norm(made) if stack.placement == "peri" else made)
         return (norm(total) if stack.placement == "post" else total), total
 
@@ -79,5 +83,5 @@ def outputs(stack, weights, x):
         hidden = nn.functional.silu(rows @ of["WG"]) * (rows @ of["W1"]) if "WG" in of else torch.relu(rows @ of["W1"])
         x, total = added(x, hidden @ of["W2"])
         features.append(total)
-    last = x if stack.placement == "post" else norm(x)
+    last = x if stack.placement in ("post", "rezero") else norm(x)
     return features, last @ weights["Wemb"][0]

@@ -8,10 +8,11 @@ import torch
 
 from simulate import Cell, sample
 from simulate.network.random_streams import Streams
+from simulate.training.cells import cheaper_engine
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
-from simulate.training.schedule import Schedule, roles
-from simulate.training.train import batches, cheaper_engine, train, train_block, trained
+from simulate.training.schedule import Schedule, has_scalars, roles
+from simulate.training.train import batches, train, train_block, trained
 from tests.helpers.implied import implied_matrix
 from tests.helpers.same_law import differences, repeated_words
 from tests.helpers.twins.training import trained_slowly
@@ -43,6 +44,12 @@ CASES = {
         PERI, schedule_of(PERI, learning_rate={"W1": 0.2, "WG": 0.3, "Wemb": 0.02}, factors=[0.0, 0.5, 1.0])
     ),
     "pre, more tokens than width": (replace(PRE, tokens=20), schedule_of(PRE, learning_rate=0.02, momentum=0.9)),
+    "rezero": (
+        replace(POST, placement="rezero", ffn_ratio=2.0), Schedule.of(
+            [*roles(POST), "scalar"], steps=3, learning_rate=0.3, optimizer=Optimizer(momentum=0.6, weight_decay=0.1),
+            factors=None, batch="same",
+        )
+    ),
     "post, branches that are nothing": (replace(POST, down_gain=1e-50, value_gain=1e-50), schedule_of(POST)),
 }  # fmt: skip
 
@@ -52,11 +59,12 @@ CASES = {
 def test_training_is_that_of_a_plain_loop(case, engine):
     """At the matrices that were drawn, or that all products imply; to rounding, which training may amplify."""
     stack, schedule = CASES[case]
-    maps = LearningMaps(Streams([4], 2), torch.float64, drawn=engine == "dense")
+    scalars = has_scalars(stack)
+    maps = LearningMaps(Streams([4], 2), torch.float64, drawn=engine == "dense", scalars=scalars)
     kept, given = [], batches(Cell(stack, engine), schedule, maps)
     found = trained(stack, schedule, maps, (kept.append(one) or one for one in given))
     if engine == "dense":  # the same seed draws the same matrices
-        again = LearningMaps(Streams([4], 2), torch.float64, drawn=True)
+        again = LearningMaps(Streams([4], 2), torch.float64, drawn=True, scalars=scalars)
         trained(stack, replace(schedule, steps=0), again, batches(Cell(stack, engine), schedule, again))
         matrices = {role: [one.weight for one in group] for role, group in again.maps.items()}
     else:
@@ -235,7 +243,7 @@ def test_the_cheaper_engine():
         ({"embeddings": "tied", "vocab": 8}, {}, "^embeddings must be 'untied' in training"),
         ({"source_tokens": 2}, {}, "^source_tokens must be 0 in training"),
         ({"loss_share": 0.5}, {}, "^loss_share must be 1 in training"),
-        ({"placement": "rezero"}, {}, "^placement must not be 'rezero' in training"),
+        ({"placement": "rezero"}, {"optimizer": "muon"}, "^optimizer must be 'sgd' for ReZero"),
         ({"positions": "learned"}, {"batch": "fresh"}, "^batch must be 'same' with a text or learned positions"),
         ({"initialization": "pytorch"}, {"engine": "conditioned"}, "^engine must be 'dense' for matrices with uniform"),
     ],

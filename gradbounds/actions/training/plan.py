@@ -1,0 +1,83 @@
+"""How `gradbounds train` trains every network of a grid."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from simulate.runs.sample import check_count
+from simulate.training.cells import TrainingCell, training_cell
+from simulate.training.optimizers import Optimizer, OptimizerName
+from simulate.training.schedule import BatchName, Schedule, roles
+from theory import NoRuleError, Stack
+from theory.first_step.prediction import first_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How every network is trained.
+
+    Attributes:
+        steps: their number.
+        learning_rate: of every matrix.
+        in_critical_rates: whether the rate is in units of each network's critical rate in theory.
+        mup: whether σ_e is d^(-1/2) and the rate of W_emb is divided by d.
+        optimizer: "sgd" or "muon".
+        momentum: of every matrix.
+        weight_decay: of every matrix.
+        batch: "same" or "fresh".
+        engine: "auto", "dense" or "conditioned".
+    """
+
+    steps: int
+    learning_rate: float
+    in_critical_rates: bool = False
+    mup: bool = False
+    optimizer: OptimizerName = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch: BatchName = "same"
+    engine: Literal["auto", "dense", "conditioned"] = "auto"
+
+    def stack(self, given: Stack) -> Stack:
+        """The network, in the parametrization.
+
+        Raises:
+            ValueError: it is mu-P, and the output scale is given, or the optimizer is not SGD.
+        """
+        if not self.mup:
+            return given
+        if given.output_scale != 1.0 or self.optimizer != "sgd" or self.in_critical_rates:
+            raise ValueError(
+                "parametrization must be 'standard' with an output_scale, with muon and with rates in critical ones; "
+                "'mup' here is a rule for the rates of sgd, which sets output_scale to d^(-1/2)."
+            )
+        return replace(given, output_scale=given.width**-0.5)
+
+    def cell(self, given: Stack) -> TrainingCell:
+        """What is trained, and how.
+
+        Raises:
+            ValueError: an argument is outside its range, or training does not cover the network.
+        """
+        stack = self.stack(given)
+        check_count("steps", self.steps, 1)
+        schedule = Schedule.of(
+            roles(stack), steps=self.steps, learning_rate=self.rate(stack), factors=None, batch=self.batch,
+            optimizer=Optimizer(name=self.optimizer, momentum=self.momentum, weight_decay=self.weight_decay),
+        )  # fmt: skip
+        return training_cell(stack, schedule, engine=self.engine)
+
+    def rate(self, stack: Stack) -> float | Mapping[str, float]:
+        """The learning rate, or rates by role.
+
+        Raises:
+            ValueError: the rate is in critical ones, and theory has none.
+        """
+        if self.mup:
+            return dict.fromkeys(roles(stack), self.learning_rate) | {"Wemb": self.learning_rate / stack.width}
+        if not self.in_critical_rates:
+            return self.learning_rate
+        try:
+            return self.learning_rate * first_step(stack, self.optimizer).critical_rate
+        except NoRuleError as error:
+            raise ValueError(f"rate_unit must be 'one' where theory has no critical rate: {error}") from error

@@ -1,0 +1,69 @@
+"""Scalars that multiply branches and are trained, as ReZero's: one for each layer, 0 at initialization."""
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from simulate.training.optimizers import Optimizer
+
+
+@dataclass(slots=True)
+class Scalar:
+    """A number per draw, its momentum, and its gradient over all branches that it multiplied.
+
+    Attributes:
+        value: the number.
+    """
+
+    value: Float[Tensor, " draws"]
+    _momentum: Float[Tensor, " draws"] | float = field(init=False, default=0.0)
+    _gradient: Float[Tensor, " draws"] | None = field(init=False, default=None)
+
+    def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
+        """Add what comes from one branch."""
+        self._gradient = gradient if self._gradient is None else self._gradient + gradient
+
+    def learn(self, optimizer: Optimizer, rate: float) -> None:
+        """One step of an optimizer along the gradient since the latest one.
+
+        Raises:
+            RuntimeError: there was none.
+        """
+        gradient, self._gradient = self._gradient, None
+        if gradient is None:
+            raise RuntimeError("a scalar must be pulled back before it learns, and learns once for each time.")
+        self._momentum = optimizer.momentum * self._momentum + gradient + optimizer.weight_decay * self.value
+        self.value = self.value - rate * self._momentum
+
+
+@dataclass(slots=True)
+class ScalarUse:
+    """A scalar where it multiplies the rows of one branch.
+
+    Attributes:
+        scalar: the scalar.
+    """
+
+    scalar: Scalar
+    _rows: Tensor | None = field(init=False, default=None)
+
+    def forward(self, rows: Float[Tensor, "draws rows width"]) -> Float[Tensor, "draws rows width"]:
+        """The rows times the scalar of every draw."""
+        self._rows = rows
+        return rows * self.scalar.value[:, None, None]
+
+    def pullback(
+        self, gradient: Float[Tensor, "draws rows width"]
+    ) -> tuple[Float[Tensor, "draws rows width"], Float[Tensor, " draws"]]:
+        """The gradient times the scalar, and the square of what this branch adds to the scalar's own.
+
+        Raises:
+            RuntimeError: no rows were multiplied.
+        """
+        if self._rows is None:
+            raise RuntimeError("a scalar must multiply rows before it is pulled back.")
+        own = torch.einsum("bnd,bnd->b", self._rows, gradient)
+        self.scalar.add_gradient(own)
+        return gradient * self.scalar.value[:, None, None], own.square()
