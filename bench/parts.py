@@ -10,14 +10,14 @@ from simulate import Cell
 from simulate.network import conditioned
 from simulate.network.conditioned import ConditionedEngine, ConditionedMap
 from simulate.network.dense import DenseEngine, DenseMap
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
 
 # The last part holds what is in no function above: LayerNorm, activations, sums, autograd, and what is recorded.
 REST = "elementwise and the rest"
 # Triangular solves are among the products: they are in one function with them.
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "normals": [(Streams, "fill_normal")],
+    "normals": [(RandomStreams, "fill_normal")],
     "Gram matrices": [(ConditionedEngine, "gram")],
     "factorizations": [(conditioned, "factor")],
     "products": [(one, name) for one in (ConditionedMap, DenseMap) for name in ("forward", "pullback")],

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-WHOLE = 0
+WHOLE_MODEL = 0
 """Stands for the number of a layer where something is wrong with all of them, or with none alone."""
 
 
@@ -13,7 +13,7 @@ class Alarm:
 
     Attributes:
         part: the list that it stands in; "" for what stands in none.
-        layer: its number, from 1; `WHOLE` of the whole list, or model.
+        layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
             "detached", "depth", "theory" or "reference".
         what: in words, with its numbers, or their range over the configurations.
@@ -29,7 +29,7 @@ class Alarm:
     def __str__(self) -> str:
         at = ", ".join(f"({width}, {depth})" for width, depth in self.where)
         whole = self.part or "the whole model"
-        subject = whole if self.layer == WHOLE else f"layer {self.layer} of {self.part}"
+        subject = whole if self.layer == WHOLE_MODEL else f"layer {self.layer} of {self.part}"
         return f"{self.kind}: {subject}: {self.what} [at (width, depth) = {at}]"
 
 
@@ -38,7 +38,7 @@ class Finding:
     """What one configuration says against a layer.
 
     Attributes:
-        layer: its number, or `WHOLE`.
+        layer: its number, or `WHOLE_MODEL`.
         kind: of the alarm.
         what: in words, with a place {} for every number: findings that differ in numbers alone are one alarm.
         numbers: for these places.

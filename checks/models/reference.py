@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.alarm import WHOLE, Alarm, Finding, merged
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, merged
 from checks.statistics import CHANCE
 from simulate.runs.files import write_whole
 
@@ -41,7 +41,7 @@ class Reference:
 
     Attributes:
         name: of its factory.
-        table: for every width, depth, part, layer (`WHOLE`: the mean over the layers of a list), parameter and
+        table: for every width, depth, part, layer (`WHOLE_MODEL`: the mean over the layers of a list), parameter and
             quantity the mean of the logarithms, their variance over seeds, and the number of seeds.
     """
 
@@ -81,7 +81,7 @@ def reference_of(name: str, frame: pd.DataFrame) -> Reference:
     logs = rows.assign(value=np.log(rows["value"]))
     # Every seed's mean over the layers that all seeds have.
     whole = logs[logs["layer"] > 0].groupby([*_KEYS[:3], "parameter", "quantity", "seed"])["value"].mean().reset_index()
-    logs = pd.concat([logs, whole.assign(layer=WHOLE)], ignore_index=True)
+    logs = pd.concat([logs, whole.assign(layer=WHOLE_MODEL)], ignore_index=True)
     table = logs.groupby(_KEYS)["value"].agg(mean="mean", variance="var", seeds="count").reset_index()
     return Reference(name, table.fillna({"variance": 0.0}))
 
@@ -136,7 +136,7 @@ def against_initialization(table: pd.DataFrame) -> list[Alarm]:
             words = "{} times theory's" if logs[0] > 0 else "1/{} of theory's"
             number = float(np.exp(abs(np.median(logs))))
             found.append(
-                ((int(width), int(depth)), str(part), Finding(WHOLE, "theory", f"{name} is {words}", (number,)))
+                ((int(width), int(depth)), str(part), Finding(WHOLE_MODEL, "theory", f"{name} is {words}", (number,)))
             )
     return merged(found)
 
@@ -144,7 +144,7 @@ def against_initialization(table: pd.DataFrame) -> list[Alarm]:
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
     """Parameters that one of both lacks, or whose gradient or norm is 0 in one."""
     for row in joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])].itertuples():
-        if row.layer == WHOLE and row.part:
+        if row.layer == WHOLE_MODEL and row.part:
             continue
         has = "has" if row.side == "left_only" else "lacks"
         other = "lacks" if has == "has" else "has"
@@ -166,12 +166,12 @@ def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int
     beyond = table.loc[table["size"].abs() > table["limit"], keys].drop_duplicates()
     for (width, depth, part, parameter, quantity), rows in table.merge(beyond, on=keys).groupby(keys, sort=False):
         name = _COMPARED[str(quantity)].format(str(parameter)).replace("{", "{{").replace("}", "}}")
-        (whole,) = rows[rows["layer"] == WHOLE].itertuples() if (rows["layer"] == WHOLE).any() else (None,)
-        layers = rows[rows["layer"] != WHOLE]
+        (whole,) = rows[rows["layer"] == WHOLE_MODEL].itertuples() if (rows["layer"] == WHOLE_MODEL).any() else (None,)
+        layers = rows[rows["layer"] != WHOLE_MODEL]
         shift = 0.0
         if whole is not None and abs(whole.size) > whole.limit and _all_differ(layers, whole.size):
             shift = whole.size
-            yield (int(width), int(depth)), str(part), _finding(WHOLE, name, whole.size, part)
+            yield (int(width), int(depth)), str(part), _finding(WHOLE_MODEL, name, whole.size, part)
         for row in layers.itertuples():
             if abs(row.size - shift) > row.limit:
                 yield (int(width), int(depth)), str(part), _finding(int(row.layer), name, row.size, part)
@@ -184,7 +184,7 @@ def _all_differ(layers: pd.DataFrame, size: float) -> bool:
 
 
 def _finding(layer: int, name: str, size: float, part: object) -> Finding:
-    where = " in its layers" if layer == WHOLE and part else ""
+    where = " in its layers" if layer == WHOLE_MODEL and part else ""
     factor = float(np.exp(size)) if size > 0 else float(np.exp(-size))
     words = "{} times the reference's" if size > 0 else "1/{} of the reference's"
     return Finding(layer, "reference", f"{name}{where} is {words}", (factor,))

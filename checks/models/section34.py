@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.translation import WHOLE, excess_shares, growth, last_norms
+from checks.models.translation import NOTHING_LEFT_OUT, excess_shares, growth, last_norms
 from checks.statistics import Agreement, Estimate, estimate, scalar_agreement
 from checks.verdict import Verdict, Word, interval_of
 from theory import Stack, predict
@@ -75,7 +75,7 @@ def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
 
 def _all_states(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     """C1 of every layer, since the paper speaks of the hidden states: the one whose share is largest decides."""
-    rows = frame[(frame["statistic"] == f"excess {_EPSILON:g}") & (frame["without"] == WHOLE)]
+    rows = frame[(frame["statistic"] == f"excess {_EPSILON:g}") & (frame["without"] == NOTHING_LEFT_OUT)]
     layers = {place: estimate(one["value"].to_list()) for place, one in rows.groupby(["part", "layer"])}
     if len(layers) < 2:
         return  # of older tables, which have the last layer alone
@@ -146,7 +146,7 @@ def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
 
 def _predicted_last(frame: pd.DataFrame) -> float:
     rows = frame[(frame["statistic"] == "predicted") & (frame["matrix"] == "W2") & (frame["part"] == "decoder")]
-    rows = rows[(rows["without"] == WHOLE) & (rows["layer"] == rows["depth"])]
+    rows = rows[(rows["without"] == NOTHING_LEFT_OUT) & (rows["layer"] == rows["depth"])]
     return float(rows["value"].mean())
 
 
@@ -165,10 +165,10 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     """C3: growth a layer of the expected gradients of W1 and W2 in both parts; and without cross-attention."""
     least = frame[frame["depth"] == frame["depth"].min()]
     expected = "expected norm" if (least["statistic"] == "expected norm").any() else "mean norm"
-    whole = [(part, WHOLE, matrix) for matrix in ("W2", "W1") for part in ("decoder", "encoder")]
+    whole = [(part, NOTHING_LEFT_OUT, matrix) for matrix in ("W2", "W1") for part in ("decoder", "encoder")]
     for part, missing, matrix in [*whole, ("decoder", "cross-attention", "W2")]:
         # One mini-batch, as of ablations, has no estimate of the expected gradient.
-        table = growth(least, matrix, part, statistic=expected if missing == WHOLE else "mean norm")
+        table = growth(least, matrix, part, statistic=expected if missing == NOTHING_LEFT_OUT else "mean norm")
         rows = table[table["without"] == missing]
         if rows.empty or not rows["seeds"].iloc[0] >= 2:
             continue
@@ -180,9 +180,9 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
         else:
             word = "holds" if -ALMOST <= low and high <= ALMOST else "undecided"
             word = "fails" if low > ALMOST or high < -ALMOST else word
-        of_mean = missing == WHOLE and expected == "expected norm"
+        of_mean = missing == NOTHING_LEFT_OUT and expected == "expected norm"
         gradient = f"E dL/d{matrix}" if of_mean else f"dL/d{matrix}"
-        what = f"{part} without cross-attention" if missing != WHOLE else part
+        what = f"{part} without cross-attention" if missing != NOTHING_LEFT_OUT else part
         claimed = f"above {ALMOST:.3f}" if post else f"within {ALMOST:.3f} of 0"
         margin = _AGREES / (int(row["depth"]) - 1)
         yield Verdict(
@@ -195,8 +195,8 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
                "the mean norm over mini-batches")
             + ", mean over seeds; grows: by more than a tenth a layer; almost the same: by less. Theory: the recursion "
             "on pairs of the text" + (", a mini-batch's norm" if of_mean else "")
-            + ("; an ingredient switched off, to see what carries the growth" if missing != WHOLE else ""),
-            relaxed="" if missing == WHOLE else f"without {missing}",  # of which the paper says nothing
+            + ("; an ingredient switched off, to see what carries the growth" if missing != NOTHING_LEFT_OUT else ""),
+            relaxed="" if missing == NOTHING_LEFT_OUT else f"without {missing}",  # of which the paper says nothing
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.alarm import WHOLE, Finding
+from checks.models.alarm import WHOLE_MODEL, Finding
 
 NORMED_RESPONSE = 0.1
 """The response of a layer's output to the scale of its input below which a norm stands behind it: there it is 0, and
@@ -104,7 +104,7 @@ def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Fin
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
-            found = Finding(WHOLE, "depth", "has {} layers whatever the depth", (float(rows["value"].iloc[0]),))
+            found = Finding(WHOLE_MODEL, "depth", "has {} layers whatever the depth", (float(rows["value"].iloc[0]),))
             for where in rows[["width", "depth"]].drop_duplicates().itertuples(index=False):
                 yield (int(where.width), int(where.depth)), str(part), found
 

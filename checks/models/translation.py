@@ -27,14 +27,14 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
 LEAST_PAIRS = 4
 """Fewer pairs make no group to predict."""
 
-WHOLE = "nothing"
+NOTHING_LEFT_OUT = "nothing"
 """The name of a model with all its ingredients."""
 
 
 def without(translation: Translation, base: Translation) -> str:
-    """Which ingredient of a base model a model lacks, `WHOLE` if none."""
+    """Which ingredient of a base model a model lacks, `NOTHING_LEFT_OUT` if none."""
     missing = [name for name in _ingredients(base) if _lacks(translation, name)]
-    return ", ".join(missing) or WHOLE
+    return ", ".join(missing) or NOTHING_LEFT_OUT
 
 
 def _lacks(translation: Translation, name: str) -> bool:
@@ -151,8 +151,8 @@ def growth(
 def shares(grown: pd.DataFrame) -> pd.DataFrame:
     """How much of a model's growth is gone without each ingredient, 1 − slope without / slope with; and by theory."""
     keys = ["placement", "initialization", "depth"]
-    whole = grown[grown["without"] == WHOLE].set_index(keys)
-    rows = grown[grown["without"] != WHOLE].set_index(keys)
+    whole = grown[grown["without"] == NOTHING_LEFT_OUT].set_index(keys)
+    rows = grown[grown["without"] != NOTHING_LEFT_OUT].set_index(keys)
     joined = rows.join(whole[["growth", "sem", "predicted"]].add_suffix(" with"), how="inner")
     ratio = joined["growth"] / joined["growth with"]
     error = ratio.abs() * np.hypot(joined["sem"] / joined["growth"], joined["sem with"] / joined["growth with"])
@@ -164,7 +164,7 @@ def shares(grown: pd.DataFrame) -> pd.DataFrame:
 def last_norms(frame: pd.DataFrame) -> pd.DataFrame:
     """‖∇_{W2}‖ of the last decoder layer of whole models, per seed: columns of the model, seed, value."""
     rows = frame[(frame["matrix"] == "W2") & (frame["part"] == "decoder") & (frame["layer"] == frame["depth"])]
-    return rows[(rows["statistic"] == "mean norm") & (rows["without"] == WHOLE)]
+    return rows[(rows["statistic"] == "mean norm") & (rows["without"] == NOTHING_LEFT_OUT)]
 
 
 def labelled(found: pd.DataFrame, translation: Translation, seed: int, base: Translation) -> pd.DataFrame:
@@ -184,7 +184,7 @@ def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:
         Columns placement, initialization, depth, width, seed, epsilon, share, predicted.
     """
     last = (frame["part"] == "decoder") & (frame["layer"] == frame["depth"])
-    rows = frame[last & frame["statistic"].str.startswith("excess ") & (frame["without"] == WHOLE)]
+    rows = frame[last & frame["statistic"].str.startswith("excess ") & (frame["without"] == NOTHING_LEFT_OUT)]
     epsilon = rows["statistic"].str.removeprefix("excess ").astype(float)
     kept = ["placement", "initialization", "depth", "width", "seed"]
     table = rows[kept].assign(epsilon=epsilon, share=rows["value"]).sort_values([*kept, "epsilon"])

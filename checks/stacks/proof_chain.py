@@ -14,7 +14,7 @@ from checks.verdict import Verdict, Word, grouped, names, setting
 from simulate import Samples
 from theory import predict
 from theory.paper.proof_chain import STEPS, chain
-from theory.paper.theorem1 import HEAD_FAILURE
+from theory.paper.theorem1 import OUTPUT_FAILURE
 from theory.stack import TITLES
 
 # What a step may fall short of the one before it by rounding in float32.
@@ -28,7 +28,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
 
     The proof allows the latter 0.01 a position for E1, and δ + ε/(0.9 + ε) more, whatever these are: a share below 0.01
     is kept for certain, a larger one is refuted only when most draws have it. Where ‖W_emb‖₂ is not known for each
-    draw, the last step is sure but for `HEAD_FAILURE`.
+    draw, the last step is sure but for `OUTPUT_FAILURE`.
     """
     rows = []
     for placement, group in grouped([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
@@ -38,7 +38,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
             which = [step.sure == sure for step in STEPS]
             broken = np.asarray(short[which].any(0))
             proportion, interval = share(broken)
-            allowed = HEAD_FAILURE if sure else 0.01
+            allowed = OUTPUT_FAILURE if sure else 0.01
             rows.append(
                 Verdict(
                     claim="T1",
@@ -59,7 +59,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
 
 
 def _sure_word(broken: NDArray[np.bool_]) -> Word:
-    return "fails" if exceeds(broken, HEAD_FAILURE) else "undecided" if broken.any() else "holds"
+    return "fails" if exceeds(broken, OUTPUT_FAILURE) else "undecided" if broken.any() else "holds"
 
 
 def _probable_word(broken: NDArray[np.bool_], upper: float, allowed: float) -> Word:

@@ -25,7 +25,7 @@ def bound_text(stack: Stack) -> str:
 Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
              = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
              B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}
-             with t = {numbers.head_margin:.3f}, exceeded with probability at most {numbers.head_failure:g}
+             with t = {numbers.output_margin:.3f}, exceeded with probability at most {numbers.output_failure:g}
              stated to hold with probability at least {sp.sstr(probability())}
              ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm
              before the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that

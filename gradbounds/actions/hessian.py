@@ -9,7 +9,7 @@ from checks.models.gauss_newton import beside_theory, predicted_exponents, predi
 from checks.models.spectra import LEAST_SEEDS, WHOLE, curvature_exponents, more_curvature
 from checks.results import results
 from checks.verdict import Verdict
-from gradbounds.actions.spectra import Request, measured, size, written
+from gradbounds.actions.spectra import SpectraRequest, measured, size, written
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.json_output import tell
 from gradbounds.manifest import session
@@ -18,7 +18,7 @@ from simulate.translation.parallel_text import ParallelText
 from theory.stack import Stack, title
 
 
-def models_on_text(request: Request, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
+def models_on_text(request: SpectraRequest, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
     """Translation models, and H1 of their Hessians.
 
     Raises:
@@ -35,7 +35,9 @@ def models_on_text(request: Request, text: ParallelText, out: Path, *, dry_run: 
     return _judged(more_curvature(spectra.found, "encoder-decoder", about), out, accept=accept)
 
 
-def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, dry_run: bool, accept: bool) -> int:
+def simplified_stacks(
+    request: SpectraRequest, stacks: Sequence[Stack], out: Path, *, dry_run: bool, accept: bool
+) -> int:
     """Simplified stacks: the Gauss-Newton matrix beside theory, and H1 at the largest width.
 
     Returns:
@@ -68,7 +70,7 @@ def simplified_stacks(request: Request, stacks: Sequence[Stack], out: Path, *, d
     return _judged(verdicts, out, accept=accept, differs=differs)
 
 
-def modules(request: Request, out: Path, *, dry_run: bool) -> int:
+def modules(request: SpectraRequest, out: Path, *, dry_run: bool) -> int:
     """Modules of a factory.
 
     Raises:
@@ -81,7 +83,7 @@ def modules(request: Request, out: Path, *, dry_run: bool) -> int:
     return 0
 
 
-def _check_accept(request: Request) -> None:
+def _check_accept(request: SpectraRequest) -> None:
     """Refuse what gives no verdict to commit.
 
     Raises:

@@ -46,7 +46,7 @@ _PREDICTED_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Fig3Request:
     """What is measured.
 
     Attributes:
@@ -86,7 +86,7 @@ class Request:
         return [(model, batches, seed) for model, batches in asked for seed in seeds]
 
 
-def reproduce(request: Request, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
+def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
     """Measure, predict, judge and draw; what the folder holds already is not measured again.
 
     Returns:
@@ -142,7 +142,7 @@ def _accept(out: Path, found: list[Verdict]) -> None:
 
 
 def _measured(
-    request: Request, text: ParallelText, out: Path, jobs: list[tuple[Translation, int, int]]
+    request: Fig3Request, text: ParallelText, out: Path, jobs: list[tuple[Translation, int, int]]
 ) -> pd.DataFrame:
     """Every model's rows and, at the least depth, those of theory; one file each, which a later command finds again."""
     frames, start, fresh = [], time.perf_counter(), 0

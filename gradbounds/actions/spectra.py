@@ -46,7 +46,7 @@ _EXTREME_PRODUCTS = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SpectraRequest:
     """What is asked of which networks.
 
     Attributes:
@@ -109,7 +109,7 @@ class Spectra:
     found: pd.DataFrame
 
 
-def measured(request: Request, out: Path) -> Spectra:
+def measured(request: SpectraRequest, out: Path) -> Spectra:
     """Measure; what the folder holds already is not measured again.
 
     Raises:
@@ -143,7 +143,7 @@ def measured(request: Request, out: Path) -> Spectra:
     return Spectra(table, summaries(table))
 
 
-def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
+def written(request: SpectraRequest, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
     """Print the whole matrices and exponents, and write tables and the figure.
 
     Args:
@@ -165,7 +165,7 @@ def written(request: Request, spectra: Spectra, out: Path, beside: pd.DataFrame 
 
 
 def _one(
-    request: Request, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
+    request: SpectraRequest, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
 ) -> pd.DataFrame:
     """Nodes and weights of one probe; or the two extreme eigenvalues; or v'Hv in parts, v the top direction."""
     own = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
@@ -182,7 +182,7 @@ def _one(
     return pd.DataFrame({"node": found.nodes, "weight": found.weights, "dimension": size})
 
 
-def size(request: Request, of_what: str = "") -> str:
+def size(request: SpectraRequest, of_what: str = "") -> str:
     """Number of spectra and of products, and memory of the largest, in words.
 
     Args:

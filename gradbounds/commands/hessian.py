@@ -11,7 +11,7 @@ from gradbounds.grid import FIELDS, stacks
 
 if TYPE_CHECKING:
     from gradbounds.actions.hessian_subjects import Subject
-    from gradbounds.actions.spectra import Request
+    from gradbounds.actions.spectra import SpectraRequest
 
 _SIZES = ("placement", "width", "depth")
 
@@ -30,11 +30,11 @@ class OfSpectra(IntoFolder):
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
     no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
 
-    def request(self, subjects: "Sequence[Subject]") -> "Request":
+    def request(self, subjects: "Sequence[Subject]") -> "SpectraRequest":
         """What is asked of the networks."""
-        from gradbounds.actions.spectra import Request
+        from gradbounds.actions.spectra import SpectraRequest
 
-        return Request(
+        return SpectraRequest(
             subjects=subjects, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes,
             blocks=self.blocks, extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization,
             device=self.device,

@@ -60,7 +60,7 @@ class Figure3(OnTexts):
 
     def run(self) -> int:
         """Exit code."""
-        from gradbounds.actions.reproduce import Request, reproduce
+        from gradbounds.actions.reproduce import Fig3Request, reproduce
         from gradbounds.grid import field_values
         from simulate.translation.model import Translation
         from simulate.translation.parallel_text import read_pairs
@@ -73,7 +73,7 @@ class Figure3(OnTexts):
             )
             for initialization in self.initialization for placement in self.placement
         ]  # fmt: skip
-        request = Request(
+        request = Fig3Request(
             models=models, depths=depths, batches=self.batches, batch_tokens=self.batch_tokens, seeds=self.seeds,
             seed=self.seed, ingredients=self.ingredients, device=self.device,
         )  # fmt: skip
@@ -102,9 +102,9 @@ class Warmup(WithJson):
 
     def run(self) -> int:
         """Exit code."""
-        from gradbounds.actions.warmup.command import Request, reproduce_warmup
+        from gradbounds.actions.warmup.command import WarmupRequest, reproduce_warmup
 
-        request = Request(
+        request = WarmupRequest(
             preset=self.preset, source=self.source, target=self.target, out=self.out, known=self.known,
             seeds=self.seeds, workers=self.workers, device=self.device,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from simulate.modules.factories import Factory, called, made, seeded
 from simulate.network.engines import EncoderEngine, GivenMatrices
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers
 from simulate.runs.cell import Cell
@@ -146,7 +146,7 @@ class StackModule(nn.Module):
     def __init__(self, stack: Stack, seed: int, dtype: torch.dtype) -> None:
         super().__init__()
         check_curved(stack)
-        self.stack, self._streams = stack, Streams([seed], 1)
+        self.stack, self._streams = stack, RandomStreams([seed], 1)
         self.names: dict[str, list[str]] = {}
         self.read = nn.Identity()  # what it is given is the output, for hooks
         for prefix, part in (("encoder_", stack.encoder), ("", stack)):
@@ -197,7 +197,7 @@ def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64
         ValueError: as `StackModule`.
     """
     model = StackModule(stack, seed, dtype)
-    given = GivenMatrices(Streams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})
+    given = GivenMatrices(RandomStreams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})
     cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
     x, labels, _ = network_inputs(cell, given)
     inputs = {"x": x.to(device)}

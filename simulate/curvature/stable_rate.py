@@ -15,7 +15,7 @@ from torch import Tensor
 from simulate.curvature.first_step import first_step_problem
 from simulate.curvature.problems import StackModule, check_curved
 from simulate.network.engines import GivenMatrices
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers, sequence_loss
 from theory.stack import Stack
@@ -66,7 +66,7 @@ class Networks:
 
     def losses(self, loss: Loss) -> Float[Tensor, " draws"]:
         """Cross-entropy in nats, or half the squared distance to one-hot labels, averaged over positions."""
-        output, _ = layers(self.stack, GivenMatrices(Streams([0], 1), self.matrices), Record(), self.inputs)
+        output, _ = layers(self.stack, GivenMatrices(RandomStreams([0], 1), self.matrices), Record(), self.inputs)
         counted = output[:, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output
         logits = counted @ self.matrices["Wemb"][0]
         if loss == "cross-entropy":

@@ -12,7 +12,7 @@ from simulate.modules.layers import LayerList, tensor_of
 _TINY = torch.finfo(torch.float32).tiny
 
 
-class Recorder:
+class ModuleRecorder:
     """Hooks on layers while a module runs; the numbers stay on its device, and `tokens` is how many there are.
 
     With `respond` every layer is asked, too, how its output's energy answers to the scale of its input; that takes a
@@ -27,7 +27,7 @@ class Recorder:
         self._handles: list[Any] = []
         self.tokens = 1
 
-    def __enter__(self) -> "Recorder":
+    def __enter__(self) -> "ModuleRecorder":
         for part in self._lists:
             for number, layer in enumerate(part.layers, 1):
                 hook = self._hook(part.name, number)

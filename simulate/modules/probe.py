@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from simulate.modules.factories import Factory, made, module_seed, named_size, seeded
-from simulate.modules.hooks import Recorder
+from simulate.modules.hooks import ModuleRecorder
 from simulate.modules.layers import LayerList, layer_lists, token_axis
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
@@ -111,7 +111,7 @@ def _one(
     one = made(factory, width, depth, seed, device)
     module = one.module
     lists = layer_lists(module, globs, depth)
-    recorder = Recorder(lists, token_axis(module), respond=respond)
+    recorder = ModuleRecorder(lists, token_axis(module), respond=respond)
     with recorder:
         loss = one.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from simulate.network.allocator import keep_freed_memory
 from simulate.network.engines import GradientNorms, inner
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
 # rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
@@ -127,7 +127,7 @@ class ConditionedEngine:
         dtype: of tokens.
     """
 
-    def __init__(self, streams: Streams, dtype: torch.dtype) -> None:
+    def __init__(self, streams: RandomStreams, dtype: torch.dtype) -> None:
         self.streams = streams
         self.dtype = dtype
         self.gradients = GradientNorms()

@@ -5,14 +5,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.engines import GradientNorms, inner
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 
 
 class DenseMap:
     """A map that holds its matrices, one per draw."""
 
     def __init__(
-        self, streams: Streams, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None
+        self, streams: RandomStreams, weight: Float[Tensor, "draws d_in d_out"], full_gradients: list[Tensor] | None
     ) -> None:
         self._product = streams.product
         self.weight = weight
@@ -45,7 +45,7 @@ class DenseEngine:
             the order of the layers; costs their memory.
     """
 
-    def __init__(self, streams: Streams, dtype: torch.dtype, *, keep: bool = False) -> None:
+    def __init__(self, streams: RandomStreams, dtype: torch.dtype, *, keep: bool = False) -> None:
         self.streams = streams
         self.dtype = dtype
         self.gradients = GradientNorms()

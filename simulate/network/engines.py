@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ class RandomMap(Protocol):
 class Engine(Protocol):
     """A source of independent random maps for a batch of independent networks."""
 
-    streams: Streams
+    streams: RandomStreams
     dtype: torch.dtype
     gradients: "GradientNorms"
 
@@ -120,7 +120,7 @@ class GivenMatrices:
         matrices: (d_in, d_out) each; those of an encoder have roles after `encoder_`.
     """
 
-    def __init__(self, streams: Streams, matrices: dict[str, list[Tensor]]) -> None:
+    def __init__(self, streams: RandomStreams, matrices: dict[str, list[Tensor]]) -> None:
         self.streams = streams
         self.gradients = GradientNorms()
         self._left = {name: iter(group) for name, group in matrices.items()}

@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 _ALIGNED = 64
 
 
-class Streams:
+class RandomStreams:
     """One generator per block of equally many draws; the blocks stand one after another in a batch.
 
     Args:

@@ -97,20 +97,20 @@ def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: S
     With W^Q = W^K = 0 a token receives the mean of those that it attends to, times W^V W^O.
     """
     draws, _, width = x.shape
-    kind, asked, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
+    kind, key_tokens, length = ("W", x, stack.tokens) if memory is None else ("X", memory, stack.source_tokens)
     roles = {role: kind + role for role in "QKVO"}
     fixed = stack.attention_dropout == 0.0 and roles["Q"] not in weight_shapes(stack)
     if fixed and rows_met(stack)[roles["V"]] == stack.sequences:
         # The mean over tokens commutes with W^V, so one row of each sequence meets the matrix instead of n.
         # Divided when they are few: autograd would divide the gradient of every token by itself.
-        means = asked.reshape(draws, stack.sequences, length, width).sum(2) / length
+        means = key_tokens.reshape(draws, stack.sequences, length, width).sum(2) / length
         shared = of_heads(stack, apply_weight(stack, engine, roles["V"], means))
         values = of_every_head(stack, shared).reshape(draws, stack.sequences, -1)
         values = _projected(stack, engine, roles, values)
         return values[:, :, None].expand(draws, stack.sequences, stack.tokens, width).reshape(x.shape)
     weights = _attention_weights(stack, engine, record, roles, x, memory)
     weights = _dropped(engine, weights, stack.attention_dropout)
-    values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], asked)))
+    values = of_every_head(stack, of_heads(stack, apply_weight(stack, engine, roles["V"], key_tokens)))
     return _projected(stack, engine, roles, (weights @ values).transpose(1, 2).reshape(draws, x.shape[1], -1))
 
 
@@ -134,8 +134,8 @@ def _queries_and_keys(
     stack: Stack, engine: Engine, roles: dict[str, str], x: Stream, memory: Source | None
 ) -> tuple[Float[Tensor, "draws tokens inner"], Float[Tensor, "draws others shared"]]:
     if stack.query_key == "untied":
-        asked = x if memory is None else memory
-        return apply_weight(stack, engine, roles["Q"], x), apply_weight(stack, engine, roles["K"], asked)
+        key_tokens = x if memory is None else memory
+        return apply_weight(stack, engine, roles["Q"], x), apply_weight(stack, engine, roles["K"], key_tokens)
     if memory is None:
         queries = apply_weight(stack, engine, roles["Q"], x)
         return queries, queries

@@ -17,7 +17,7 @@ from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
 from simulate.network.engines import Engine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.network.tied_words import Words
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
@@ -174,7 +174,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
         ValueError: the batch does not fit into memory.
     """
     with one_thread(), fitting(cell):
-        streams = Streams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
+        streams = RandomStreams([cell.block_seed(seed, block) for block in blocks], cell.draws_per_block, cell.device)
         engine = _ENGINES[cell.engine](streams, getattr(torch, cell.dtype))
         record = run(cell.stack, engine, *network_inputs(cell, engine), source_inputs(cell.stack, engine))
         # Of tied embeddings the engine draws the columns of words that the batch does not have.
@@ -232,7 +232,7 @@ def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
     return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
 
 
-def _correlated(stack: Stack, streams: Streams, x: Tensor) -> Tensor:
+def _correlated(stack: Stack, streams: RandomStreams, x: Tensor) -> Tensor:
     """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
     if not stack.input_gram and stack.input_correlation == 0.0:
         return x

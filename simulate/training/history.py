@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.engines import inner
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.training.optimizers import Optimizer, polar_factor
 
 Rows = Float[Tensor, "draws rows width"]
@@ -90,7 +90,9 @@ class Span:
         self._images.append(images, self.times)
 
 
-def unknown(streams: Streams, dtype: torch.dtype, d_in: int, d_out: int, std: float, times: int = 1) -> "HistoryMap":
+def unknown(
+    streams: RandomStreams, dtype: torch.dtype, d_in: int, d_out: int, std: float, times: int = 1
+) -> "HistoryMap":
     """A map of a fresh (d_in, d_out) matrix per draw, which has done nothing yet; to be applied so many times."""
     empty = [torch.empty(streams.draws, 0, width, dtype=dtype, device=streams.device) for width in (d_in, d_out)]
     inputs, gradients = Span.of(*empty), Span.of(*reversed(empty))
@@ -184,7 +186,7 @@ class HistoryMap:
         gradients: R and T.
     """
 
-    streams: Streams
+    streams: RandomStreams
     std: float
     inputs: Span
     gradients: Span

@@ -7,7 +7,7 @@ import torch
 from simulate.network.allocator import keep_freed_memory
 from simulate.network.conditioned import NORMAL_ONLY
 from simulate.network.engines import GradientNorms
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.training.drawn import DrawnMap
 from simulate.training.history import HistoryMap, unknown
 from simulate.training.optimizers import Optimizer
@@ -28,7 +28,7 @@ class LearningMaps:
     """
 
     def __init__(
-        self, streams: Streams, dtype: torch.dtype, *, drawn: bool, scalars: bool = False, passes: int = 1
+        self, streams: RandomStreams, dtype: torch.dtype, *, drawn: bool, scalars: bool = False, passes: int = 1
     ) -> None:
         self.streams, self.dtype = streams, dtype
         keep_freed_memory()

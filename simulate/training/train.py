@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
@@ -192,7 +192,7 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
         ValueError: the batch does not fit into memory.
     """
     with one_thread(), fitting(cell):
-        streams = Streams([seed], draws, cell.device)
+        streams = RandomStreams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
         maps = LearningMaps(streams, dtype, drawn=drawn, scalars=has_scalars(cell.stack), passes=schedule.steps + 1)
         found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))

@@ -7,7 +7,7 @@ import torch
 from simulate import Cell
 from simulate.network import transformer as network
 from simulate.network.dense import DenseEngine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import network_inputs
 from tests.helpers.twins.attention_module import ROLES, Model
 from theory import Stack, predict
@@ -31,7 +31,7 @@ def test_the_network_is_that_of_torchs_modules(case):
     stack = Stack(**{"width": 16, "depth": 2, "tokens": 4, "vocab": 5, "heads": 4, "kv_heads": 2, "mask": "causal",
                      "query_key_scale": 1.5, "normalization": "rms", "norm_epsilon": 0.1, "output_projection": "random",
                      } | case)  # fmt: skip
-    engine = DenseEngine(Streams([0], 1), torch.float64, keep=True)
+    engine = DenseEngine(RandomStreams([0], 1), torch.float64, keep=True)
     x, labels, _ = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
     record = network.run(stack, engine, x, labels)
     model = Model(stack).double()

@@ -12,7 +12,7 @@ from checks.stacks.placements import depth_exponents, layer_norms
 from gradbounds.cli import main
 from simulate import Cell, sample
 from simulate.network.dense import DenseEngine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.network.transformer import run
 from simulate.runs.sample import network_inputs
 from tests.helpers.agreement import off
@@ -84,7 +84,7 @@ def slow(stack, weights, x, labels):
 @pytest.mark.parametrize("placement", COMPOSITIONS)
 def test_the_network_is_the_slow_one(placement):
     stack = Stack(placement=placement, width=12, depth=3, tokens=4, vocab=5)
-    engine = DenseEngine(Streams([0], 2), torch.float64, keep=True)
+    engine = DenseEngine(RandomStreams([0], 2), torch.float64, keep=True)
     inputs, labels, _ = network_inputs(Cell(stack, "dense", dtype="float64"), engine)
     record = run(stack, engine, inputs, labels)
     gain = {"deepnorm": (8 * stack.depth) ** -0.25}.get(placement, 1.0)

@@ -14,7 +14,7 @@ from simulate import Cell, sample
 from simulate.network import allocator, conditioned
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.network.engines import apply_map
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
 from tests.helpers.same_law import differences, numbers
 from theory import Stack, predict
@@ -89,7 +89,7 @@ def test_roots_of_dependent_gradients_exist(n, d, rank, dtype):
 def test_rows_of_zeros_and_tiny_gradients():
     """Neither overflows where it is inverted: what comes back is finite, and zero where the gradient is."""
     for rows, size in ((torch.zeros(1, 3, 6), 100.0), (torch.ones(1, 3, 6), 1e-25), (torch.ones(1, 3, 6), 0.0)):
-        one = ConditionedEngine(Streams([0], 1), torch.float32).map("W", 6, 6, 0.4)
+        one = ConditionedEngine(RandomStreams([0], 1), torch.float32).map("W", 6, 6, 0.4)
         one.forward(rows)
         back, norm_sq = one.pullback(size * torch.ones(1, 3, 6))
         assert torch.isfinite(back).all()
@@ -111,7 +111,7 @@ def test_a_small_change_of_the_rows_is_a_small_change_of_the_product(dtype):
         changed = rows.clone()
         changed[0, 3, 5] *= 1 + relative
         one, other = (
-            ConditionedEngine(Streams([1], 1), dtype).map("W1", 40, 30, 1.0).forward(x) for x in (rows, changed)
+            ConditionedEngine(RandomStreams([1], 1), dtype).map("W1", 40, 30, 1.0).forward(x) for x in (rows, changed)
         )
         return float((one - other).abs().max() / one.abs().max())
 
@@ -123,7 +123,7 @@ def test_a_small_change_of_the_rows_is_a_small_change_of_the_product(dtype):
 def test_equal_rows_stay_equal(n):
     """To √ε: what the extra coordinates of size 1e-4 add, in float32."""
     rows = torch.randn(1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, n, 64)
-    product = ConditionedEngine(Streams([1], 1), torch.float32).map("W", 64, 256, 0.125).forward(rows)
+    product = ConditionedEngine(RandomStreams([1], 1), torch.float32).map("W", 64, 256, 0.125).forward(rows)
     apart = (product - product[:, :1]).norm(dim=-1) / product.norm(dim=-1)
     assert 1e-5 < apart.max() < 4e-4
 
@@ -189,7 +189,7 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
 
 
 def test_a_second_backward_raises():
-    engine = ConditionedEngine(Streams([0], 2), torch.float64)
+    engine = ConditionedEngine(RandomStreams([0], 2), torch.float64)
     x = torch.ones(2, 3, 4, **DOUBLE, requires_grad=True)
     y = apply_map(engine, "W1", x, 5, 1.0).sum()
     y.backward(retain_graph=True)
@@ -203,7 +203,7 @@ def test_a_second_backward_raises():
 def test_what_needs_the_matrix_is_not_there():
     found = sample(Stack(width=64, depth=1, tokens=2), draws=2, seed=0, engine="conditioned")
     assert "head_norm" not in found
-    assert not hasattr(ConditionedEngine(Streams([0], 1), torch.float32), "spectral_norm")
+    assert not hasattr(ConditionedEngine(RandomStreams([0], 1), torch.float32), "spectral_norm")
 
 
 def test_auto_is_resolved_and_recorded():

@@ -10,12 +10,12 @@ from bench.parts import REST, Clock, block_parts
 from simulate import Cell
 from simulate.network.dense import DenseEngine
 from simulate.network.engines import apply_map, inner
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from theory import Stack
 
 
 def engine(draws: int = 2, seed: int = 0) -> DenseEngine:
-    return DenseEngine(Streams([seed], draws), torch.float64, keep=True)
+    return DenseEngine(RandomStreams([seed], draws), torch.float64, keep=True)
 
 
 @pytest.mark.parametrize(("rows", "d_in", "d_out"), [(1, 5, 3), (4, 3, 6), (7, 4, 4)])

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from simulate import Cell, Run, read_windows, sample, sweep
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs import execution, memory
 from simulate.runs.cost import block_bytes
 from simulate.runs.execution import Execution, sample_task
@@ -51,7 +51,7 @@ def test_a_batch_changes_nothing(stack, engine, dtype):
 
 
 def test_a_shared_stream_is_seen(monkeypatch):
-    monkeypatch.setattr(Streams, "_parts", lambda self, numbers: [(numbers, self._generators[0])])
+    monkeypatch.setattr(RandomStreams, "_parts", lambda self, numbers: [(numbers, self._generators[0])])
     assert differences(Cell(*CELLS[0]), [0, 1]) > 0
 
 

@@ -8,7 +8,7 @@ import torch
 
 from simulate import Cell, Samples, TextWindows, read_windows, sample
 from simulate.network.dense import DenseEngine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import network_inputs, sample_block
 from theory import QUANTITIES, Stack, predict
 
@@ -97,7 +97,7 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
     path.write_text("a b a c b a d")
     windows = read_windows(path, tokens=3, vocab=6)
     cell = Cell(Stack(width=8, depth=1, tokens=3, vocab=6), text=windows)
-    x, labels, _ = network_inputs(cell, DenseEngine(Streams([0], 40), torch.float64))
+    x, labels, _ = network_inputs(cell, DenseEngine(RandomStreams([0], 40), torch.float64))
     seen = set()
     for inputs, label in zip(x, labels.numpy(), strict=True):
         (row,) = [i for i, ids in enumerate(windows.ids) if (ids[1:] == label).all()]

@@ -8,7 +8,7 @@ from simulate import sample
 from simulate.network import dense
 from simulate.network import transformer as network
 from simulate.network.dense import DenseEngine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from tests.helpers.twins.encoder import quantities
 from theory import QUANTITIES, Stack
 
@@ -17,7 +17,7 @@ DRAWS = 3
 
 def largest_deviation(stack: Stack, device: str = "cpu") -> float:
     """Over all quantities and draws, the relative deviation of the network from its twin, both in float64."""
-    streams = Streams([11], DRAWS, device)
+    streams = RandomStreams([11], DRAWS, device)
     engine = DenseEngine(streams, torch.float64, keep=True)
     inputs = streams.normal(stack.tokens, stack.width, dtype=torch.float64)
     labels = streams.integers(stack.vocab, stack.tokens)
@@ -91,7 +91,7 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
 
 
 def test_full_gradients_and_weights_when_asked():
-    streams = Streams([5], 2)
+    streams = RandomStreams([5], 2)
     stack = Stack(width=6, depth=2, tokens=3, vocab=4)
     engine = DenseEngine(streams, torch.float64, keep=True)
     network.run(stack, engine, streams.normal(3, 6, dtype=torch.float64), torch.zeros(2, 3).long())

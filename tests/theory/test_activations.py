@@ -8,7 +8,7 @@ from scipy import integrate
 
 from theory import Stack, predict
 from theory.mean_field.activations import ACTIVATIONS, LEAK
-from theory.mean_field.kernels import Exchangeable, Labelled, Pair
+from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
 from theory.stack import Activation
 
 PHI = {
@@ -64,7 +64,7 @@ def test_kernels_against_quadrature(name, first, second, correlation):
     off = correlation * first * second
     kernel = np.array([[[first**2, off], [off, second**2]]])
     for which, function in zip(("kernel", "slope_kernel"), PHI[name], strict=True):
-        found = getattr(ACTIVATIONS[name], which)(Labelled(2), kernel)[0, 0, 1]
+        found = getattr(ACTIVATIONS[name], which)(MatrixLayout(2), kernel)[0, 0, 1]
         assert found == pytest.approx(over_pair(function, first, second, correlation), abs=1e-7)
 
 
@@ -72,8 +72,8 @@ def test_kernels_against_quadrature(name, first, second, correlation):
 def test_pairs_arrays_and_equal_tokens(name):
     """The two layouts agree, interpolated or not, and a token with itself gives the one-dimensional moment."""
     activation = ACTIVATIONS[name]
-    pair = activation.kernel(Exchangeable(2), Pair(1.3, 0.5))
-    array = activation.kernel(Labelled(2), np.array([[[1.3, 0.5], [0.5, 1.3]]]))[0]
+    pair = activation.kernel(PairLayout(2), Pair(1.3, 0.5))
+    array = activation.kernel(MatrixLayout(2), np.array([[[1.3, 0.5], [0.5, 1.3]]]))[0]
     np.testing.assert_allclose([pair.diagonal, pair.off], array[0], rtol=1e-9)
     moment = integrate.quad(
         lambda u: PHI[name][0](1.3**0.5 * u) ** 2 * math.exp(-(u**2) / 2) / math.sqrt(2 * math.pi), -10, 10, points=[0]
@@ -104,7 +104,7 @@ def test_gelu_is_the_published_kernel(first, second, rho):
 
 def test_large_variances_are_refused():
     with pytest.raises(ValueError, match="^activation must be homogeneous .* standard deviation is 1e\\+03"):
-        ACTIVATIONS["tanh"].kernel(Exchangeable(2), Pair(1e6, 0.0))
+        ACTIVATIONS["tanh"].kernel(PairLayout(2), Pair(1e6, 0.0))
 
 
 def published(name, kernel):

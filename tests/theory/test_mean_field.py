@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.gaussian import softmax_overlap
 from theory.mean_field.inputs import Inputs, of_counted
-from theory.mean_field.kernels import Exchangeable, Labelled, Pair
+from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
 from theory.mean_field.recursion import recursion
 
 
@@ -122,7 +122,7 @@ def test_windows_of_words_against_loops(placement):
 def test_matrix_form_equals_pairs(placement):
     stack = Stack(placement=placement, depth=7, tokens=6, vocab=30)
     same = np.where(np.eye(6) > 0, 1.0, 1 / 30)
-    matrices = recursion(stack, Labelled(6), Inputs(np.eye(6)[None], same[None]), np.random.default_rng(0))
+    matrices = recursion(stack, MatrixLayout(6), Inputs(np.eye(6)[None], same[None]), np.random.default_rng(0))
     for name, value in predict(stack).items():
         assert_allclose(matrices[name][..., 0], value, rtol=1e-10, err_msg=name)
 
@@ -189,6 +189,6 @@ def test_positions_that_count_are_all_subsets_of_their_number(share, count):
     subsets = [np.isin(np.arange(5), chosen) * 1.0 for chosen in itertools.combinations(range(5), count)]
     together = np.mean([np.outer(one, one) for one in subsets], axis=0)
     stack, kernel = Stack(tokens=5, loss_share=share), np.full((5, 5), 0.3) + np.eye(5)
-    assert_allclose(of_counted(stack, Labelled(5), kernel), kernel * together, rtol=1e-14)
-    pair = of_counted(stack, Exchangeable(5), Pair(1.3, 0.3))
+    assert_allclose(of_counted(stack, MatrixLayout(5), kernel), kernel * together, rtol=1e-14)
+    pair = of_counted(stack, PairLayout(5), Pair(1.3, 0.3))
     assert_allclose((pair.diagonal, pair.off), (1.3 * together[0, 0], 0.3 * together[0, 1]), rtol=1e-14)

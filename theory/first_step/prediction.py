@@ -28,7 +28,7 @@ from theory.first_step.rules import LINEAR, RULES, Met, Optimizer
 from theory.first_step.setting import check
 from theory.first_step.tangent import Walk, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
-from theory.mean_field.kernels import Labelled
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import output_gradient
 from theory.stack import Stack
 
@@ -171,7 +171,7 @@ def _taken(walk: Walk, optimizer: Optimizer, chosen: Collection[str], drawn: Out
 
 def _mean_gram(stack: Stack, walk: Walk) -> Array:
     """The same of r with itself, its mean: exact, (1, N, N)."""
-    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
     return np.asarray(output_gradient(stack, tokens, walk.output[None], gaussian_inputs(stack).same_label))
 
 

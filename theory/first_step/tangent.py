@@ -28,7 +28,7 @@ from theory.first_step.rules import Met, Rule, sign_remainder, sign_rule
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
-from theory.mean_field.kernels import Labelled
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import Inside
 from theory.stack import Stack
@@ -54,7 +54,7 @@ class Attention:
     """
 
     stack: Stack
-    tokens: Labelled
+    tokens: MatrixLayout
     given: Array
     mets: list[Met] = field(init=False)
 
@@ -94,7 +94,7 @@ class FeedForward:
     """
 
     stack: Stack
-    tokens: Labelled
+    tokens: MatrixLayout
     given: Array
     seed: int
     mets: list[Met] = field(init=False)
@@ -175,7 +175,7 @@ class Walk:
     @classmethod
     def of(cls, stack: Stack) -> "Walk":
         """The forward pass of a stack of one stream with fixed attention."""
-        tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+        tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[Inside[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):

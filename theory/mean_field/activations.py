@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel, relu_squared_kernel
-from theory.mean_field.kernels import Kernel, Tokens
+from theory.mean_field.kernels import Kernel, KernelLayout
 from theory.stack.activations import ACTIVATIONS as NAMES
 from theory.stack.activations import Function, Moment
 
@@ -36,10 +36,10 @@ _SETTLED = 1e-9
 class Activation(Protocol):
     """What the recursion needs of an activation φ."""
 
-    def kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         """E[φ(u_i) φ(u_j)] for u ~ N(0, K)."""
 
-    def slope_kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         """E[φ'(u_i) φ'(u_j)] for u ~ N(0, K)."""
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -57,10 +57,10 @@ class Homogeneous:
     slope_at_unit: Callable[[Any], Any]
     leak: float
 
-    def kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.entrywise(self.at_unit, tokens.correlation(kernel)) * tokens.scales(kernel)
 
-    def slope_kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.entrywise(self.slope_at_unit, tokens.correlation(kernel))
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -77,11 +77,11 @@ class ReluSquared:
     Source: Cho and Saul (2009), equation 6.
     """
 
-    def kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         scales = tokens.scales(kernel)
         return tokens.entrywise(relu_squared_kernel, tokens.correlation(kernel)) * (scales * scales)
 
-    def slope_kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.entrywise(relu_kernel, tokens.correlation(kernel)) * tokens.scales(kernel) * 4.0
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -130,10 +130,10 @@ class Given:
     moment: Moment
     slope_moment: Moment
 
-    def kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.gaussian(self.moment, kernel)
 
-    def slope_kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.gaussian(self.slope_moment, kernel)
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -150,10 +150,10 @@ class Smooth:
     moment: GaussianMoment
     slope_moment: GaussianMoment
 
-    def kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.gaussian(self.moment, kernel)
 
-    def slope_kernel(self, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
         return tokens.gaussian(self.slope_moment, kernel)
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -34,7 +34,7 @@ from theory.mean_field.inputs import (
     gaussian_inputs,
     loss_positions,
 )
-from theory.mean_field.kernels import Array, Kernel, Labelled, Pair, Tokens, cholesky
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Pair, cholesky
 from theory.mean_field.recursion import gradients_from
 from theory.stack import Stack
 
@@ -73,19 +73,19 @@ def gauss_newton_traces(stack: Stack) -> dict[str, Array]:
     148.1
     """
     require(stack, "gauss_newton")
-    tokens: Tokens[Any]
+    tokens: KernelLayout[Any]
     inputs: Inputs[Any]
     if is_exchangeable(stack):
         tokens, inputs = exchangeable_inputs(stack)
     else:
-        tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+        tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         inputs = gaussian_inputs(stack)
     found = gradients_from(stack, tokens, inputs, np.random.default_rng(0), lambda q: _own_labels(stack, tokens, q))
     arrays = {name.replace("grad_sq_", ""): np.array(value) for name, value in found.items()}
     return arrays if is_exchangeable(stack) else {name: value[..., 0] for name, value in arrays.items()}
 
 
-def _own_labels(stack: Stack, tokens: Tokens[Kernel], output: Kernel) -> Kernel:
+def _own_labels(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Kernel:
     """The gradient kernel at the output for labels that the softmax draws, of every position by itself."""
     counted = loss_positions(stack)
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, stack.vocab), output)

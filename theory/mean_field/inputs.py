@@ -7,7 +7,7 @@ from typing import Any, Generic
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.mean_field.kernels import Array, Exchangeable, Kernel, Labelled, Pair, Tokens
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Pair, PairLayout
 from theory.stack import Stack
 
 
@@ -23,7 +23,7 @@ class Source(Generic[Kernel]):
             tokens.
     """
 
-    tokens: Tokens[Kernel]
+    tokens: KernelLayout[Kernel]
     kernel: Kernel
     means: Array | None = None
     attention: Array | None = None
@@ -69,11 +69,11 @@ class Inputs(Generic[Kernel]):
         return Inputs(change(self.kernel), change(self.same_label), words, labels, samples, self.means, source)
 
 
-def exchangeable_inputs(stack: Stack) -> tuple[Tokens[Pair], Inputs[Pair]]:
+def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]:
     """Layout and kernels of exchangeable tokens."""
     own = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
-    source = Source(Exchangeable(stack.source_tokens), own) if stack.source_tokens else None
-    return Exchangeable(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
+    source = Source(PairLayout(stack.source_tokens), own) if stack.source_tokens else None
+    return PairLayout(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
@@ -95,7 +95,7 @@ def _source(stack: Stack, batch: int) -> Source[Array] | None:
     kernel = _gaussian_kernel(encoder)
     weights = np.full((stack.tokens, stack.source_tokens), 1.0 / stack.source_tokens)
     return Source(
-        tokens=Labelled(encoder.rows, attention_pattern(encoder), encoder.sequences),
+        tokens=MatrixLayout(encoder.rows, attention_pattern(encoder), encoder.sequences),
         kernel=np.broadcast_to(kernel, (batch, *kernel.shape)),
         means=position_means(encoder),
         attention=np.kron(np.eye(stack.sequences), weights),
@@ -194,7 +194,7 @@ def loss_count(stack: Stack) -> int:
     return max(1, round(stack.loss_share * float(loss_positions(stack).sum())))
 
 
-def of_counted(stack: Stack, tokens: Tokens[Kernel], kernel: Kernel) -> Kernel:
+def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
     """K_ij times the chance that both positions count, of positions' own gradients."""
     counted, count, rows = loss_positions(stack), loss_count(stack), stack.rows
     if stack.loss_share == 1.0:

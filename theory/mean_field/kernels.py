@@ -1,6 +1,6 @@
 """Second moments between tokens: n x n matrices or, for exchangeable tokens, their two distinct entries.
 
-The rules of the recursion are written once, with +, * and / on kernels and the few operations named by `Tokens`.
+The rules of the recursion are written once, with +, * and / on kernels and the few operations named by `KernelLayout`.
 Matrices may carry leading axes, which batch over windows of text; a pair holds plain floats, which makes a
 thousand layers a matter of milliseconds.
 """
@@ -62,7 +62,7 @@ class Entrywise(Protocol):
 Kernel = TypeVar("Kernel", bound=Entrywise)
 
 
-class Tokens(Protocol[Kernel]):
+class KernelLayout(Protocol[Kernel]):
     """How a kernel K_ij over n tokens is laid out. Results broadcast against kernels or are one per batch entry."""
 
     @property
@@ -104,7 +104,7 @@ class Tokens(Protocol[Kernel]):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchangeable:
+class PairLayout:
     """Kernels of exchangeable tokens, as pairs."""
 
     count: int
@@ -145,7 +145,7 @@ class Exchangeable:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
+class MatrixLayout:
     """Kernels of tokens that differ from one another (repeated words, a mask, ...), as arrays (..., n, n).
 
     Attributes:

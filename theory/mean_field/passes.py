@@ -5,7 +5,7 @@ from typing import Generic
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.kernels import Kernel, Number
-from theory.mean_field.sublayers import Energies, Inside, Pullback, Stream
+from theory.mean_field.sublayers import Inside, Pullback, SquaredNorms, TokenMoments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +28,10 @@ class Forward(Generic[Kernel]):
     layers: dict[str, list[Number]]
     pullbacks: list[Pullback[Kernel]]
     insides: list[Inside[Kernel]]
-    total: Stream[Kernel]
+    total: TokenMoments[Kernel]
     total_scales: Number
     hidden: Kernel
-    stream: Stream[Kernel]
+    stream: TokenMoments[Kernel]
     output: Kernel
     output_scales: Number
     encoded: tuple["Forward[Kernel]", Memory[Kernel]] | None = None
@@ -55,4 +55,4 @@ class Backward(Generic[Kernel]):
     total: Kernel
     inputs: Kernel
     embedding: Number
-    energies: list[Energies]
+    energies: list[SquaredNorms]

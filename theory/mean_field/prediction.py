@@ -16,7 +16,7 @@ from theory.mean_field.inputs import (
     gaussian_inputs,
     word_inputs,
 )
-from theory.mean_field.kernels import Labelled
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.mean_field.tied.units import own_numbers
 from theory.stack import Stack
@@ -180,7 +180,7 @@ def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _batch(stack: Stack, inputs: Inputs[NDArray[np.float64]], generator: np.random.Generator) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
     size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
@@ -200,7 +200,7 @@ def _tied_batch(
     else:
         entries, each = min(count, max(1, _TIED_ENTRIES // stack.rows**2)), samples
         size = max(1, _TIED_CUBES // (entries * stack.rows**3))
-    tokens = Labelled(stack.rows, attention_pattern(stack), stack.sequences)
+    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))

@@ -24,16 +24,16 @@ from theory.mean_field.attention.sampled import random_attention, random_cross_a
 from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
 from theory.mean_field.gaussian_interpolation import values_at
 from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
-from theory.mean_field.kernels import Array, Exchangeable, Kernel, Labelled, Number, Tokens
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
     Branch,
-    Energies,
     Inside,
     Passed,
     Pullback,
-    Stream,
+    SquaredNorms,
+    TokenMoments,
     asks_for_overlaps,
     feed_forward,
     normed,
@@ -51,7 +51,7 @@ Quantities = dict[str, Number | list[Number]]
 """By name; of every layer a list."""
 
 
-def output_gradient(stack: Stack, tokens: Tokens[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
+def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
     """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
 
     G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
@@ -66,7 +66,7 @@ def output_gradient(stack: Stack, tokens: Tokens[Kernel], output: Kernel, same_l
 
 
 def recursion(
-    stack: Stack, tokens: Tokens[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
+    stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
     forward = forward_pass(stack, tokens, inputs, generator)
@@ -105,7 +105,7 @@ def recursion(
 
 def gradients_from(
     stack: Stack,
-    tokens: Tokens[Kernel],
+    tokens: KernelLayout[Kernel],
     inputs: Inputs[Kernel],
     generator: np.random.Generator,
     output: Callable[[Kernel], Kernel],
@@ -130,7 +130,7 @@ def gradients_from(
     return found | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
 
 
-def _weight_gradients(stack: Stack, energies: list[Energies]) -> Quantities:
+def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
     """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
     roles = {role: [one[role] for one in reversed(energies) if role in one] for role in weight_shapes(stack)}
     return {f"grad_sq_{role}": [stack.width * energy for energy in found] for role, found in roles.items() if found}
@@ -149,13 +149,13 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 
 def _attentions(
-    stack: Stack, tokens: Tokens[Any], memory: Memory[Any] | None, generator: np.random.Generator
+    stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator
 ) -> list[tuple[Branch[Any], str]]:
     """Attention, and that to a source if there is one, with the names of the energies after them."""
-    allowed = tokens.attention if isinstance(tokens, Labelled) else None
+    allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
     attention: Branch[Any]
     across: Branch[Any] | None = None
-    if isinstance(tokens, Exchangeable) and stack.query_key_scale:
+    if isinstance(tokens, PairLayout) and stack.query_key_scale:
         attention = annealed_attention(stack)
     elif stack.query_key_scale or stack.attention_dropout:
         attention = random_attention(stack, allowed, generator)
@@ -168,7 +168,7 @@ def _attentions(
 
 @np.errstate(over="ignore")  # refused where it happens
 def forward_pass(
-    stack: Stack, tokens: Tokens[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
+    stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> Forward[Kernel]:
     """The way up of `recursion`, with what the way down needs.
 
@@ -185,7 +185,7 @@ def forward_pass(
         )
         encoded = read, Memory(source.tokens, read.output, source.attention)
     memory = encoded and encoded[1]
-    stream, first = _embedded(stack, tokens, Stream(inputs.kernel, inputs.means))
+    stream, first = _embedded(stack, tokens, TokenMoments(inputs.kernel, inputs.means))
     pullbacks = [first]
     insides: list[Inside[Kernel]] = []
     composition = stack.composition
@@ -227,7 +227,7 @@ def forward_pass(
 
 
 def _passed(
-    stack: Stack, layer: int, tokens: Tokens[Any], stream: Stream[Any], branches: list[Branch[Any]]
+    stack: Stack, layer: int, tokens: KernelLayout[Any], stream: TokenMoments[Any], branches: list[Branch[Any]]
 ) -> Passed[Any]:
     """One sub-layer of one stream, or of two, whose kernels are arrays."""
     if stack.composition.second_stream:
@@ -235,11 +235,11 @@ def _passed(
     return sublayer(stack, layer, tokens, stream, branches)
 
 
-def _embedded(stack: Stack, tokens: Tokens[Any], inputs: Stream[Any]) -> tuple[Stream[Any], Pullback[Any]]:
+def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:
     """The inputs, normalized if the stack says so. Both streams of two start there, and add up on the way down."""
     after, scales = normed(stack, tokens, inputs, stack.embedding_norm == "added")
 
-    def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, Energies, Above[Any]]:
+    def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
             gradient = joined(gradient, tokens.count)
         return gradient / scales, {}, above
@@ -247,22 +247,24 @@ def _embedded(stack: Stack, tokens: Tokens[Any], inputs: Stream[Any]) -> tuple[S
     return doubled(after) if stack.composition.second_stream else after, pullback
 
 
-def _read_out(stack: Stack, tokens: Tokens[Any], stream: Stream[Any]) -> tuple[Any, Number, Pullback[Any]]:
+def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:
     """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
-    final_norm = stack.composition.final_norm
     if stack.composition.second_stream:
         return read_out(stack, tokens, stream)
+    final_norm = stack.composition.final_norm
     output, scales = normed(stack, tokens, stream, final_norm)
     tracked = final_norm and asks_for_overlaps(stack, tokens)
 
-    def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, Energies, Above[Any]]:
-        gradient = gradient / scales
-        return gradient, {}, removed(stack, tokens, gradient, stream) if tracked else None
+    def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
+        below = gradient / scales
+        return below, {}, removed(stack, tokens, below, stream) if tracked else None
 
     return output.kernel, scales, pullback
 
 
-def _backward(stack: Stack, tokens: Tokens[Kernel], forward: Forward[Kernel], same_label: Kernel) -> Backward[Kernel]:
+def _backward(
+    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], same_label: Kernel
+) -> Backward[Kernel]:
     output = output_gradient(stack, tokens, forward.output, same_label)
     inputs, energies = _pulled_back(forward, output)
     return Backward(
@@ -276,17 +278,17 @@ def _backward(stack: Stack, tokens: Tokens[Kernel], forward: Forward[Kernel], sa
     )
 
 
-def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[Energies]]:
+def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, list[SquaredNorms]]:
     """From the gradient kernel at what the stack hands on: that at its inputs, and every sub-layer's energies."""
     above: Above[Kernel] = None
-    collected: list[Energies] = []
+    collected: list[SquaredNorms] = []
     for pullback in reversed(forward.pullbacks):
         gradient, energies, above = pullback(gradient, above)
         collected.append(energies)
     return gradient, collected
 
 
-def _loss(stack: Stack, tokens: Tokens[Kernel], output: Kernel) -> Number:
+def _loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:
     """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
 
     def at(energies: Any) -> Any:

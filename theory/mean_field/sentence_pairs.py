@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
 from theory.mean_field.inputs import Inputs, Source, equal_weights, position_kernel, position_means
-from theory.mean_field.kernels import Labelled
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.stack import Stack
 
@@ -64,10 +64,10 @@ def predict_group(
     source = None
     if stack.source_tokens:
         across = block_diag(*(np.full((len(p.target), len(p.source)), 1.0 / len(p.source)) for p in pairs))
-        layout = Labelled(read, _pattern(replace(stack, mask="none", window=0), sources))
+        layout = MatrixLayout(read, _pattern(replace(stack, mask="none", window=0), sources))
         source = Source(layout, its[0][None], its[1], across)
     inputs = Inputs(own[0][None], _equal(labels)[None], means=own[1], source=source)
-    tokens = Labelled(rows, _pattern(stack, targets))
+    tokens = MatrixLayout(rows, _pattern(stack, targets))
     # Masks and positions are in the kernels and patterns, of sentences one after another.
     bare = replace(whole, mask="none", window=0, positions="none")
     found = recursion(bare, tokens, inputs.repeated(patterns), generator)

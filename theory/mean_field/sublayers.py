@@ -15,11 +15,11 @@ from typing import Any, Generic
 import numpy as np
 
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Array, Kernel, Labelled, Number, Tokens
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio, weight_shapes
 
-Energies = dict[str, Number]
+SquaredNorms = dict[str, Number]
 
 _TANH = activation_of("tanh", 0.0)
 
@@ -51,9 +51,9 @@ Above = NormOverlaps[Kernel] | LastNorm | None
 Recorded = dict[str, Any]
 """Numbers of the inside of a branch, by name; of feed-forward units their kernel, "hidden"; of sampled attention its
 patterns, and what dropping left of them, "attended"."""
-Pullback = Callable[[Kernel, Above[Kernel]], tuple[Kernel, Energies, Above[Kernel]]]
-BranchPullback = Callable[[Kernel, Overlaps[Kernel]], tuple[Kernel, Energies]]
-Branch = Callable[[Tokens[Kernel], Kernel], tuple[Kernel, BranchPullback[Kernel], Recorded]]
+Pullback = Callable[[Kernel, Above[Kernel]], tuple[Kernel, SquaredNorms, Above[Kernel]]]
+BranchPullback = Callable[[Kernel, Overlaps[Kernel]], tuple[Kernel, SquaredNorms]]
+Branch = Callable[[KernelLayout[Kernel], Kernel], tuple[Kernel, BranchPullback[Kernel], Recorded]]
 """From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
 
 
@@ -62,11 +62,11 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
     value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
 
-    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
+    def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = tokens.attend(kernel)
         values = mean * value_gain
 
-        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
             energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if "WO" in gains else {}
             energies["WV"] = tokens.total(mean * below)
@@ -87,12 +87,12 @@ def feed_forward(stack: Stack) -> Branch[Kernel]:
     first, second = gain(stack, "W1"), gain(stack, "W2")
     gate = gain(stack, "WG") if gated else first
 
-    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
+    def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         before, lines = kernel * gate, kernel * first
         active = activation.kernel(tokens, before)
         hidden = active * lines if gated else active
 
-        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)
             energies = {"W2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
@@ -110,7 +110,7 @@ def feed_forward(stack: Stack) -> Branch[Kernel]:
 
 
 @dataclass(slots=True, eq=False)
-class Stream(Generic[Kernel]):
+class TokenMoments(Generic[Kernel]):
     """What the recursion knows of the tokens between two sub-layers.
 
     Attributes:
@@ -122,13 +122,13 @@ class Stream(Generic[Kernel]):
     kernel: Kernel
     means: Array | None = None
 
-    def centred(self, part: slice = slice(None)) -> Stream[Kernel]:
+    def centred(self, part: slice = slice(None)) -> TokenMoments[Kernel]:
         """The stream with the means of some of its tokens removed."""
         if self.means is None:
             return self
         kept = self.means.copy()
         kept[part] = 0.0
-        return Stream(self.kernel + -np.outer(self.means, self.means) + np.outer(kept, kept), kept)
+        return TokenMoments(self.kernel + -np.outer(self.means, self.means) + np.outer(kept, kept), kept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,8 +143,8 @@ class Passed(Generic[Kernel]):
         inside: its kernels; None with two streams or parallel branches.
     """
 
-    stream: Stream[Kernel]
-    total: Stream[Kernel]
+    stream: TokenMoments[Kernel]
+    total: TokenMoments[Kernel]
     pullback: Pullback[Kernel]
     recorded: Recorded
     inside: Inside[Kernel] | None = None
@@ -157,19 +157,23 @@ class Inside(Generic[Kernel]):
     And of attention with sampled weights, what it was sampled.
     """
 
-    stream: Stream[Kernel]
+    stream: TokenMoments[Kernel]
     given: Kernel
     given_scales: Number
     made: Kernel
     made_scales: Number
     added: Kernel
-    total: Stream[Kernel]
+    total: TokenMoments[Kernel]
     after_scales: Number
     attended: Any = None
 
 
 def sublayer(
-    stack: Stack, layer: int, tokens: Tokens[Kernel], stream: Stream[Kernel], branches: Sequence[Branch[Kernel]]
+    stack: Stack,
+    layer: int,
+    tokens: KernelLayout[Kernel],
+    stream: TokenMoments[Kernel],
+    branches: Sequence[Branch[Kernel]],
 ) -> Passed[Kernel]:
     """One sub-layer of one stream: one branch, or several in parallel, each of the same tokens.
 
@@ -185,25 +189,25 @@ def sublayer(
     made = []
     for branch in branches:
         kernel, branch_pullback, own = branch(tokens, given)
-        out, scales = normed(stack, tokens, Stream(kernel), composition.output_norm)
+        out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = summed + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq
         made.append((kernel, scales, out.kernel, branch_pullback))
         recorded |= own
-    total = Stream(summed, None if stream.means is None else stream.means * alpha)
+    total = TokenMoments(summed, None if stream.means is None else stream.means * alpha)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
     tracked = asks_for_overlaps(stack, tokens)
 
-    def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, Energies, Above[Kernel]]:
+    def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:
         overlaps = above if isinstance(above, NormOverlaps) else None
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
             overlaps = removed(stack, tokens, gradient, total)
-        parts, energies = [], Energies()
+        parts, energies = [], SquaredNorms()
         for kernel, scales, _, branch_pullback in made:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
-                of_branch = removed(stack, tokens, dropped, Stream(kernel))
+                of_branch = removed(stack, tokens, dropped, TokenMoments(kernel))
             own, found = branch_pullback(dropped, of_branch)
             parts.append(own)
             energies |= found
@@ -222,17 +226,19 @@ def sublayer(
     return Passed(after, total, pullback, recorded, inside)
 
 
-def asks_for_overlaps(stack: Stack, tokens: Tokens[Kernel]) -> bool:
+def asks_for_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
     """Whether what norms remove matters, and tokens are arrays, which it is known for."""
-    return stack.query_key_scale > 0.0 and stack.normalization != "tanh" and isinstance(tokens, Labelled)
+    return stack.query_key_scale > 0.0 and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
 
 
-def removed(stack: Stack, tokens: Tokens[Kernel], gradient: Kernel, stream: Stream[Kernel]) -> NormOverlaps[Kernel]:
+def removed(
+    stack: Stack, tokens: KernelLayout[Kernel], gradient: Kernel, stream: TokenMoments[Kernel]
+) -> NormOverlaps[Kernel]:
     """What the stack's norm of that stream removed of a gradient of this kernel below it."""
     return removed_at(gradient, stream, tokens.scales(stream.centred().kernel, stack.norm_epsilon))
 
 
-def removed_at(gradient: Kernel, stream: Stream[Kernel], scales: Number) -> NormOverlaps[Kernel]:
+def removed_at(gradient: Kernel, stream: TokenMoments[Kernel], scales: Number) -> NormOverlaps[Kernel]:
     """What a norm of that stream, of these scales, removed of a gradient of this kernel below it."""
     first = gradient / np.linalg.diagonal(scales)[..., :, None]
     return NormOverlaps(first, gradient * stream.centred().kernel / scales**2)
@@ -243,7 +249,7 @@ def scaled_overlaps(overlaps: Overlaps[Kernel], factor: float) -> Overlaps[Kerne
     return None if overlaps is None else NormOverlaps(overlaps.first * factor, overlaps.second * factor)
 
 
-def dropped_overlaps(tokens: Tokens[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
+def dropped_overlaps(tokens: KernelLayout[Kernel], overlaps: Overlaps[Kernel], kept: float) -> Overlaps[Kernel]:
     """Overlaps below a dropout, which both the gradient and the branch in the stream have passed."""
     if overlaps is None or kept == 1.0:
         return overlaps
@@ -257,7 +263,9 @@ def summed_overlaps(one: Overlaps[Kernel], other: Overlaps[Kernel]) -> Overlaps[
     return NormOverlaps(one.first + other.first, one.second + other.second)
 
 
-def normed(stack: Stack, tokens: Tokens[Kernel], stream: Stream[Kernel], norm: bool) -> tuple[Stream[Kernel], Any]:
+def normed(
+    stack: Stack, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], norm: bool
+) -> tuple[TokenMoments[Kernel], Any]:
     """A stream after a norm, or after none; and what its gradient kernel is divided by, which tanh makes a kernel."""
     if not norm:
         return stream, 1.0
@@ -266,7 +274,7 @@ def normed(stack: Stack, tokens: Tokens[Kernel], stream: Stream[Kernel], norm: b
         # Coordinates of the stream are Gaussian as long as nothing but matrices adds to it.
         before = stream.kernel * stack.tanh_scale**2
         slopes = tokens.entrywise(lambda slope: 1.0 / slope, _TANH.slope_kernel(tokens, before))
-        return Stream(_TANH.kernel(tokens, before) * energy_gain), slopes / (energy_gain * stack.tanh_scale**2)
+        return TokenMoments(_TANH.kernel(tokens, before) * energy_gain), slopes / (energy_gain * stack.tanh_scale**2)
     kernel = stream.centred().kernel
     scales = tokens.scales(kernel, stack.norm_epsilon) / energy_gain
-    return Stream(kernel / scales), scales
+    return TokenMoments(kernel / scales), scales

@@ -4,28 +4,30 @@ from __future__ import annotations  # those of pullbacks would be evaluated in e
 
 import numpy as np
 
-from theory.mean_field.kernels import Array, Number, Tokens
+from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.sublayers import (
     Above,
     Branch,
-    Energies,
     LastNorm,
     NormOverlaps,
     Passed,
     Pullback,
-    Stream,
+    SquaredNorms,
+    TokenMoments,
     dropped_overlaps,
     scaled_overlaps,
 )
 from theory.stack import Stack
 
 
-def doubled(stream: Stream[Array]) -> Stream[Array]:
+def doubled(stream: TokenMoments[Array]) -> TokenMoments[Array]:
     """Both streams at the inputs, where they are the same."""
-    return Stream(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
+    return TokenMoments(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
 
 
-def two_streams(stack: Stack, tokens: Tokens[Array], stream: Stream[Array], branch: Branch[Array]) -> Passed[Array]:
+def two_streams(
+    stack: Stack, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
+) -> Passed[Array]:
     """One sub-layer of two streams: y = τ f(p) is added to α p, which is normalized, and to u.
 
     What one stream's rules do to both, and to their products p_i·u_j.
@@ -37,11 +39,11 @@ def two_streams(stack: Stack, tokens: Tokens[Array], stream: Stream[Array], bran
     made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
     added = tokens.scale_diagonal(made, 1.0 / kept) * tau_sq
     means = None if stream.means is None else stream.means * alpha
-    summed = Stream(stream.kernel * both_alphas + np.tile(added, (2, 2)), means)
-    total = Stream(summed.kernel[..., :n, :n], None if means is None else means[:n])
+    summed = TokenMoments(stream.kernel * both_alphas + np.tile(added, (2, 2)), means)
+    total = TokenMoments(summed.kernel[..., :n, :n], None if means is None else means[:n])
     after, scales = part_normed(stack, summed, slice(None, n), composition.stream_norm)
 
-    def pullback(gradient: Array, above: Above[Array]) -> tuple[Array, Energies, Above[Array]]:
+    def pullback(gradient: Array, above: Above[Array]) -> tuple[Array, SquaredNorms, Above[Array]]:
         gradient = gradient / scales
         both = tokens.scale_diagonal(joined(gradient, n), 1.0 / kept) * tau_sq
         removed = None
@@ -55,7 +57,9 @@ def two_streams(stack: Stack, tokens: Tokens[Array], stream: Stream[Array], bran
     return Passed(after, total, pullback, recorded)
 
 
-def read_out(stack: Stack, tokens: Tokens[Array], stream: Stream[Array]) -> tuple[Array, Number, Pullback[Array]]:
+def read_out(
+    stack: Stack, tokens: KernelLayout[Array], stream: TokenMoments[Array]
+) -> tuple[Array, Number, Pullback[Array]]:
     """The kernel of p + N(u), what a norm divides it by, which is 1, and the way back."""
     n, final_norm = tokens.count, stack.composition.final_norm
     after, both = part_normed(stack, stream, slice(n, None), final_norm)
@@ -64,7 +68,7 @@ def read_out(stack: Stack, tokens: Tokens[Array], stream: Stream[Array]) -> tupl
     return joined(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
 
 
-def _removed_of_two(stack: Stack, gradient: Array, summed: Stream[Array], last: LastNorm) -> NormOverlaps[Array]:
+def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], last: LastNorm) -> NormOverlaps[Array]:
     """What the norm of z = p + y and the last norm of u removed of the gradient of both streams together.
 
     Args:
@@ -83,7 +87,9 @@ def _removed_of_two(stack: Stack, gradient: Array, summed: Stream[Array], last: 
     return NormOverlaps(first.sum((-4, -2)), second)
 
 
-def part_normed(stack: Stack, stream: Stream[Array], part: slice, norm: bool) -> tuple[Stream[Array], Array]:
+def part_normed(
+    stack: Stack, stream: TokenMoments[Array], part: slice, norm: bool
+) -> tuple[TokenMoments[Array], Array]:
     """`normed` of one of two streams: the products with the other are divided by one of the roots."""
     after = stream.centred(part) if norm else stream
     root = np.ones(after.kernel.shape[:-1])
@@ -91,7 +97,7 @@ def part_normed(stack: Stack, stream: Stream[Array], part: slice, norm: bool) ->
         energies = np.linalg.diagonal(after.kernel)
         root[..., part] = np.sqrt(energies[..., part] + stack.norm_epsilon) / stack.norm_gain
     scales = root[..., :, None] * root[..., None, :]
-    return Stream(after.kernel / scales, after.means), scales
+    return TokenMoments(after.kernel / scales, after.means), scales
 
 
 def joined(kernel: Array, count: int) -> Array:

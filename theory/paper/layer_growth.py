@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Exchangeable, Pair
+from theory.mean_field.kernels import Pair, PairLayout
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
@@ -71,7 +71,7 @@ class _Rates:
 
 def _rates(stack: Stack, activation: str) -> _Rates:
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
-    first, second, phi, two = gains["W1"], gains["W2"], activation_of(activation, stack.leaky_slope), Exchangeable(2)
+    first, second, phi, two = gains["W1"], gains["W2"], activation_of(activation, stack.leaky_slope), PairLayout(2)
     gate = gains.get("WG", first)
 
     def value(at: float) -> float:

@@ -30,7 +30,7 @@ delta = sp.Symbol("delta", positive=True)
 margin = sp.Symbol("t", positive=True)
 
 ALPHA = sp.Rational(1, 10)
-HEAD_FAILURE = 1e-3
+OUTPUT_FAILURE = 1e-3
 """Probability allowed for ‖W_emb‖₂ to exceed what B assumes where the matrix itself is not at hand."""
 
 
@@ -167,8 +167,8 @@ class Bound:
 
     value: NDArray[np.float64]
     loss_gradient: NDArray[np.float64]
-    head_failure: float
-    head_margin: float
+    output_failure: float
+    output_margin: float
 
 
 def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
@@ -189,13 +189,13 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
     if stack.relaxed:
         raise ValueError(f"stack must be in the paper's setting for Theorem 1, got one with {stack.relaxed}.")
     if head_norm is None:
-        t = float(np.sqrt(2.0 * np.log(1.0 / HEAD_FAILURE) / stack.width))
+        t = float(np.sqrt(2.0 * np.log(1.0 / OUTPUT_FAILURE) / stack.width))
         gradient = _numeric_loss_gradient_bound()(stack.width, stack.vocab, stack.output_scale, t)
-        failure = HEAD_FAILURE
+        failure = OUTPUT_FAILURE
     else:
         gradient, failure, t = np.sqrt(2.0) * np.asarray(head_norm, dtype=float), 0.0, 0.0
     value = _numeric_bound(stack.placement)(stack.width, stack.depth, np.asarray(gradient))
-    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), head_failure=failure, head_margin=t)
+    return Bound(value=np.asarray(value), loss_gradient=np.asarray(gradient), output_failure=failure, output_margin=t)
 
 
 @cache

@@ -44,7 +44,7 @@ COMMITTED = DATA / "warmup"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class WarmupRequest:
     """What is run.
 
     Attributes:
@@ -82,7 +82,7 @@ def grid_named(preset: str) -> Grid:
     return read_grid(Path(preset).read_text(encoding="utf-8"))
 
 
-def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
+def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> int:
     """Train, judge and draw; what the folder holds already is not trained again.
 
     Returns:
@@ -144,7 +144,7 @@ def reproduce_warmup(request: Request, *, dry_run: bool, accept: bool) -> int:
     return 0
 
 
-def _command(request: Request) -> str:
+def _command(request: WarmupRequest) -> str:
     """The command that gives the same rows, without the folders of this machine."""
     names = f"--source {request.source.name} --target {request.target.name}"
     some = "" if request.seeds is None else f" --seeds {request.seeds}"
@@ -207,7 +207,7 @@ def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> str:
 
 
 def _dry(
-    grid: Grid, runs: Sequence[Planned], left: int, texts: tuple[ParallelText, ParallelText], request: Request
+    grid: Grid, runs: Sequence[Planned], left: int, texts: tuple[ParallelText, ParallelText], request: WarmupRequest
 ) -> list[str]:
     """How many runs, how large, and about how long, from a few updates of one of them."""
     training, times = grid.runs[0].training, list[float]()

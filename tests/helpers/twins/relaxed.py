@@ -8,7 +8,7 @@ from torch import nn
 from simulate import Cell
 from simulate.network import transformer as network
 from simulate.network.dense import DenseEngine
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import network_inputs, source_inputs
 
 PHI = {
@@ -195,7 +195,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
 
 def deviation(stack, text=None):
     """The largest relative deviation of a quantity of the network from the slow twin's, float64, two draws."""
-    engine = DenseEngine(Streams([0], 2), torch.float64, keep=True)
+    engine = DenseEngine(RandomStreams([0], 2), torch.float64, keep=True)
     x, labels, words = network_inputs(Cell(stack, "dense", dtype="float64", text=text), engine)
     source = source_inputs(stack, engine)
     record = network.run(stack, engine, x, labels, words, source)

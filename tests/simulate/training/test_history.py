@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.training import history
 from simulate.training.drawn import DrawnMap
 from simulate.training.history import unknown
@@ -37,7 +37,7 @@ def met(n, d_in, d_out, dtype=DOUBLE):
 
 def inconsistency(n, d_in, d_out, optimizer, dtype=DOUBLE):
     """How far products of five steps, relatively, are from those of the matrix that they imply."""
-    one, found = unknown(Streams([0], 2), dtype, d_in, d_out, 0.4), []
+    one, found = unknown(RandomStreams([0], 2), dtype, d_in, d_out, 0.4), []
     for x, g in met(n, d_in, d_out, dtype):
         one.forward(x.flip(1))
         found.append((one.forward(x), *one.pullback(g)))
@@ -99,7 +99,7 @@ def test_a_polar_factor_is_on_the_numerical_range():
 
 def adaptive(draws, seed, d_in=4, d_out=3, n=2):
     """W_0 / std of maps whose rows and gradients hang on all products before, in three steps of Muon and of SGD."""
-    one = unknown(Streams([seed], draws), DOUBLE, d_in, d_out, 0.4)
+    one = unknown(RandomStreams([seed], draws), DOUBLE, d_in, d_out, 0.4)
     x, g = normals(draws, n, d_in, seed=seed + 1), normals(draws, n, d_out, seed=seed + 2)
     for optimizer in (SGD, SGD, MUON):
         y = one.forward(x)
@@ -144,7 +144,7 @@ def test_planted_errors_are_seen(monkeypatch, error, consistent):
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_a_repeated_batch_is_known_and_costs_nothing(dtype):
-    one, x = unknown(Streams([0], 2), dtype, 40, 30, 0.2), normals(2, 6, 40, seed=0, dtype=dtype)
+    one, x = unknown(RandomStreams([0], 2), dtype, 40, 30, 0.2), normals(2, 6, 40, seed=0, dtype=dtype)
     first = one.forward(x)
     moved = one.forward(x.flip(1) * (1 + 4 * torch.finfo(dtype).eps)).flip(1)
     assert one.inputs.directions.shape[1] == 6
@@ -161,7 +161,7 @@ def test_a_small_change_of_the_rows_is_a_small_change_of_the_product(dtype):
         changed = rows.clone()
         changed[0, 3] *= 1 + relative
         changed[0, 2, 5] += relative
-        one, other = (unknown(Streams([1], 1), dtype, 40, 30, 1.0).forward(x) for x in (rows, changed))
+        one, other = (unknown(RandomStreams([1], 1), dtype, 40, 30, 1.0).forward(x) for x in (rows, changed))
         return float((one - other).abs().max() / one.abs().max())
 
     assert moved(eps) < 50 * eps
@@ -170,7 +170,10 @@ def test_a_small_change_of_the_rows_is_a_small_change_of_the_product(dtype):
 
 def test_orthogonality_is_kept_over_many_steps():
     """In float32, of rows whose new part is a thousandth of them: P Pᵀ is a projection to rounding."""
-    one, x = unknown(Streams([0], 1), torch.float32, 400, 300, 0.05), normals(1, 4, 400, seed=0, dtype=torch.float32)
+    one, x = (
+        unknown(RandomStreams([0], 1), torch.float32, 400, 300, 0.05),
+        normals(1, 4, 400, seed=0, dtype=torch.float32),
+    )
     for step in range(20):
         one.forward(x)
         one.pullback(normals(1, 4, 300, seed=step, dtype=torch.float32))
@@ -184,7 +187,7 @@ def test_orthogonality_is_kept_over_many_steps():
 
 
 def test_a_matrix_of_zeros_learns_from_zero():
-    one = unknown(Streams([0], 2), DOUBLE, 5, 4, 0.0)
+    one = unknown(RandomStreams([0], 2), DOUBLE, 5, 4, 0.0)
     x, g = normals(2, 3, 5, seed=0), normals(2, 3, 4, seed=1)
     assert (one.forward(x) == 0).all()
     assert (one.pullback(g)[0] == 0).all()
@@ -193,7 +196,7 @@ def test_a_matrix_of_zeros_learns_from_zero():
 
 
 def test_a_draw_that_has_diverged_stays_alone():
-    one = unknown(Streams([0], 2), torch.float32, 5, 4, 0.5)
+    one = unknown(RandomStreams([0], 2), torch.float32, 5, 4, 0.5)
     x = normals(2, 3, 5, seed=0, dtype=torch.float32)
     x[1, 2, 3] = torch.inf
     for _ in range(2):
@@ -207,7 +210,9 @@ def test_a_draw_that_has_diverged_stays_alone():
 def test_the_order_of_calls_is_held(kind):
     x = normals(1, 3, 5, seed=0)
     one = (
-        unknown(Streams([0], 1), DOUBLE, 5, 5, 0.5) if kind == "with a history" else DrawnMap(normals(1, 5, 5, seed=1))
+        unknown(RandomStreams([0], 1), DOUBLE, 5, 5, 0.5)
+        if kind == "with a history"
+        else DrawnMap(normals(1, 5, 5, seed=1))
     )
     with pytest.raises(RuntimeError, match="^a map must be applied before it is pulled back"):
         one.pullback(x)

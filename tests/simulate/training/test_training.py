@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simulate import Cell, sample
-from simulate.network.random_streams import Streams
+from simulate.network.random_streams import RandomStreams
 from simulate.training.cells import cheaper_engine
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
@@ -60,11 +60,11 @@ def test_training_is_that_of_a_plain_loop(case, engine):
     """At the matrices that were drawn, or that all products imply; to rounding, which training may amplify."""
     stack, schedule = CASES[case]
     scalars = has_scalars(stack)
-    maps = LearningMaps(Streams([4], 2), torch.float64, drawn=engine == "dense", scalars=scalars)
+    maps = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=engine == "dense", scalars=scalars)
     kept, given = [], batches(Cell(stack, engine), schedule, maps)
     found = trained(stack, schedule, maps, (kept.append(one) or one for one in given))
     if engine == "dense":  # the same seed draws the same matrices
-        again = LearningMaps(Streams([4], 2), torch.float64, drawn=True, scalars=scalars)
+        again = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=True, scalars=scalars)
         trained(stack, replace(schedule, steps=0), again, batches(Cell(stack, engine), schedule, again))
         matrices = {role: [one.weight for one in group] for role, group in again.maps.items()}
     else:

@@ -9,7 +9,7 @@ from scipy.special import softmax
 from theory import Stack, predict
 from theory.mean_field.attention.annealed import annealed_attention, softmax_moments
 from theory.mean_field.attention.sampled import random_attention
-from theory.mean_field.kernels import Exchangeable, Labelled, Pair
+from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
 
 
 @pytest.mark.parametrize(("n", "variance", "correlation"), [(4, 1.0, 0.3), (16, 4.0, -0.05), (8, 16.0, 0.99)])
@@ -56,8 +56,8 @@ def test_one_attention_layer_is_exact():
     same = np.eye(5, dtype=bool)
     pairs = Pair(1.3, 0.4), Pair(0.7, -0.1)
     kernel, gradient = (np.where(same, pair.diagonal, pair.off) for pair in pairs)
-    out, pullback, recorded = of_pairs(Exchangeable(5), pairs[0])
-    outs, pullbacks, all_recorded = of_arrays(Labelled(5), np.broadcast_to(kernel, (20_000, 5, 5)))
+    out, pullback, recorded = of_pairs(PairLayout(5), pairs[0])
+    outs, pullbacks, all_recorded = of_arrays(MatrixLayout(5), np.broadcast_to(kernel, (20_000, 5, 5)))
     below, energies = pullback(pairs[1], None)
     belows, all_energies = pullbacks(gradient, None)
 

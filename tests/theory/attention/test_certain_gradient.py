@@ -7,7 +7,7 @@ import torch
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from theory import Stack
 from theory.mean_field.attention.patterns import Patterns
-from theory.mean_field.sublayers import Inside, Stream
+from theory.mean_field.sublayers import Inside, TokenMoments
 from theory.mean_field.tied import attention
 from theory.stack.weights import weight_shapes
 
@@ -85,7 +85,9 @@ def draw(stack, seed):
     measured = {"kernel": below @ below.T, "along": below @ x.T / stack.width**0.5}
     measured |= {role: one.square().sum() / stack.width for role, one in zip(matrices, of_matrices, strict=True)}
     kernel, made = (array(one @ one.T / stack.width)[:, None] for one in (x, out))
-    inside = Inside(Stream(kernel), kernel, 1.0, made, 1.0, made, Stream(kernel), 1.0, (patterns, patterns.weights))
+    inside = Inside(
+        TokenMoments(kernel), kernel, 1.0, made, 1.0, made, TokenMoments(kernel), 1.0, (patterns, patterns.weights)
+    )
     part = COEFFICIENTS[None, None]
     noise, along, energies = attention.below_attention(stack, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies

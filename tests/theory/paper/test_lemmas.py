@@ -117,10 +117,10 @@ def test_bound_in_numbers():
     stack = Stack(placement="pre", width=256, depth=4, vocab=64, output_scale=2.0)
     exact = bound_value(stack, head_norm=np.array([3.0, 6.0]))
     assert exact.value == pytest.approx(np.sqrt(2) * np.array([3, 6]) * 256 * np.sqrt(40 * np.log(25600) / 6))
-    assert exact.head_failure == 0
+    assert exact.output_failure == 0
     free = bound_value(stack)
     assert free.loss_gradient == pytest.approx(np.sqrt(2) * 2 * (1.5 + np.sqrt(2 * np.log(1000) / 256)))
-    assert free.head_failure == theorem1.HEAD_FAILURE
+    assert free.output_failure == theorem1.OUTPUT_FAILURE
 
 
 def test_loss_gradient_bound_is_exceeded_no_more_often_than_it_says():

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.polynomial.chebyshev import Chebyshev
 
 from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
-from theory.mean_field.kernels import Pair, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps, Recorded
+from theory.mean_field.kernels import KernelLayout, Pair
+from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -35,14 +35,14 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
     value_gain = gain(stack, "WV")
     projection_gain = 1.0 if stack.output_projection == "identity" else gain(stack, "WO")
 
-    def branch(tokens: Tokens[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
+    def branch(tokens: KernelLayout[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
         q, c = kernel.diagonal, kernel.off
         variance = float(s_sq**2 * q * (q - c))
         own, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
         values = Pair(c + (q - c) * own, c + (q - c) * cross) * value_gain
 
-        def pullback(gradient: Pair, _: Overlaps[Pair]) -> tuple[Pair, Energies]:
-            energies: Energies = {}
+        def pullback(gradient: Pair, _: Overlaps[Pair]) -> tuple[Pair, SquaredNorms]:
+            energies: SquaredNorms = {}
             if stack.output_projection == "random":
                 energies["WO"] = tokens.total(values * gradient) * inner_ratio(stack)
             above = gradient * projection_gain

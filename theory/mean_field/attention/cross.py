@@ -9,8 +9,8 @@ from __future__ import annotations  # those of pullbacks would be evaluated in e
 from dataclasses import dataclass
 from typing import Any, Generic
 
-from theory.mean_field.kernels import Array, Kernel, Pair, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, Overlaps, Recorded
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, Pair
+from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -26,7 +26,7 @@ class Memory(Generic[Kernel]):
         gradient: kernel of the gradient at the encoder's output, of the layers that were passed back so far.
     """
 
-    tokens: Tokens[Kernel]
+    tokens: KernelLayout[Kernel]
     kernel: Kernel
     attention: Array | None = None
     gradient: Kernel | None = None
@@ -39,11 +39,11 @@ class Memory(Generic[Kernel]):
         """A K Aᵀ, the kernel of what uniform attention gives to the tokens."""
         return self._weighted(self.tokens, self.kernel, None if self.attention is None else self.attention.T)
 
-    def returned(self, tokens: Tokens[Kernel], gradient: Kernel) -> Kernel:
+    def returned(self, tokens: KernelLayout[Kernel], gradient: Kernel) -> Kernel:
         """Aᵀ G A, of the gradient kernel at what uniform attention gave."""
         return self._weighted(tokens, gradient, self.attention)
 
-    def _weighted(self, tokens: Tokens[Any], kernel: Any, weights: Array | None) -> Any:
+    def _weighted(self, tokens: KernelLayout[Any], kernel: Any, weights: Array | None) -> Any:
         """Wᵀ K W of an array; of a pair with equal weights."""
         if weights is not None:
             return weights.T @ kernel @ weights
@@ -57,11 +57,11 @@ def uniform_cross_attention(stack: Stack, memory: Memory[Kernel]) -> Branch[Kern
     projected = stack.output_projection == "random"
     projection_gain = gain(stack, "XO") if projected else 1.0
 
-    def branch(tokens: Tokens[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
+    def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = memory.seen()
         values = mean * value_gain
 
-        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, Energies]:
+        def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
             energies = {"XO": tokens.total(values * gradient) * inner_ratio(stack)} if projected else {}
             energies["XV"] = tokens.total(mean * below)

@@ -40,24 +40,24 @@ class Patterns:
 
 
 def sampled_patterns(
-    stack: Stack, asking: Array, asked: Array, allowed: Array | None, generator: np.random.Generator, *,
+    stack: Stack, query_tokens: Array, key_tokens: Array, allowed: Array | None, generator: np.random.Generator, *,
     tied: bool = False,
 ) -> Patterns:  # fmt: skip
     """Patterns of random queries and keys, in their law at the width of a head; uniform ones without queries.
 
     Args:
         stack: the network.
-        asking: kernel of the N tokens that ask, (batch, N, N).
-        asked: kernel of the M tokens that are asked, (batch, M, M).
+        query_tokens: kernel of the N tokens that ask, (batch, N, N).
+        key_tokens: kernel of the M tokens that are asked, (batch, M, M).
         allowed: above 0 where a token may look, (N, M); None where all look at all.
         generator: of the queries and keys.
         tied: whether queries are the keys, of one kernel.
     """
-    shape = (*asking.shape[:-2], stack.heads, asking.shape[-1], asked.shape[-1])
-    logits, queries, keys, sizes, slopes, coordinates = np.zeros(shape), asking, asked, None, None, None
+    shape = (*query_tokens.shape[:-2], stack.heads, query_tokens.shape[-1], key_tokens.shape[-1])
+    logits, queries, keys, sizes, slopes, coordinates = np.zeros(shape), query_tokens, key_tokens, None, None, None
     if stack.query_key_scale:
         head_width = stack.key_width
-        left, right = (cholesky(kernel)[..., None, :, :] for kernel in (asking, asked))
+        left, right = (cholesky(kernel)[..., None, :, :] for kernel in (query_tokens, key_tokens))
         if tied:
             rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
         elif stack.rotary:
@@ -139,13 +139,13 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
         shape: (..., heads, N, M).
         generator: of all.
     """
-    *batch, heads, asking, asked = shape
+    *batch, heads, query_tokens, key_tokens = shape
     group, head_width = heads // stack.key_heads, stack.key_width
     if group == 1:
         return _query_and_key_roots(shape, head_width, generator)
-    of_groups = (*batch, stack.key_heads, group * asking, asked)
+    of_groups = (*batch, stack.key_heads, group * query_tokens, key_tokens)
     rows, along, of_keys = _query_and_key_roots(of_groups, head_width, generator)
-    rows = rows.reshape(*batch, heads, asking, rows.shape[-1])
+    rows = rows.reshape(*batch, heads, query_tokens, rows.shape[-1])
     return rows, np.repeat(along, group, axis=-3), np.repeat(of_keys, group, axis=-3)
 
 

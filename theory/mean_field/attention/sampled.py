@@ -15,8 +15,8 @@ from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns, turning
-from theory.mean_field.kernels import Array, Tokens
-from theory.mean_field.sublayers import Branch, BranchPullback, Energies, NormOverlaps, Overlaps, Recorded
+from theory.mean_field.kernels import Array, KernelLayout
+from theory.mean_field.sublayers import Branch, BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -41,11 +41,11 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     tied, queries = stack.query_key == "tied", stack.query_key_scale > 0.0
     alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
 
-    def branch(tokens: Tokens[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+    def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
         out, kept, attended = _attend(stack, "W", kernel, patterns.weights, generator)
 
-        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, Energies]:
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, below, energies = attended(gradient)
             if queries:
                 more, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
@@ -61,11 +61,11 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.random.Generator) -> Branch[Array]:
     """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
 
-    def branch(tokens: Tokens[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+    def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator)
         out, kept, attended = _attend(stack, "X", memory.kernel, patterns.weights, generator)
 
-        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, Energies]:
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, to_memory, energies = attended(gradient)
             below = 0.0 * kernel
             if stack.query_key_scale:
@@ -82,7 +82,7 @@ def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.ra
 
 def _attend(
     stack: Stack, kind: str, keys: Array, softmaxed: Array, generator: np.random.Generator
-) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, Energies]]]:
+) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
     """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
 
     Args:
@@ -101,7 +101,7 @@ def _attend(
     pattern = dropped(stack, softmaxed, generator)
     out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
 
-    def back(gradient: Array) -> tuple[Array, Array, Energies]:
+    def back(gradient: Array) -> tuple[Array, Array, SquaredNorms]:
         head = projection_gain * gradient[..., None, :, :] / stack.heads
         to_values = (pattern.mT @ head @ pattern).sum(-3)
         energies = {kind + "V": (keys * to_values).sum((-2, -1))}
@@ -115,7 +115,7 @@ def _attend(
 def query_path(
     stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
     removed: Overlaps[Array],
-) -> tuple[Energies, Array, Array]:  # fmt: skip
+) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
     """Energies of W^Q and W^K, and the gradient kernels that pass through them to query tokens and key tokens.
 
     `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of patterns.
@@ -269,7 +269,7 @@ def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps:
     return x + x.mT
 
 
-def _statistics(pattern: Array) -> Energies:
+def _statistics(pattern: Array) -> SquaredNorms:
     """Entropy in nats and sum of squared weights of a row, averaged over rows and heads, per entry of the batch."""
     return {
         "attention_entropy": entr(pattern).sum(-1).mean((-2, -1)),

@@ -18,14 +18,19 @@ import sympy as sp
 from numpy.typing import NDArray
 
 from theory.coverage import require
-from theory.mean_field.finite_width.branches import Branch, attention_branch, energy_variance, feed_forward_branch
+from theory.mean_field.finite_width.branches import (
+    BranchMoments,
+    attention_branch,
+    energy_variance,
+    feed_forward_branch,
+)
 from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law
 from theory.stack import Stack
 
 Array = NDArray[np.float64]
 
 
-def inverse_energy(branch: Branch) -> sp.Expr:
+def inverse_energy(branch: BranchMoments) -> sp.Expr:
     """The relative excess, times d, of E[d/‖y‖²] over 1/(1 + b), y the centred residual sum.
 
     ‖y‖²/d has mean 1 + b − b/d (the branch loses one dimension to centring) and variance (4b + 2b² + ω)/d: from the
@@ -35,7 +40,7 @@ def inverse_energy(branch: Branch) -> sp.Expr:
     return sp.simplify(b / (1 + b) + energy_variance(branch) / (1 + b) ** 2)
 
 
-def backward_energy(branch: Branch) -> sp.Expr:
+def backward_energy(branch: BranchMoments) -> sp.Expr:
     """The relative excess over 1 + b, times d, of the gradient energy below a residual sum, off 1 and off x.
 
     u, the gradient at the sum, is orthogonal to 1 and to y, and otherwise uniform. Off x it loses b/((1 + b) d), since
@@ -49,7 +54,7 @@ def backward_energy(branch: Branch) -> sp.Expr:
     return sp.simplify((stream + inner - 2 * b) / (1 + b))
 
 
-def mean_coefficient(branch: Branch) -> sp.Expr:
+def mean_coefficient(branch: BranchMoments) -> sp.Expr:
     """μ of a sub-layer: E R = 1 + μ/d for the factor R by which it multiplies the squared gradient.
 
     >>> mean_coefficient(attention_branch()), mean_coefficient(feed_forward_branch())
@@ -59,7 +64,7 @@ def mean_coefficient(branch: Branch) -> sp.Expr:
     return sp.simplify(inverse_energy(branch) + backward_energy(branch) - branch.shared / (1 + b) ** 2)
 
 
-def log_variance_coefficient(branch: Branch) -> sp.Expr:
+def log_variance_coefficient(branch: BranchMoments) -> sp.Expr:
     """ν of a sub-layer: Var ln R = ν/d, from ‖y‖² below and the gradient's energy above, less what they share.
 
     >>> log_variance_coefficient(attention_branch()), log_variance_coefficient(feed_forward_branch())
@@ -68,7 +73,7 @@ def log_variance_coefficient(branch: Branch) -> sp.Expr:
     return sp.simplify((2 * energy_variance(branch) - 2 * branch.shared) / (1 + branch.energy) ** 2)
 
 
-def ends_log_variance(branch: Branch) -> sp.Expr:
+def ends_log_variance(branch: BranchMoments) -> sp.Expr:
     """What the two ends add, times d, to the variance of ln(grad_sq_W2 of layer l / that of layer L), at one token.
 
     ‖∂L/∂W2‖² = ‖h‖² ‖u‖² has ‖h‖² of both ends, of relative variance ω/b², where the product of R has neither. Of

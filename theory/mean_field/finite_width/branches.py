@@ -7,7 +7,7 @@ import sympy as sp
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchMoments:
     """What a residual branch x → f(x W...) does to energies, per unit of input energy.
 
     Attributes:
@@ -23,19 +23,19 @@ class Branch:
     inner: bool
 
 
-def attention_branch() -> Branch:
+def attention_branch() -> BranchMoments:
     """Attention of one token, x W^V: all energy passes, and nothing is random but W^V."""
-    return Branch(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
+    return BranchMoments(sp.Integer(1), sp.Integer(0), sp.Integer(0), inner=False)
 
 
 @lru_cache(maxsize=1)
-def feed_forward_branch() -> Branch:
+def feed_forward_branch() -> BranchMoments:
     """ReLU(x W1) W2, from the density of a pre-activation a ~ N(0, 1) and an independent gradient entry z ~ N(0, 1).
 
     Forward a unit passes D a², backward D z², with D = 1 where a > 0.
 
     >>> feed_forward_branch()
-    Branch(energy=1/2, spread=5/4, shared=1/4, inner=True)
+    BranchMoments(energy=1/2, spread=5/4, shared=1/4, inner=True)
     """
     a = sp.Symbol("a", real=True)
     density = sp.exp(-(a**2) / 2) / sp.sqrt(2 * sp.pi)
@@ -50,10 +50,12 @@ def feed_forward_branch() -> Branch:
 
     # Backward it passes the same energy with the same spread, since D is independent of |a|.
     energy = active(2)
-    return Branch(energy, active(4) - energy**2, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True)
+    return BranchMoments(
+        energy, active(4) - energy**2, active(2) * gaussian(2) - energy * active(0) * gaussian(2), inner=True
+    )
 
 
-def energy_variance(branch: Branch, stream: sp.Expr = sp.S.One) -> sp.Expr:
+def energy_variance(branch: BranchMoments, stream: sp.Expr = sp.S.One) -> sp.Expr:
     """The variance, times d, that a branch adds to ‖x‖²/d of a stream of energy q: 4 q b + 2 b² + ω.
 
     From the cross term, the matrix, and the nonlinearity; forward, and for a gradient backward.

@@ -11,14 +11,14 @@ from theory.mean_field.attention.patterns import Patterns, logit_scale, rotated
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Energies, Inside, Overlaps
+from theory.mean_field.sublayers import Inside, Overlaps, SquaredNorms
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
 
 def below_attention(
     stack: Stack, noise: Array, part: Array, inside: Inside[Array], overlaps: Overlaps[Array]
-) -> tuple[Array, Array, Energies]:
+) -> tuple[Array, Array, SquaredNorms]:
     """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
 
     Args:
@@ -31,7 +31,7 @@ def below_attention(
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
     """
-    ratio, energies = inner_ratio(stack), Energies()
+    ratio, energies = inner_ratio(stack), SquaredNorms()
     if stack.output_projection == "random":
         whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
         energies["WO"] = ratio * (inside.made / size * whole).sum((-2, -1))
@@ -62,8 +62,8 @@ def below_attention(
 
 
 def _below_equal_weights(
-    stack: Stack, energies: Energies, noise: Array, part: Array, given: Array
-) -> tuple[Array, Array, Energies]:
+    stack: Stack, energies: SquaredNorms, noise: Array, part: Array, given: Array
+) -> tuple[Array, Array, SquaredNorms]:
     """Below the values, where all heads have one pattern."""
     pattern, n = attention_pattern(stack), given.shape[-1]
     pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern

@@ -22,10 +22,10 @@ from theory.mean_field.inputs import Inputs
 from theory.mean_field.kernels import Array, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
-    Energies,
     Inside,
     Overlaps,
-    Stream,
+    SquaredNorms,
+    TokenMoments,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
@@ -53,7 +53,7 @@ class Place:
     held: Array
 
 
-def _place(stream: Stream[Array], words: Array, held: Array) -> Place:
+def _place(stream: TokenMoments[Array], words: Array, held: Array) -> Place:
     return Place(stream.centred().kernel, 0.0 if stream.means is None else stream.means, words, held)
 
 
@@ -98,7 +98,7 @@ class Gradient:
         """What that norm removes along the stream beside what is certain; None if there is none."""
         if isinstance(scales, float):
             return None
-        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, Stream(place.kernel), scales)
+        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
 
     def _above_norm(self, root: Array) -> "Gradient":
         """By the tokens that the norm is given, without what it takes off the mean."""
@@ -126,7 +126,7 @@ def tied_backward(
     output = sampled_output(stack, inputs, forward.output, held[-1] * remains, generator)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
-    at_output = Stream(forward.output, None if composition.final_norm else forward.stream.means)
+    at_output = TokenMoments(forward.output, None if composition.final_norm else forward.stream.means)
     place = _place(at_output, same, held[-1] * remains)
     last = _place(forward.stream, same, held[-1])
     gradient, overlaps = top.below_norm(last, scales), top.overlaps(last, scales)
@@ -164,7 +164,7 @@ def tied_backward(
 def _below_sublayer(
     stack: Stack, index: int, gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
     inside: Inside[Array], generator: np.random.Generator,
-) -> tuple[Gradient, Overlaps[Array], Array, Energies]:  # fmt: skip
+) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
     """Before a sub-layer: the gradient, and what norms removed of it; what lies on what the branch added; energies.
 
     Args:
