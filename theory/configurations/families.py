@@ -26,12 +26,12 @@ def _activation(r: Reading, *names: str, default: str | None = None) -> str:
 
 
 def _sizes(r: Reading) -> Fields:
-    width, heads = r.number("hidden_size", "n_embd", "d_model"), r.number("num_attention_heads", "n_head")
-    hidden = r.number("intermediate_size", "n_inner", "ffn_dim", default=4 * width)
+    width, heads = r.count("hidden_size", "n_embd", "d_model"), r.count("num_attention_heads", "n_head")
+    hidden = r.count("intermediate_size", "n_inner", "ffn_dim", default=4 * width)
     return {
         "width": width,
-        "depth": r.number("num_hidden_layers", "n_layer", "num_layers"),
-        "vocab": r.number("vocab_size"),
+        "depth": r.count("num_hidden_layers", "n_layer", "num_layers"),
+        "vocab": r.count("vocab_size"),
         "heads": heads,
         "ffn_ratio": hidden / width,
         "output_projection": "random",
@@ -73,15 +73,18 @@ def _attention(r: Reading, sizes: Fields, tokens: int) -> None:
     Raises:
         ValueError: keys and values cannot be shared out among so many heads.
     """
-    kv = r.number("num_key_value_heads", "n_kv_head", default=sizes["heads"])
-    if kv < 1 or sizes["heads"] % kv:
+    kv = r.count("num_key_value_heads", "n_kv_head", default=sizes["heads"])
+    if sizes["heads"] % kv:
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {sizes['heads']}, got {kv}.")
     sizes["kv_heads"] = 0 if kv == sizes["heads"] else kv
     own, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
     if own is not None and own != usual:
         sizes["head_width"] = own
     window, used = r.number("sliding_window", default=None), r.take("use_sliding_window", default=True)
-    kinds = set(r.left.get("layer_types") or [])
+    listed = r.left.get("layer_types") or []
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
+    kinds = set(listed)
     r.neutral(
         _LENGTH,
         "max_window_layers",
@@ -104,38 +107,47 @@ def _rotary(r: Reading, sizes: Fields) -> None:
     Raises:
         ValueError: what stands for their parameters is no object.
     """
-    given = r.take("rope_parameters", default={})
-    if not isinstance(given, Mapping):
-        raise ValueError(f"rope_parameters must be an object, got {given!r}.")
+    given = _object("rope_parameters", r.take("rope_parameters", default={}))
     if "sliding_attention" in given:  # Gemma 3: five layers of six
-        r.say(
-            "rope_parameters of full_attention", given["full_attention"], "all layers rotate as the sliding ones here"
-        )
-        given = given["sliding_attention"]
-    local = r.take("rope_local_base_freq", default=None)
-    base = r.number("rope_theta", "rotary_emb_base", default=given.get("rope_theta", 10_000.0))
+        full = given.get("full_attention")
+        r.say("rope_parameters of full_attention", full, "all layers rotate as the sliding ones here")
+        given = _object("rope_parameters of sliding_attention", given["sliding_attention"])
+    local = r.number("rope_local_base_freq", default=None)
+    inner = Reading(given)  # whose values are numbers too
+    theta, part = inner.number("rope_theta", default=10_000.0), inner.number("partial_rotary_factor", default=1.0)
+    base = r.number("rope_theta", "rotary_emb_base", default=theta)
     if local is not None:
         r.say("rope_theta", base, "all layers rotate as those with a window, by rope_local_base_freq, here")
         base = local
-    share = r.number("rotary_pct", "partial_rotary_factor", default=given.get("partial_rotary_factor", 1.0))
+    share = r.number("rotary_pct", "partial_rotary_factor", default=part)
     turned = r.number("rotary_dim", default=None)
     width = sizes.get("head_width", sizes["width"] // sizes["heads"])
     sizes |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
-    scaled = given.get("rope_type", "default") != "default"
-    r.neutral(_SLOW, "rope_scaling")
-    if scaled:
-        r.notes.append(_neutral("rope_parameters", given, _SLOW))
+    scaling = _object("rope_scaling", r.take("rope_scaling", default={}))
+    for name, one in (("rope_scaling", scaling), ("rope_parameters", given)):
+        kind = one.get("rope_type", one.get("type", "default"))
+        if kind in ("llama3", "dynamic"):
+            r.notes.append(_neutral(name, dict(one), _SLOW))
+        elif kind != "default":
+            r.say(name, dict(one), f"rotations are not scaled as {kind!r} has it here")
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {value!r}.")
+    return value
 
 
 def _neutral(field: str, value: Any, reason: str) -> Note:
     return Note(field, value, "neutral", reason)
 
 
-def _llama(r: Reading, tokens: int, *, tied: bool = False, act: str = "silu", inputs: float = 1.0) -> Fields:
+def _llama(r: Reading, tokens: int, *, tied: bool = False, act: str = "silu", rooted: bool = False) -> Fields:
     """Llama 2 and 3, Mistral, Qwen 2, Phi-3: Pre-LN with RMSNorm and gated units."""
     sizes = _sizes(r)
     _attention(r, sizes, tokens)
     _dropout(r)
+    inputs = sizes["width"] ** 0.5 if rooted else 1.0
     return sizes | _one_std(r, sizes, inputs=inputs) | _tied(r, tied) | {
         "placement": "pre",
         "normalization": "rms",
@@ -155,7 +167,7 @@ def _gemma(r: Reading, tokens: int) -> Fields:
     # The file keeps a field that Gemma's code replaces by its own activation.
     if "hidden_activation" in r.left and r.left["hidden_activation"] is not None:
         r.neutral("hidden_activation is what counts", "hidden_act")
-    return _llama(r, tokens, tied=True, act="gelu_pytorch_tanh", inputs=float(r.left.get("hidden_size", 1)) ** 0.5)
+    return _llama(r, tokens, tied=True, act="gelu_pytorch_tanh", rooted=True)
 
 
 def _gemma2(r: Reading, tokens: int) -> Fields:
@@ -188,7 +200,9 @@ def _gpt2(r: Reading, tokens: int) -> Fields:
     sizes = _sizes(r)
     _dropout(r)
     r.left_out("logits are divided by sqrt(d_k) alone", "scale_attn_by_inverse_layer_idx")
-    r.neutral("it is how numbers are computed", "reorder_and_upcast_attn", "scale_attn_weights")
+    r.neutral("it is how numbers are computed", "reorder_and_upcast_attn")
+    if not r.take("scale_attn_weights", default=True):
+        r.say("scale_attn_weights", False, "logits are divided by sqrt(d_k) here")
     r.neutral(
         "of a head that language models do not have", "summary_activation", "summary_first_dropout",
         "summary_proj_to_labels", "summary_type", "summary_use_proj",
@@ -211,8 +225,9 @@ def _parallel(r: Reading, tokens: int) -> Fields:
     r.left_out("queries and keys are not centred and normalized here", "qk_layernorm")
     r.neutral(
         "of a head that language models do not have", "summary_activation", "summary_first_dropout",
-        "summary_proj_to_labels", "summary_type", "summary_use_proj", "scale_attn_weights",
+        "summary_proj_to_labels", "summary_type", "summary_use_proj",
     )  # fmt: skip
+    r.neutral("their code divides logits by sqrt(d_k) whatever it says", "scale_attn_weights")
     return sizes | _one_std(r, sizes) | _tied(r, False) | {
         "placement": "pre",
         "layout": "parallel" if r.take("use_parallel_residual", default=True) else "sequential",
@@ -240,7 +255,10 @@ def _bert(r: Reading, tokens: int) -> Fields:
         fields["embeddings"] = "untied"
     r.say("the head's own layer", "dense, GELU, norm", "the output matrix follows the last layer here")
     r.say("masked words", "some positions", "the loss is averaged over all positions here")
+    if r.take("position_embedding_type", default="absolute") != "absolute":
+        r.say("position_embedding_type", "relative", "positions are added to the inputs here")
     return fields | {
+        "mask": "causal" if r.take("is_decoder", default=False) else "none",
         "norm_epsilon": r.number("layer_norm_eps", default=1e-12),
         "activation": _activation(r, "hidden_act", default="gelu"),
         "embedding_norm": "added",
@@ -273,16 +291,3 @@ FAMILIES: dict[str, Callable[[Reading, int], Fields]] = {
     "nanogpt": _nanogpt,
 }
 """By `model_type`; nanoGPT's files have none."""
-
-_EXPERTS = "a router picks experts for each token, which has no rule"
-_RECURRENT = "its layers mix tokens by a recurrence, which is no attention"
-UNREAD = {
-    "t5": "its matrices have a standard deviation each, and logits of attention are not divided",
-    "mt5": "its matrices have a standard deviation each, and logits of attention are not divided",
-    "nanochat": "its output matrices are 0 at initialization, so that all others receive no gradient",
-    "bloom": "its positions are biases of attention's logits (ALiBi), which have no rule",
-    "mpt": "its positions are biases of attention's logits (ALiBi), which have no rule",
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmoe"), _EXPERTS),
-    **dict.fromkeys(("mamba", "mamba2", "rwkv"), _RECURRENT),
-}
-"""Why a model is not read, by `model_type`."""

@@ -11,12 +11,10 @@ SAID_ELSEWHERE = {
     "names and software, not numbers of the network": (
         "_name_or_path", "architectures", "auto_map", "model_type", "torch_dtype", "dtype", "transformers_version",
         "use_cache", "use_return_dict", "return_dict", "output_attentions", "output_hidden_states", "id2label",
-        "label2id",
-        "problem_type", "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp", "tokenizer_class",
-        "task_specific_params", "attn_implementation", "_attn_implementation", "is_encoder_decoder", "is_decoder",
+        "label2id", "problem_type", "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp",
+        "tokenizer_class", "task_specific_params", "attn_implementation", "_attn_implementation", "is_decoder",
         "cache_implementation", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
-        "position_embedding_type",
-        "add_cross_attention", "cross_attention_hidden_size", "quantization_config", "name",
+        "position_embedding_type", "cross_attention_hidden_size", "quantization_config", "name",
     ),
     "only limits the length of a sequence": (
         "max_position_embeddings", "n_positions", "n_ctx", "block_size", "sequence_len",
@@ -87,6 +85,28 @@ class Reading:
             raise ValueError(f"{names[0]} must be a number, got {value!r}.")
         return value
 
+    def count(self, *names: str, default: Any = _REQUIRED) -> Any:
+        """A field that is an integer of at least 1.
+
+        Raises:
+            ValueError: it is not, or as `take`.
+        """
+        value = self.number(*names, default=default)
+        if value is not None and (value < 1 or value != int(value)):
+            raise ValueError(f"{names[0]} must be an integer of at least 1, got {value!r}.")
+        return value
+
+    def refused(self, reason: str, *names: str) -> None:
+        """Fields that must be off.
+
+        Raises:
+            ValueError: one is on.
+        """
+        for name in names:
+            if self.left.get(name):
+                raise ValueError(f"{name} must be false, got {self.left[name]!r}: {reason}.")
+            self.neutral("it is switched off", name)
+
     def neutral(self, reason: str, *names: str) -> None:
         """Fields that change nothing at initialization."""
         self._note("neutral", reason, names)
@@ -117,8 +137,9 @@ class Reading:
             known: names of other fields, for a hint.
 
         Raises:
-            ValueError: a field is left.
+            ValueError: a field is left, or an encoder is asked for.
         """
+        self.refused("attention to an encoder is not read from a file", "is_encoder_decoder", "add_cross_attention")
         for reason, names in SAID_ELSEWHERE.items():
             self.neutral(reason, *names)
         self.left = {name: value for name, value in self.left.items() if value is not None}

@@ -5,12 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from theory.configurations.families import FAMILIES, UNREAD
+from theory.configurations.families import FAMILIES
 from theory.configurations.published import PUBLISHED
 from theory.configurations.reading import Note, Reading
+from theory.configurations.unread import UNREAD
 from theory.stack import Stack
 
 _NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
+# Which the arguments of nanochat have besides.
+_NANOCHAT = {"n_kv_head", "sequence_len", "window_pattern"}
 
 
 def stack_from_config(
@@ -40,7 +43,9 @@ def stack_from_config(
     fields = _read(config) if isinstance(config, str | Path) else dict(config)
     family = fields.get("model_type")
     if family is None and set(fields) >= _NANOGPT:
-        family = "nanogpt"
+        family = "nanochat" if set(fields) & _NANOCHAT else "nanogpt"
+    if family is not None and not isinstance(family, str):
+        raise ValueError(f"model_type must be a word, got {family!r}.")
     if family not in FAMILIES and isinstance(fields.get("text_config"), Mapping):
         raise ValueError("config must be that of the language model; give the file's text_config with its model_type.")
     if family not in FAMILIES:

@@ -130,3 +130,54 @@ def test_files(tmp_path):
 def test_no_field_has_two_reasons():
     names = [name for group in SAID_ELSEWHERE.values() for name in group]
     assert len(names) == len(set(names))
+
+
+BERT = LLAMA | {"model_type": "bert"}
+GPT2 = LLAMA | {"model_type": "gpt2"}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA | {"model_type": ["llama"]}, "model_type must be a word, got ['llama']."),
+        (LLAMA | {"model_type": "gemma", "hidden_size": None}, "config must have hidden_size or n_embd or d_model"),
+        (LLAMA | {"model_type": "gemma", "hidden_size": "64"}, "hidden_size must be a number, got '64'."),
+        (LLAMA | {"hidden_size": 0}, "hidden_size must be an integer of at least 1, got 0."),
+        (LLAMA | {"num_attention_heads": 0}, "num_attention_heads must be an integer of at least 1, got 0."),
+        (LLAMA | {"num_hidden_layers": 2.5}, "num_hidden_layers must be an integer of at least 1, got 2.5."),
+        (LLAMA | {"rope_parameters": {"sliding_attention": 3}}, "rope_parameters of sliding_attention must be an obj"),
+        (LLAMA | {"rope_parameters": {"rope_theta": "1e4"}}, "rope_theta must be a number, got '1e4'."),
+        (LLAMA | {"rope_scaling": [2.0]}, "rope_scaling must be an object, got [2.0]."),
+        (LLAMA | {"layer_types": 3}, "layer_types must be a list of words, got 3."),
+        (LLAMA | {"layer_types": [["full_attention"]]}, "layer_types must be a list of words"),
+        (BERT | {"add_cross_attention": True}, "add_cross_attention must be false, got True: attention to an encoder"),
+        (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder must be false, got True"),
+        ({"n_layer": 2, "n_head": 2, "n_embd": 8, "vocab_size": 9, "n_kv_head": 2}, "model_type must be one of "),
+        (LLAMA | {"model_type": "opt"}, "model_type must be one of "),
+    ],
+)
+def test_values_that_no_file_should_have_are_one_line(config, said):
+    with pytest.raises(ValueError) as error:
+        stack_from_config(config)
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def noted(config):
+    stack, notes = stack_from_config(config)
+    return stack, {note.field: note.what for note in notes}
+
+
+def test_what_is_not_as_the_file_has_it_is_not_called_neutral():
+    """Scalings of fast rotations, logits without 1/√d_k, relative positions; and a causal BERT is causal."""
+    for scaling, what in (({"type": "linear", "factor": 4.0}, "left out"), ({"rope_type": "llama3"}, "neutral")):
+        assert noted(LLAMA | {"rope_scaling": scaling})[1]["rope_scaling"] == what
+    assert noted(LLAMA | {"rope_parameters": {"rope_type": "yarn"}})[1]["rope_parameters"] == "left out"
+    assert noted(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}})[0].rotary_base == 5e5
+    assert noted(GPT2 | {"scale_attn_weights": False})[1]["scale_attn_weights"] == "left out"
+    assert "scale_attn_weights" not in noted(GPT2 | {"scale_attn_weights": True})[1]
+    assert noted(BERT | {"position_embedding_type": "relative_key"})[1]["position_embedding_type"] == "left out"
+    assert noted(BERT | {"is_decoder": True})[0].mask == "causal"
+    assert noted(BERT | {"is_decoder": False})[0].mask == "none"
+    only = LLAMA | {"rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}}
+    assert noted(only)[0].rotary_base == 7e3
