@@ -11,7 +11,6 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -28,7 +27,7 @@ from gradbounds.progress import duration
 from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
+from simulate.runs.sample import check_count, one_thread
 from simulate.translation.decoding import bleu_signature
 from simulate.translation.grid import Grid, Planned, read_grid
 from simulate.translation.model import parameter_count
@@ -212,10 +211,8 @@ def _dry(
     """How many runs, how large, and about how long, from a few updates of one of them."""
     training, times = grid.runs[0].training, list[float]()
     few = replace(training, updates=_TRIED, every=_TRIED)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    train(few, *texts, device=request.device, on_update=lambda *_: times.append(time.perf_counter()))
-    torch.set_num_threads(threads)
+    with one_thread():
+        train(few, *texts, device=request.device, on_update=lambda *_: times.append(time.perf_counter()))
     # The first update has what starts up, the last is measured. Measuring costs about a third of training.
     seconds = (times[-2] - times[0]) / (_TRIED - 2) * training.updates * 4 / 3
     size = parameter_count(training.translation)

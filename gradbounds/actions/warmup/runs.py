@@ -1,17 +1,16 @@
 """The runs of a grid in processes; each that has finished is a file of the folder, and is never run again."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from gradbounds.table_cache import file_of, kept
 from simulate.curvature.trained_step import step_rates
 from simulate.runs.execution import Execution
+from simulate.runs.sample import one_thread
 from simulate.translation.decoding import Search, bleu
 from simulate.translation.grid import Planned
 from simulate.translation.model import Translator
@@ -98,7 +97,7 @@ def one_run(
         return {"BLEU": bleu(model, texts[1], planned.search or Search())}
 
     def make() -> pd.DataFrame:
-        with _one_thread():
+        with one_thread():
             found = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
                 at_step=step_rates if planned.rates else None, at_end=translated if planned.search else None,
@@ -118,14 +117,3 @@ def _table(found: Trained) -> pd.DataFrame:
         for update, value in enumerate(values, start=1)
     ]
     return pd.DataFrame([*rows, *found.measured], columns=list(MEASURED))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """On a CPU the same numbers whatever the number of workers: one thread each."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
