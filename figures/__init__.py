@@ -3,7 +3,6 @@
 from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
-from figures.first_step import first_step_rates, stable_rates, training_steps
 from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
@@ -16,11 +15,14 @@ from figures.relaxations import relaxations
 from figures.scaling import local_exponents, scaling
 from figures.spectra import curvature
 from figures.style import style
+from figures.training.first_step import first_step_rates, stable_rates
+from figures.training.steps import coordinate_check, placement_losses, training_steps
 from figures.translation.fig3 import fig3
 from figures.translation.warmup import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 
 __all__ = [
     "concentration",
+    "coordinate_check",
     "curvature",
     "distribution",
     "engine_cost",
@@ -32,6 +34,7 @@ __all__ = [
     "local_exponents",
     "mean_hessian",
     "path",
+    "placement_losses",
     "placements",
     "probe",
     "relaxations",

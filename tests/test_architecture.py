@@ -65,7 +65,7 @@ ARROWS = {
         "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "mean_hessian": "style",
         "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
         "relaxations": "style", "scaling": "style",
-        "spectra": "style", "first_step": "style",
+        "spectra": "style", "training": "style",
     },
     "gradbounds": {
         "grid": "",

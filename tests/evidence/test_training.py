@@ -17,7 +17,7 @@ from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import Schedule, roles
 from simulate.training.train import Training, train, train_block, train_task
 from tests.helpers.evidence_file import kept_case, record, rounded
-from tests.helpers.same_law import FALSE_ALARM, differences
+from tests.helpers.same_law import FALSE_ALARM, differences, repeated_words
 from tests.helpers.twins.training import trained_slowly
 from theory import Stack
 from theory.first_step.prediction import first_step
@@ -28,7 +28,7 @@ DRAWS, SEEDS = 20_000, 200
 SGD = {"momentum": 0.8, "weight_decay": 0.1}
 MUON = {"name": "muon", "momentum": 0.5, "weight_decay": 0.2}
 
-# d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it.
+# d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it; "text" is one of repeated words.
 LAWS = [
     ("post", 8, 3, 2, 3, "same", SGD, {}),
     ("post", 8, 8, 1, 1, "fresh", {}, {}),
@@ -42,18 +42,24 @@ LAWS = [
     ("peri", 8, 3, 2, 3, "same", SGD, {"ffn": "gated", "activation": "silu"}),
     ("peri", 16, 6, 2, 4, "fresh", SGD, {}),
     ("post", 16, 3, 1, 3, "same", SGD, {"query_key_scale": 1.0, "heads": 2, "mask": "causal"}),
+    ("post", 16, 6, 2, 3, "text", SGD, {}),
+    ("pre", 8, 4, 1, 4, "text", MUON, {}),
 ]
 
 
 def schedule_of(stack, steps, batch, rule, rate=0.1):
+    shown = "same" if batch == "text" else batch
     return Schedule.of(
-        roles(stack), steps=steps, learning_rate=rate, optimizer=Optimizer(**rule), factors=None, batch=batch
+        roles(stack), steps=steps, learning_rate=rate, optimizer=Optimizer(**rule), factors=None, batch=shown
     )
 
 
-def numbers(stack, schedule, engine):
+def numbers(stack, schedule, engine, text=None):
     """Recorded numbers of step 1, one in the middle and the last, in float64; each engine has seeds of its own."""
-    cell, steps = Cell(stack, engine, dtype="float64"), sorted({1, (schedule.steps + 1) // 2, schedule.steps})
+    cell, steps = (
+        Cell(stack, engine, dtype="float64", text=text),
+        sorted({1, (schedule.steps + 1) // 2, schedule.steps}),
+    )
     parts = []
     for block in range(DRAWS // 1000):
         found = train_block(cell, schedule, 1000 * (1 + (engine == "dense")) + block, 1000)
@@ -68,7 +74,8 @@ def test_laws():
     for placement, d, n, depth, steps, batch, rule, fields in LAWS:
         stack = Stack(placement=placement, width=d, depth=depth, tokens=n, vocab=4, **fields)
         schedule = schedule_of(stack, steps, batch, rule)
-        dense, other = (numbers(stack, schedule, engine) for engine in ("dense", "conditioned"))
+        text = repeated_words(stack) if batch == "text" else None
+        dense, other = (numbers(stack, schedule, engine, text) for engine in ("dense", "conditioned"))
         case = f"{placement}, d = {d}, n = {n}, L = {depth}, {steps} steps, {batch}, {rule.get('name', 'sgd')}"
         found[case + "".join(f", {name} = {value}" for name, value in fields.items())] = differences(dense, other)
     record(

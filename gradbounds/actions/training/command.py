@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from figures import training_steps
+import pandas as pd
+
+from figures import coordinate_check, placement_losses, training_steps
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep_to_target import Target, goals_of, seconds_of
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
 from gradbounds.actions.training.tables import Findings, findings, lines
+from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell, text
 from gradbounds.manifest import manifest
 from gradbounds.progress import progress
@@ -67,7 +70,7 @@ def train_into(
     tell(steps=found.steps, exponents=found.exponents, limits=found.limits, meetings=found.meetings)
     print("\n".join(lines(found)))
     if out is not None:
-        _write(out, found)
+        _write(out, found, plan)
     missed = [] if outcome is None else outcome.missed
     for goal, error in missed:
         print(f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}")
@@ -114,12 +117,29 @@ def _trained(
         )  # fmt: skip
 
 
-def _write(out: Path, found: Findings) -> None:
-    """Tables, verdicts and the figure, into the run's folder."""
+def _write(out: Path, found: Findings, plan: Plan) -> None:
+    """Tables, verdicts and figures, into the run's folder."""
     write_whole(out / "training.csv", found.steps.to_csv(index=False).encode())
     print(f"Table    {out / 'training.csv'}")
     verdicts = {"exponents": found.exponents, "limits": found.limits, "meetings": found.meetings}
     write_whole(out / "verdicts.json", (text(verdicts) + "\n").encode())
     print(f"Verdicts {out / 'verdicts.json'}")
-    if "logit_change_sq" in set(found.steps["quantity"]):
-        print(f"Figure   {save(training_steps(found.steps, found.limits), out, 'training')[-1]}")
+    drawn = _without_other_fields(found.steps)
+    changes = "logit_change_sq" in set(drawn["quantity"])
+    if changes:
+        print(f"Figure   {save(training_steps(drawn, found.limits), out, 'training')[-1]}")
+    if changes and drawn["width"].nunique() > 1:
+        print(f"Figure   {save(coordinate_check(drawn, found.exponents), out, 'coordinate_check')[-1]}")
+    if drawn["placement"].nunique() > 1:
+        print(f"Figure   {save(placement_losses(drawn, plan.rates), out, 'losses')[-1]}")
+
+
+def _without_other_fields(steps: pd.DataFrame) -> pd.DataFrame:
+    """Of networks with the same placement, width and depth those that come first: what figures have a line for."""
+    same = ["placement", "width", "depth"]
+    measured = ["quantity", "step", "layer"]
+    kept = ~steps.duplicated([*same, *measured])
+    if not kept.all():
+        varied = [name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique().gt(1).any()]
+        print(f"Figures have the first value alone of what else varies: {', '.join(varied)}.")
+    return steps[kept]

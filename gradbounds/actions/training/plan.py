@@ -38,6 +38,13 @@ class Plan:
     batch: BatchName = "same"
     engine: Literal["auto", "dense", "conditioned"] = "auto"
 
+    @property
+    def rates(self) -> str:
+        """The learning rates in words."""
+        if self.mup:
+            return f"μP at rate {self.learning_rate:g}"
+        return f"rate {self.learning_rate:g}" + (" of the critical one" if self.in_critical_rates else "")
+
     def stack(self, given: Stack) -> Stack:
         """The network, in the parametrization.
 

@@ -39,6 +39,19 @@ def test_the_command(blank_pictures, tmp_path, capsys):
     assert one["sem"] == pytest.approx(found["logit_change_sq"][:, 2].std(ddof=1) / 8, rel=1e-6)
     assert table.loc[64, "grad_sq_W2", 1, 1]["mean"] == pytest.approx(found["grad_sq_W2"][:, 1, 0].mean(), rel=1e-6)
     assert (tmp_path / "training.png").is_file()
+    assert (tmp_path / "coordinate_check.png").is_file()
+    assert not (tmp_path / "losses.png").exists()  # of one placement
+
+
+def test_figures_have_one_network_a_line(blank_pictures, tmp_path, capsys):
+    """Of a field that has no place in the figures they have the first value, and say so; the table has all."""
+    recipe = Recipe().changed(
+        {"placement": ["post", "pre"], "width": 8, "depth": 1, "tokens": [2, 3], "vocab": 4}, draws=2
+    )
+    assert train_into(tmp_path, recipe, Plan(steps=1, learning_rate=0.1)) == 0
+    assert "Figures have the first value alone of what else varies: tokens." in capsys.readouterr().out
+    assert (tmp_path / "losses.png").is_file()
+    assert set(pd.read_csv(tmp_path / "training.csv")["tokens"]) == {2, 3}
 
 
 def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):

@@ -1,13 +1,11 @@
-"""Rates of the first step against the width and the depth, the largest stable rates of many steps, and those steps."""
-
-import itertools
+"""Rates of the first step against the width and the depth, and the largest stable rates of many steps."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import PAPER, decimal_ticks, legend_below, looks, panels, style, value_ticks
+from figures.style import PAPER, legend_below, looks, panels, style, value_ticks
 from theory.stack import TITLES
 
 _SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
@@ -112,62 +110,3 @@ def stable_rates(table: pd.DataFrame, width: int) -> Figure:
         axes[0].set_ylabel(r"learning rate $\eta$")
         legend_below(figure, 4, title=r"marks: largest stable rate, quartiles; lines: $2/\lambda$ at initialization")
     return figure
-
-
-def training_steps(table: pd.DataFrame, limits: pd.DataFrame | None = None) -> Figure:
-    """The loss and the changes of features and logits at every step; a line a width and placement.
-
-    Of features the last layer's; changes are roots of mean squares since step 0. Bars are 2 standard errors. The
-    greatest depth is drawn. Bands without marks are limits at d = ∞ with their 95% intervals.
-
-    Args:
-        table: one row per network, quantity, step and layer: placement, width, depth, quantity (loss,
-            feature_change_sq, logit_change_sq), step, layer (0 for the network's), mean, sem.
-        limits: one row per placement, depth, quantity and step: limit, low, high, verdict; those that fail are not
-            drawn.
-    """
-    rows = table[table["depth"] == table["depth"].max()]
-    depth = rows["depth"].iloc[0]
-    drawn = {
-        "loss": (0, "loss"),
-        "feature_change_sq": (depth, "change of features"),
-        "logit_change_sq": (0, "change of logits"),
-    }
-    with style():
-        figure, axes = panels(len(drawn), share_y=False)
-        for axis, (name, (layer, title)) in zip(axes, drawn.items(), strict=True):
-            here = rows[(rows["quantity"] == name) & (rows["layer"] == layer)]
-            for look, ((placement, width), series) in zip(
-                looks(), here.groupby(["placement", "width"], sort=False), strict=False
-            ):
-                x = series.sort_values("step")
-                mean, error = x["mean"].to_numpy(), 2 * x["sem"].to_numpy()
-                if name != "loss":
-                    x, mean, error = x[mean > 0], mean[mean > 0], error[mean > 0]
-                    mean, error = mean**0.5, error / (2 * mean**0.5)
-                label = f"{TITLES[str(placement)]}, $d = {width}$"
-                axis.errorbar(x["step"], mean, yerr=error, label=label, **({"markersize": 4} | look))
-            _limit_lines(axis, limits, name, depth)
-            axis.set_yscale("linear" if name == "loss" else "log")
-            axis.set_xlabel("step $k$")
-            if name != "loss":
-                decimal_ticks(axis)
-            axis.set_title(f"{title}, $L = {depth}$" if name == "loss" else title)
-        axes[0].set_ylabel("cross-entropy in nats")
-        axes[1].set_ylabel(r"$\Vert h_k-h_0\Vert/\Vert h_0\Vert$, last layer")
-        axes[2].set_ylabel("root mean square")
-        legend_below(figure, 4)
-    return figure
-
-
-def _limit_lines(axis: Axes, limits: pd.DataFrame | None, quantity: str, depth: int) -> None:
-    """A line and a band for each placement."""
-    if limits is None or not len(limits):
-        return
-    kept = limits["quantity"].eq(quantity) & limits["depth"].eq(depth) & limits["verdict"].ne("fails")
-    lines = itertools.cycle(["-", "--", ":", "-."])
-    for line, (placement, series) in zip(lines, limits[kept].groupby("placement", sort=False), strict=False):
-        x = series.sort_values("step")
-        label = rf"{TITLES[str(placement)]}, $d = \infty$"
-        axis.plot(x["step"], x["limit"], color="black", linestyle=line, linewidth=1.0, label=label)
-        axis.fill_between(x["step"], x["low"], x["high"], color="black", alpha=0.15, linewidth=0)
