@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.allocator import keep_freed_memory
-from simulate.network.engines import GradientNorms, inner
+from simulate.network.engines import GradientNorms, MapEngine, inner
 from simulate.network.random_streams import RandomStreams
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
@@ -117,7 +117,7 @@ class ConditionedMap:
         return product, inner(rows_gram, gradient_gram).to(rows.dtype)
 
 
-class ConditionedEngine:
+class ConditionedEngine(MapEngine):
     """Draws the action of every weight matrix, exactly in distribution, in O(n² d) per map.
 
     One backward pass per draw, and nothing that needs a matrix itself: those raise.

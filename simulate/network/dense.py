@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.network.engines import GradientNorms, inner
+from simulate.network.engines import GradientNorms, MapEngine, inner
 from simulate.network.random_streams import RandomStreams
 
 
@@ -35,7 +35,7 @@ class DenseMap:
         return self._product(gradient, self.weight.mT), inner(*grams)
 
 
-class DenseEngine:
+class DenseEngine(MapEngine):
     """Draws every weight matrix: the ground truth, O(n d²) per map, on any device and dtype.
 
     Args:

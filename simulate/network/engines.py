@@ -1,10 +1,11 @@
-"""A random linear map, the one thing a network asks of an engine, and how the network applies it.
+"""What a network asks of an engine, products with weight matrices, and the random maps that most engines are made of.
 
-A map is applied once and pulled back once. What an engine does in between is its own affair: the network sees only
+A map is applied once and pulled back once. What an engine does in between is its own affair: its maps have only
 `forward` and `pullback`. `simulate.network.dense` draws the matrix; `simulate.network.conditioned` draws only what the
 matrix does.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,6 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.random_streams import RandomStreams
+
+ENCODER = "encoder_"
+"""What roles of an encoder's matrices begin with."""
 
 
 @runtime_checkable
@@ -29,28 +33,21 @@ class RandomMap(Protocol):
 
 @runtime_checkable
 class Engine(Protocol):
-    """A source of independent random maps for a batch of independent networks."""
+    """A source of independent weight matrices for a batch of independent networks, and what they multiply by."""
 
     streams: RandomStreams
     dtype: torch.dtype
     gradients: "GradientNorms"
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
-        """A fresh map; each name is one role in the network (W1, W2, ...), in the order of the layers.
+    def apply(
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+    ) -> Float[Tensor, "draws rows d_out"]:
+        """The product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
 
-        Raises:
-            ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
-        """
-
-
-@runtime_checkable
-class ScalarEngine(Protocol):
-    """An engine that may have scalars of its own for the branches of a layer, in place of the placement's."""
-
-    gradients: "GradientNorms"
-
-    def branch_scalar(self, layer: int) -> RandomMap | None:
-        """The scalar of a layer, from 1, as a map that multiplies rows by it; None where the placement's counts."""
+    def scaled_branch(
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+    ) -> Float[Tensor, "draws rows width"]:
+        """What a branch of a layer, from 1, returns, times the placement's factor or what the engine has instead."""
 
 
 class GradientNorms:
@@ -92,79 +89,97 @@ class GradientNorms:
         return torch.stack(filled, dim=1)
 
 
+def times(rows: Float[Tensor, "draws rows width"], factor: float) -> Float[Tensor, "draws rows width"]:
+    """The rows times a factor; without a pass over memory where there is nothing to do, which is nearly everywhere."""
+    return rows if factor == 1.0 else rows * factor
+
+
+class MapEngine(ABC):
+    """An engine of random maps; the squared norm of every map's gradient is known after the backward pass."""
+
+    streams: RandomStreams
+    dtype: torch.dtype
+    gradients: GradientNorms
+
+    @abstractmethod
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+        """The next map of a role, in the order of the layers.
+
+        Raises:
+            ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
+        """
+
+    def branch_scalar(self, layer: int) -> RandomMap | None:
+        """The scalar of a layer, from 1, as a map that multiplies rows by it; None where the placement's counts."""
+        return None
+
+    def apply(
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+    ) -> Float[Tensor, "draws rows d_out"]:
+        """The product x W with the next map of a role, differentiable once; `gradients` receives its squared norm."""
+        return self._through(self.map(name, rows.shape[-1], d_out, std, uniform=uniform), name, rows)
+
+    def scaled_branch(
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+    ) -> Float[Tensor, "draws rows width"]:
+        """What a branch returns, times the scalar of the layer, or else times a factor."""
+        scalar = self.branch_scalar(layer)
+        return times(rows, factor) if scalar is None else self._through(scalar, "scalar", rows)
+
+    def _through(self, random_map: RandomMap, name: str, rows: Tensor) -> Tensor:
+        product: Tensor = _Apply.apply(rows, random_map, self.gradients, name, self.gradients.open(name))
+        return product
+
+
 class EncoderEngine:
-    """The engine of an encoder's layers: another's random numbers, and gradients of its own.
+    """The engine of an encoder's layers: another's, with roles that have names of their own.
 
     Args:
         engine: of the layers that attend to it.
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.streams, self.dtype = engine, engine.streams, engine.dtype
-        self.gradients = GradientNorms()
+        self.engine, self.streams, self.dtype, self.gradients = engine, engine.streams, engine.dtype, engine.gradients
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
-        """A fresh map, whose role has a name of its own.
+    def apply(
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+    ) -> Float[Tensor, "draws rows d_out"]:
+        """The other's product, with the next matrix of the encoder's role."""
+        return self.engine.apply(ENCODER + name, rows, d_out, std, uniform=uniform)
 
-        Raises:
-            ValueError: as the engine's.
-        """
-        return self.engine.map(f"encoder_{name}", d_in, d_out, std, uniform=uniform)
+    def scaled_branch(
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+    ) -> Float[Tensor, "draws rows width"]:
+        """The rows times the factor."""
+        return times(rows, factor)
 
 
 class GivenMatrices:
-    """An engine whose maps are matrices that are given, by role and in the order of the layers.
+    """An engine of matrices that are given; its products are differentiable without end.
 
     Args:
         streams: of what else is random.
-        matrices: (d_in, d_out) each; those of an encoder have roles after `encoder_`.
+        matrices: (d_in, d_out) each, by role and in the order of the layers; those of an encoder have roles after
+            `ENCODER`.
     """
 
     def __init__(self, streams: RandomStreams, matrices: dict[str, list[Tensor]]) -> None:
         self.streams = streams
-        self.gradients = GradientNorms()
+        self.gradients = GradientNorms()  # of no maps
         self._left = {name: iter(group) for name, group in matrices.items()}
         self.dtype = next(iter(matrices.values()))[0].dtype
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
-        """There are none.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("given matrices are applied, not drawn.")
-
-    def product(self, name: str, rows: Tensor) -> Tensor:
-        """The product with the next matrix of a role."""
+    def apply(
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+    ) -> Float[Tensor, "draws rows d_out"]:
+        """The product with the next matrix of a role, whatever was asked of its entries."""
         return rows @ next(self._left[name])
 
-
-def apply_map(
-    engine: Engine, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
-) -> Tensor:
-    """The product x W for a fresh random W, differentiable once; the engine receives its squared gradient norm.
-
-    An engine of given matrices, `GivenMatrices`, has the product itself, differentiable without end.
-    """
-    if isinstance(engine, EncoderEngine) and isinstance(engine.engine, GivenMatrices):
-        return engine.engine.product(f"encoder_{name}", rows)
-    if isinstance(engine, GivenMatrices):
-        return engine.product(name, rows)
-    random_map = engine.map(name, rows.shape[-1], d_out, std, uniform=uniform)
-    product: Tensor = _Apply.apply(rows, random_map, engine.gradients, name, engine.gradients.open(name))
-    return product
-
-
-def scaled_branch(
-    engine: Engine, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
-) -> Float[Tensor, "draws rows width"]:
-    """What a branch returns, times the engine's scalar of the layer, or else times a factor."""
-    scalar = engine.branch_scalar(layer) if isinstance(engine, ScalarEngine) else None
-    if scalar is None:
-        # A pass over memory less where there is nothing to do, which is nearly everywhere.
-        return rows if factor == 1.0 else rows * factor
-    product: Tensor = _Apply.apply(rows, scalar, engine.gradients, "scalar", engine.gradients.open("scalar"))
-    return product
+    def scaled_branch(
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+    ) -> Float[Tensor, "draws rows width"]:
+        """The rows times the factor."""
+        return times(rows, factor)
 
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:

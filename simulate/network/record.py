@@ -42,10 +42,10 @@ class Record:
         """Set the network's value."""
         self.per_network[name] = value
 
-    def gradients(self, stack: Stack, norms: GradientNorms) -> None:
-        """Append ‖∂L/∂W‖_F² of every matrix of every layer."""
+    def gradients(self, stack: Stack, norms: GradientNorms, prefix: str = "") -> None:
+        """Append ‖∂L/∂W‖_F² of every matrix of every layer; the engine's names of roles have a prefix."""
         for role in weight_shapes(stack):
-            for value in norms.of(role).unbind(1):
+            for value in norms.of(prefix + role).unbind(1):
                 self.layer(f"grad_sq_{role}", value)
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.network.activations import activation_of
-from simulate.network.engines import EncoderEngine, Engine, apply_map, scaled_branch
+from simulate.network.engines import ENCODER, EncoderEngine, Engine
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
@@ -62,7 +62,7 @@ def sublayer(
     for branch in branches:
         made = branch(into)
         made = normalize(stack, made) if placement.output_norm else made
-        parts.append(scaled_branch(engine, _dropped(engine, made, stack.dropout), layer, placement.branch(stack.depth)))
+        parts.append(engine.scaled_branch(_dropped(engine, made, stack.dropout), layer, placement.branch(stack.depth)))
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, placement.residual(stack.depth)), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added
@@ -88,7 +88,7 @@ def apply_weight(
     """The product with a fresh matrix of a layer, as the stack initializes it."""
     d_in, d_out = weight_shapes(stack)[role]
     std = d_in**-0.5 * gain(stack, role) ** 0.5
-    return apply_map(engine, role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
+    return engine.apply(role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
 
 
 def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:
@@ -252,16 +252,16 @@ def run(
         record: an empty one to be filled, if not one of its own.
     """
     record = Record() if record is None else record
-    of_encoder, encoder_engine = Record(), EncoderEngine(engine)
+    of_encoder = Record()
     inputs = inputs.detach().requires_grad_()
     leaves, memory = [inputs], None
     if stack.encoder is not None and source is not None:
         source = source.detach().requires_grad_()
-        memory, _ = layers(stack.encoder, encoder_engine, of_encoder, source)
+        memory, _ = layers(stack.encoder, EncoderEngine(engine), of_encoder, source)
         leaves += [source, memory]
     output, total = layers(stack, engine, record, inputs, memory)
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
-    logits = apply_map(engine, "Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
+    logits = engine.apply("Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, output[:, counted])
     record.keep(logits)
     rows = labels[0, counted].numel()
@@ -281,6 +281,6 @@ def run(
     of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)
     if stack.encoder is not None:
-        of_encoder.gradients(stack.encoder, encoder_engine.gradients)
+        of_encoder.gradients(stack.encoder, engine.gradients, ENCODER)
         record.per_layer |= {f"encoder_{name}": values for name, values in of_encoder.per_layer.items()}
     return record

@@ -6,7 +6,7 @@ import torch
 
 from simulate.network.allocator import keep_freed_memory
 from simulate.network.conditioned import NORMAL_ONLY
-from simulate.network.engines import GradientNorms
+from simulate.network.engines import GradientNorms, MapEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.training.drawn import DrawnMap
 from simulate.training.history import HistoryMap, unknown
@@ -16,7 +16,7 @@ from simulate.training.scalars import Scalar, ScalarUse
 LearningMap = DrawnMap | HistoryMap
 
 
-class LearningMaps:
+class LearningMaps(MapEngine):
     """An engine of maps that are made at the first step, kept, and trained.
 
     Args:

@@ -13,7 +13,6 @@ import torch
 from simulate import Cell, sample
 from simulate.network import allocator, conditioned
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
-from simulate.network.engines import apply_map
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
 from tests.helpers.same_law import differences, numbers
@@ -191,7 +190,7 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
 def test_a_second_backward_raises():
     engine = ConditionedEngine(RandomStreams([0], 2), torch.float64)
     x = torch.ones(2, 3, 4, **DOUBLE, requires_grad=True)
-    y = apply_map(engine, "W1", x, 5, 1.0).sum()
+    y = engine.apply("W1", x, 5, 1.0).sum()
     y.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="^W1 of layer 1 was pulled back a second time"):
         y.backward()

@@ -9,7 +9,7 @@ from scipy import stats
 from bench.parts import REST, Clock, block_parts
 from simulate import Cell
 from simulate.network.dense import DenseEngine
-from simulate.network.engines import apply_map, inner
+from simulate.network.engines import inner
 from simulate.network.random_streams import RandomStreams
 from theory import Stack
 
@@ -37,7 +37,7 @@ def test_weights_are_normal_with_the_asked_deviation():
 def test_second_backward_raises():
     e = engine()
     x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    y = apply_map(e, "W1", x, 5, 1.0).sum()
+    y = e.apply("W1", x, 5, 1.0).sum()
     y.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="^W1 of layer 1 was pulled back a second time"):
         y.backward()
@@ -45,14 +45,14 @@ def test_second_backward_raises():
 
 def test_double_backward_raises():
     x = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(apply_map(engine(), "W1", x, 5, 1.0).square().sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(engine().apply("W1", x, 5, 1.0).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
 
 def test_norms_before_the_backward_pass_raise():
     e = engine()
-    apply_map(e, "W1", torch.ones(2, 3, 4, dtype=torch.float64), 5, 1.0)
+    e.apply("W1", torch.ones(2, 3, 4, dtype=torch.float64), 5, 1.0)
     with pytest.raises(RuntimeError, match="^W1 has no gradient yet"):
         e.gradients.of("W1")
 
