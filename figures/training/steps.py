@@ -42,7 +42,7 @@ def training_steps(table: pd.DataFrame, limits: pd.DataFrame | None = None) -> F
                     x, mean, error = x[mean > 0], mean[mean > 0], error[mean > 0]
                     mean, error = mean**0.5, error / (2 * mean**0.5)
                 label = f"{TITLES[str(placement)]}, $d = {width}$"
-                axis.errorbar(x["step"], mean, yerr=error, label=label, **({"markersize": 4} | look))
+                axis.errorbar(x["step"], mean, yerr=error, label=label, **(look | {"markersize": 3.5}))
             _limit_lines(axis, limits, name, depth)
             axis.set_yscale("linear" if name == "loss" else "log")
             axis.set_xlabel("step $k$")
@@ -90,12 +90,12 @@ def coordinate_check(table: pd.DataFrame, exponents: pd.DataFrame | None = None,
     steps = sorted({round(last ** (k / max(curves - 1, 1))) for k in range(curves)} | {last})
     placements = list(dict.fromkeys(rows["placement"]))
     drawn = {
-        "feature_change_sq": (depth, r"features: $\Vert h_k-h_0\Vert/\Vert h_0\Vert$"),
-        "logit_change_sq": (0, "logits: root mean square"),
+        "feature_change_sq": (depth, r"$\Vert h_k-h_0\Vert/\Vert h_0\Vert$, last layer"),
+        "logit_change_sq": (0, "logits: root mean square change"),
     }
     with style():
-        figure = Figure(figsize=(max(3.5 * len(placements), 4.5), 6.0), layout="constrained", dpi=160)
-        grid = figure.subplots(len(drawn), len(placements), sharex=True, sharey="row", squeeze=False)
+        figure = Figure(figsize=(max(3.5 * len(placements), 4.5), 6.6), layout="constrained", dpi=160)
+        grid = figure.subplots(len(drawn), len(placements), sharey="row", squeeze=False)
         for line, (quantity, (layer, title)) in zip(grid, drawn.items(), strict=True):
             for axis, placement in zip(line, placements, strict=True):
                 chosen = rows[rows["quantity"].eq(quantity) & rows["layer"].eq(layer) & rows["placement"].eq(placement)]
@@ -104,18 +104,16 @@ def coordinate_check(table: pd.DataFrame, exponents: pd.DataFrame | None = None,
                     label = f"$k = {step}$" + _power(exponents, placement, depth, quantity, step)
                     root = series["mean"] ** 0.5
                     axis.errorbar(
-                        series["width"], root, yerr=series["sem"] / root, label=label, **({"markersize": 4} | look)
+                        series["width"], root, yerr=series["sem"] / root, label=label, **(look | {"markersize": 4})
                     )
-                axis.legend(fontsize=7)
-            line[0].set_ylabel(f"change of {title}")
+                axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+                axis.set_xlabel("width $d$")
+                value_ticks(axis, sorted(set(rows["width"])))
+                axis.set_yscale("log")  # after `value_ticks`, which takes minor ticks away
+                decimal_ticks(axis)
+            line[0].set_ylabel(title)
         for axis, placement in zip(grid[0], placements, strict=True):
             axis.set_title(f"{TITLES[str(placement)]}, $L = {depth}$")
-        for axis in grid[-1]:
-            axis.set_xlabel("width $d$")
-            value_ticks(axis, sorted(set(rows["width"])))
-        for axis in grid.flat:
-            axis.set_yscale("log")  # after `value_ticks`, which takes minor ticks away
-            decimal_ticks(axis)
     return figure
 
 
@@ -136,7 +134,7 @@ def _power(exponents: pd.DataFrame | None, placement: object, depth: int, quanti
 
 
 def placement_losses(table: pd.DataFrame, rates: str) -> Figure:
-    """The loss at every step at the greatest width, with 2 standard errors: a line a placement, a panel a depth.
+    """The loss at every step at the greatest width, a line a placement, a panel a depth; bars are 2 standard errors.
 
     Args:
         table: as that of `training_steps`.
@@ -150,8 +148,11 @@ def placement_losses(table: pd.DataFrame, rates: str) -> Figure:
             chosen = rows[rows["depth"] == depth].groupby("placement", sort=False)
             for look, (placement, series) in zip(looks(), chosen, strict=False):
                 x = series.sort_values("step")
-                label = TITLES[str(placement)]
-                axis.errorbar(x["step"], x["mean"], yerr=2 * x["sem"], label=label, **({"markersize": 3} | look))
+                every = -(-len(x) // 12)
+                axis.errorbar(
+                    x["step"], x["mean"], yerr=2 * x["sem"], label=TITLES[str(placement)], errorevery=every,
+                    **(look | {"markersize": 4, "markevery": every, "linewidth": 1.2}),
+                )  # fmt: skip
             axis.set_yscale("log")
             decimal_ticks(axis)
             axis.set_xlabel(f"step $k$, {rates}")

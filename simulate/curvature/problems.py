@@ -19,7 +19,7 @@ from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers
 from simulate.runs.cell import Cell
-from simulate.runs.sample import network_inputs, source_inputs
+from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.translation.measurements import padded
 from simulate.translation.model import Translation, Translator
 from simulate.translation.parallel_text import PADDING, ParallelText

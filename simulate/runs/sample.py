@@ -9,18 +9,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from torch import Tensor
 
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
-from simulate.network.engines import Engine
 from simulate.network.random_streams import RandomStreams
-from simulate.network.tied_words import Words
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
+from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.runs.memory import BatchLimits, fitting, next_batch
 from simulate.runs.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
@@ -185,76 +182,6 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
-
-
-def network_inputs(
-    cell: Cell, engine: Engine
-) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
-    """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
-    stack, streams = cell.stack, engine.streams
-    x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
-    shape = (streams.draws, stack.rows)
-    if cell.text is None:
-        x = _correlated(stack, streams, x)
-        count = stack.sequences * (stack.label_groups or stack.tokens)
-        if stack.labels == "zipf":
-            ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
-            labels = streams.chosen(1 / ranks, count)
-        else:
-            labels = streams.integers(stack.vocab, count)
-        if stack.label_groups:
-            own = torch.arange(stack.tokens, device=streams.device) * stack.label_groups // stack.tokens
-            labels = labels.view(streams.draws, stack.sequences, -1)[:, :, own].reshape(shape)
-        distinct = torch.arange(stack.rows, device=streams.device).expand(shape)
-        return _positioned(stack, engine, x), labels, _tied(stack, x, distinct, distinct)
-    batches = len(cell.text.ids) // stack.sequences
-    chosen = streams.integers(batches)
-    first = torch.as_tensor(cell.text.first_occurrence(stack.sequences), device=streams.device)[chosen]
-    windows = torch.as_tensor(cell.text.batches(stack.sequences), device=streams.device)[chosen]
-    words, labels = (part.reshape(shape) for part in (windows[:, :, :-1], windows[:, :, 1:]))
-    # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
-    x = x.gather(1, first[:, :, None].expand_as(x))
-    return _positioned(stack, engine, x), labels, _tied(stack, x, words, first)
-
-
-def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
-    """x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
-    encoder = stack.encoder
-    if encoder is None:
-        return None
-    x = engine.streams.normal(encoder.rows, encoder.width, dtype=engine.dtype)
-    return _positioned(encoder, engine, _correlated(encoder, engine.streams, x))
-
-
-def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
-    if stack.embeddings == "untied":
-        return None
-    return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
-
-
-def _correlated(stack: Stack, streams: RandomStreams, x: Tensor) -> Tensor:
-    """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
-    if not stack.input_gram and stack.input_correlation == 0.0:
-        return x
-    # Of the symmetric root, since a Gram matrix may be singular.
-    values, vectors = np.linalg.eigh(stack.input_covariance)
-    root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
-    return torch.cat([(root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x) for x in streams.blocks(x)])
-
-
-def _positioned(stack: Stack, engine: Engine, x: Tensor) -> Tensor:
-    """Inputs, of their scale, with their positions added: a network's sequences have the same."""
-    scale = stack.embedding_scale
-    x = x if scale == 1.0 else x * scale
-    if stack.positions == "none":
-        return x
-    if stack.positions == "learned":
-        positions = engine.streams.normal(stack.tokens, stack.width, dtype=engine.dtype) * scale
-    else:
-        even = torch.arange(0, stack.width, 2, device=x.device, dtype=torch.float64)
-        angles = torch.arange(stack.tokens, device=x.device)[:, None] * 10000 ** (-even / stack.width)
-        positions = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(x.dtype)[None]
-    return x + positions.repeat(1, stack.sequences, 1)
 
 
 def check_count(name: str, value: object, least: int) -> None:

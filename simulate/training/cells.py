@@ -90,7 +90,7 @@ def training_cell(
     Raises:
         ValueError: the stack has what training does not cover, or an argument is unknown.
     """
-    check_covered(stack, schedule, with_text=text is not None)
+    check_covered(stack, schedule)
     chosen = cheaper_engine(stack, schedule.steps) if engine == "auto" else engine
     return TrainingCell(stack, chosen, device, dtype, text, schedule=schedule)
 

@@ -84,12 +84,11 @@ def has_scalars(stack: Stack) -> bool:
     return stack.placement == "rezero" and not stack.branch_scale
 
 
-def check_covered(stack: Stack, schedule: Schedule, *, with_text: bool) -> None:
+def check_covered(stack: Stack, schedule: Schedule) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars by Muon; fresh batches of a
-            text or with learned positions.
+        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars by Muon.
     """
     if stack.embeddings == "tied":
         raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
@@ -101,8 +100,4 @@ def check_covered(stack: Stack, schedule: Schedule, *, with_text: bool) -> None:
         raise ValueError(
             f"optimizer must be 'sgd' for ReZero, whose scalars are no matrices, got {schedule.optimizer.name!r}; a "
             "branch_scale holds them fixed."
-        )
-    if schedule.batch == "fresh" and (with_text or stack.positions == "learned"):
-        raise ValueError(
-            "batch must be 'same' with a text or learned positions, whose vectors no other batch has, got 'fresh'."
         )

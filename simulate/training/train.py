@@ -1,5 +1,6 @@
 """Independent random networks that are trained for some steps: named quantities of each before every step."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
+from simulate.runs.inputs import input_batches
 from simulate.runs.memory import BatchLimits, fitting
 from simulate.runs.registrations import unpack
-from simulate.runs.sample import check_count, network_inputs, one_thread
+from simulate.runs.sample import check_count, one_thread
 from simulate.runs.store import Run
 from simulate.text import TextWindows, read_windows
 from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell
@@ -119,12 +121,13 @@ def train(
         momentum: of all matrices, in [0, 1).
         weight_decay: of all matrices; in the gradient for "sgd", beside it for "muon".
         factors: of the learning rate at each step, as a warm-up has them; None for 1.
-        batch: "same" trains on one batch of inputs and labels, "fresh" draws another before each step.
+        batch: "same" trains on one batch of inputs and labels, "fresh" draws another before each step; words of a text
+            and positions keep their vectors.
         engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens of all steps; the law
             is the same. "auto" takes the cheaper one.
         device: "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64", of weights and tokens.
-        text: as for `sample`; with the same batch only.
+        text: as for `sample`: windows of it, one or before each step another.
 
     Raises:
         ValueError: an argument is outside its range, or the stack has what training does not cover.
@@ -201,11 +204,10 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
 
 def batches(cell: Cell, schedule: Schedule, maps: LearningMaps) -> Iterator[tuple[Tensor, Tensor]]:
     """Inputs and labels of every pass, drawn when they are asked for."""
-    while True:
-        inputs, labels, _ = network_inputs(cell, maps)
-        yield inputs, labels
-        while schedule.batch == "same":
-            yield inputs, labels
+    given = input_batches(cell, maps)
+    if schedule.batch == "same":
+        given = itertools.repeat(next(given))
+    return given
 
 
 def trained(

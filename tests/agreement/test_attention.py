@@ -8,7 +8,7 @@ from simulate import Cell
 from simulate.network import transformer as network
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
-from simulate.runs.sample import network_inputs
+from simulate.runs.inputs import network_inputs
 from tests.helpers.twins.attention_module import ROLES, Model
 from theory import Stack, predict
 

@@ -14,7 +14,7 @@ from simulate import Cell, sample
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.transformer import run
-from simulate.runs.sample import network_inputs
+from simulate.runs.inputs import network_inputs
 from tests.helpers.agreement import off
 from theory import Stack, predict
 from theory.stack import Placement, placements

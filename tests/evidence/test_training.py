@@ -28,7 +28,8 @@ DRAWS, SEEDS = 20_000, 200
 SGD = {"momentum": 0.8, "weight_decay": 0.1}
 MUON = {"name": "muon", "momentum": 0.5, "weight_decay": 0.2}
 
-# d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it; "text" is one of repeated words.
+# d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it. "text" is one window of repeated
+# words, "windows" is another at every step.
 LAWS = [
     ("post", 8, 3, 2, 3, "same", SGD, {}),
     ("post", 8, 8, 1, 1, "fresh", {}, {}),
@@ -44,11 +45,12 @@ LAWS = [
     ("post", 16, 3, 1, 3, "same", SGD, {"query_key_scale": 1.0, "heads": 2, "mask": "causal"}),
     ("post", 16, 6, 2, 3, "text", SGD, {}),
     ("pre", 8, 4, 1, 4, "text", MUON, {}),
+    ("post", 16, 4, 2, 4, "windows", SGD, {"positions": "learned"}),
 ]
 
 
 def schedule_of(stack, steps, batch, rule, rate=0.1):
-    shown = "same" if batch == "text" else batch
+    shown = {"text": "same", "windows": "fresh"}.get(batch, batch)
     return Schedule.of(
         roles(stack), steps=steps, learning_rate=rate, optimizer=Optimizer(**rule), factors=None, batch=shown
     )
@@ -74,7 +76,7 @@ def test_laws():
     for placement, d, n, depth, steps, batch, rule, fields in LAWS:
         stack = Stack(placement=placement, width=d, depth=depth, tokens=n, vocab=4, **fields)
         schedule = schedule_of(stack, steps, batch, rule)
-        text = repeated_words(stack) if batch == "text" else None
+        text = repeated_words(stack) if batch in ("text", "windows") else None
         dense, other = (numbers(stack, schedule, engine, text) for engine in ("dense", "conditioned"))
         case = f"{placement}, d = {d}, n = {n}, L = {depth}, {steps} steps, {batch}, {rule.get('name', 'sgd')}"
         found[case + "".join(f", {name} = {value}" for name, value in fields.items())] = differences(dense, other)

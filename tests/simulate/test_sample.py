@@ -9,7 +9,8 @@ import torch
 from simulate import Cell, Samples, TextWindows, read_windows, sample
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
-from simulate.runs.sample import network_inputs, sample_block
+from simulate.runs.inputs import network_inputs
+from simulate.runs.sample import sample_block
 from theory import QUANTITIES, Stack, predict
 
 SMALL = Stack(width=8, depth=2, tokens=3, vocab=5)

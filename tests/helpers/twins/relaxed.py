@@ -9,7 +9,7 @@ from simulate import Cell
 from simulate.network import transformer as network
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
-from simulate.runs.sample import network_inputs, source_inputs
+from simulate.runs.inputs import network_inputs, source_inputs
 
 PHI = {
     "relu": torch.relu,

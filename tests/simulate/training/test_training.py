@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from simulate import Cell, sample
+from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
+from simulate.runs.inputs import input_batches, network_inputs
+from simulate.text import TextWindows
 from simulate.training.cells import cheaper_engine
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
@@ -201,8 +204,31 @@ def test_a_text_is_one_window():
         assert (one["loss"][:, 4] < one["loss"][:, 0]).all()
     first, other = (one["loss"][:, 4].astype(float) for one in found)
     assert abs(first.mean() - other.mean()) < 4.4 * np.hypot(first.std(), other.std()) / 8
-    with pytest.raises(ValueError, match="^batch must be 'same' with a text"):
-        train(stack, steps=1, learning_rate=0.1, draws=1, seed=0, batch="fresh", text=repeated_words(stack))
+
+
+@pytest.mark.parametrize("shown", ["learned", "sinusoidal", "none"])
+def test_words_and_positions_keep_their_vectors(shown):
+    """Over the batches of a text every word has one vector, and so has every position; windows are chosen anew."""
+    ids = np.array([[1, 2, 1, 3], [3, 1, 2, 2], [2, 3, 3, 1]], dtype=np.int64)
+    stack = replace(POST, tokens=3, vocab=4, positions=shown, embedding_scale=0.5)
+    text = TextWindows(ids=ids, digest="0" * 64, source="three windows")
+    cell = Cell(stack, "dense", dtype="float64", text=text)
+    given = input_batches(cell, DenseEngine(RandomStreams([0], 6), torch.float64))
+    shows = [next(given) for _ in range(5)]
+    assert torch.equal(shows[0][0], network_inputs(cell, DenseEngine(RandomStreams([0], 6), torch.float64))[0])
+    chosen = [
+        [next(k for k, window in enumerate(ids) if (window[1:] == labels[draw].numpy()).all()) for _, labels in shows]
+        for draw in range(6)
+    ]
+    assert all(len(set(one)) > 1 for one in chosen)
+    for draw, windows in enumerate(chosen):
+        x = torch.cat([inputs[draw] for inputs, _ in shows])
+        design = torch.zeros(len(x), 7, dtype=torch.float64)  # a word's vector and a position's, added
+        for row, (word, place) in enumerate((ids[k][j], j) for k in windows for j in range(3)):
+            design[row, word] = design[row, 4 + place] = 1.0
+        design = design if shown != "none" else design[:, :4]
+        residual = x - design @ torch.linalg.lstsq(design, x, driver="gelsd").solution
+        assert residual.abs().max() < 1e-12
 
 
 def test_frames_and_names():
@@ -244,7 +270,6 @@ def test_the_cheaper_engine():
         ({"source_tokens": 2}, {}, "^source_tokens must be 0 in training"),
         ({"loss_share": 0.5}, {}, "^loss_share must be 1 in training"),
         ({"placement": "rezero"}, {"optimizer": "muon"}, "^optimizer must be 'sgd' for ReZero"),
-        ({"positions": "learned"}, {"batch": "fresh"}, "^batch must be 'same' with a text or learned positions"),
         ({"initialization": "pytorch"}, {"engine": "conditioned"}, "^engine must be 'dense' for matrices with uniform"),
     ],
 )  # fmt: skip

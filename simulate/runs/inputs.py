@@ -1,0 +1,129 @@
+"""What networks are given: Gaussian tokens with independent labels, or windows of a text; of one batch or of many."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from simulate.network.engines import Engine
+from simulate.network.random_streams import RandomStreams
+from simulate.network.tied_words import Words
+from simulate.runs.cell import Cell
+from simulate.text import TextWindows
+from theory.stack import Stack
+
+
+def network_inputs(
+    cell: Cell, engine: Engine
+) -> tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"], Words | None]:
+    """x_0, labels and tied words of a batch: Gaussian tokens and independent labels, or windows of the cell's text."""
+    stack, streams = cell.stack, engine.streams
+    x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+    if cell.text is None:
+        x = _correlated(stack, streams, x)
+        labels = _labels(stack, streams)
+        words = first = torch.arange(stack.rows, device=streams.device).expand(labels.shape)
+    else:
+        words, labels, first = _window(stack, streams, cell.text)
+        # A Gaussian table is needed only at a batch's words: their first occurrences draw it, the others repeat it.
+        x = x.gather(1, first[:, :, None].expand_as(x))
+    return _positioned(stack, x, positions(stack, engine)), labels, _tied(stack, x, words, first)
+
+
+def input_batches(
+    cell: Cell, engine: Engine
+) -> Iterator[tuple[Float[Tensor, "draws tokens width"], Int[Tensor, "draws tokens"]]]:
+    """x_0 and labels of one batch after another, each drawn when it is asked for; the first has `network_inputs`' law.
+
+    Gaussian tokens and labels are independent of those before. Windows are chosen anew, and a word has the vector that
+    it had before; so has a position.
+    """
+    stack, streams = cell.stack, engine.streams
+    seen, vectors = list[Tensor](), list[Tensor]()
+    placed: Tensor | None = None
+    while True:
+        x = streams.normal(stack.rows, stack.width, dtype=engine.dtype)
+        if cell.text is None:
+            x = _correlated(stack, streams, x)
+            labels = _labels(stack, streams)
+        else:
+            words, labels, _ = _window(stack, streams, cell.text)
+            seen.append(words)
+            vectors.append(x)
+            known, table = torch.cat(seen, 1), torch.cat(vectors, 1)
+            first = (words[:, :, None] == known[:, None, :]).byte().argmax(2)  # of equal ones the first
+            x = table.gather(1, first[:, :, None].expand_as(x))
+        placed = positions(stack, engine) if placed is None else placed
+        yield _positioned(stack, x, placed), labels
+
+
+def source_inputs(stack: Stack, engine: Engine) -> Float[Tensor, "draws source width"] | None:
+    """x_0 of the encoder of a batch, Gaussian tokens; None if there is no encoder."""
+    encoder = stack.encoder
+    if encoder is None:
+        return None
+    x = engine.streams.normal(encoder.rows, encoder.width, dtype=engine.dtype)
+    return _positioned(encoder, _correlated(encoder, engine.streams, x), positions(encoder, engine))
+
+
+def positions(stack: Stack, engine: Engine) -> Tensor:
+    """What is added to the tokens of every sequence, (1 or draws, tokens, width); empty where there is nothing."""
+    streams = engine.streams
+    if stack.positions == "none":
+        return torch.empty(0, device=streams.device)
+    if stack.positions == "learned":
+        return streams.normal(stack.tokens, stack.width, dtype=engine.dtype) * stack.embedding_scale
+    even = torch.arange(0, stack.width, 2, device=streams.device, dtype=torch.float64)
+    angles = torch.arange(stack.tokens, device=streams.device)[:, None] * 10000 ** (-even / stack.width)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(engine.dtype)[None]
+
+
+def _positioned(stack: Stack, x: Tensor, added: Tensor) -> Tensor:
+    """Inputs, of their scale, with their positions added: a network's sequences have the same."""
+    x = x if stack.embedding_scale == 1.0 else x * stack.embedding_scale
+    return x + added.repeat(1, stack.sequences, 1) if len(added) else x
+
+
+def _labels(stack: Stack, streams: RandomStreams) -> Int[Tensor, "draws tokens"]:
+    """Labels that do not depend on the inputs."""
+    shape = (streams.draws, stack.rows)
+    count = stack.sequences * (stack.label_groups or stack.tokens)
+    if stack.labels == "zipf":
+        ranks = torch.arange(1, stack.vocab + 1, device=streams.device, dtype=torch.float64)
+        labels = streams.chosen(1 / ranks, count)
+    else:
+        labels = streams.integers(stack.vocab, count)
+    if stack.label_groups:
+        own = torch.arange(stack.tokens, device=streams.device) * stack.label_groups // stack.tokens
+        labels = labels.view(streams.draws, stack.sequences, -1)[:, :, own].reshape(shape)
+    return labels
+
+
+def _window(
+    stack: Stack, streams: RandomStreams, text: TextWindows
+) -> tuple[Int[Tensor, "draws tokens"], Int[Tensor, "draws tokens"], Int[Tensor, "draws tokens"]]:
+    """Words, labels and the first place of each word, of windows that are chosen at random."""
+    shape = (streams.draws, stack.rows)
+    chosen = streams.integers(len(text.ids) // stack.sequences)
+    first = torch.as_tensor(text.first_occurrence(stack.sequences), device=streams.device)[chosen]
+    windows = torch.as_tensor(text.batches(stack.sequences), device=streams.device)[chosen]
+    words, labels = (part.reshape(shape) for part in (windows[:, :, :-1], windows[:, :, 1:]))
+    return words, labels, first
+
+
+def _tied(stack: Stack, x: Tensor, ids: Tensor, first: Tensor) -> Words | None:
+    if stack.embeddings == "untied":
+        return None
+    return Words(ids, first, (x * (stack.output_scale * stack.width**-0.5)).requires_grad_())
+
+
+def _correlated(stack: Stack, streams: RandomStreams, x: Tensor) -> Tensor:
+    """Independent N(0, I_d) tokens, given the stack's covariance within every sequence."""
+    if not stack.input_gram and stack.input_correlation == 0.0:
+        return x
+    # Of the symmetric root, since a Gram matrix may be singular.
+    values, vectors = np.linalg.eigh(stack.input_covariance)
+    root = torch.as_tensor(vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T, dtype=x.dtype, device=x.device)
+    return torch.cat([(root @ x.reshape(-1, stack.tokens, stack.width)).view_as(x) for x in streams.blocks(x)])
