@@ -1,9 +1,8 @@
 """The command `sweep` as the dataclass of its flags."""
 
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields, make_dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,9 +14,6 @@ from theory import Stack
 
 if TYPE_CHECKING:
     from simulate.runs.execution import Execution
-
-# Through a scheduler a task costs some milliseconds, whatever it does.
-_CLUSTER_TASK = 0.2
 
 # Networks of a grid that are looked at before anything is loaded: some hundredths of a second.
 _CHECKED = 1000
@@ -152,10 +148,10 @@ class Sweep:
         if len(given) > 1:
             raise ValueError(f"workers, dask and cluster must not be given together, got {given}.")
 
-    @contextmanager
-    def _execution(self, device: str) -> Iterator["Execution"]:
+    def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
         from gradbounds.actions.sweep import byte_count
+        from gradbounds.clusters.place import executing
         from simulate.runs.execution import Execution
 
         ours = Execution(
@@ -164,23 +160,7 @@ class Sweep:
             at_once=self.blocks_at_once,
             memory=None if self.memory is None else byte_count(self.memory),
         )
-        if self.task_seconds is not None:
-            ours = replace(ours, task_seconds=self.task_seconds)
-        gpu = device.startswith("cuda")
-        if self.dask is not None:
-            from gradbounds.clusters.dask import dask_pool
-
-            elsewhere = dask_pool(self.dask, gpu=gpu)
-        elif self.cluster is not None:
-            from gradbounds.clusters.description import cluster_pool
-
-            elsewhere = cluster_pool(self.cluster, gpu=gpu)
-        else:
-            yield ours
-            return
-        with elsewhere as (pool, workers):
-            seconds = _CLUSTER_TASK if self.task_seconds is None else self.task_seconds
-            yield replace(ours, workers=workers, pool=pool, task_seconds=seconds)
+        return executing(ours, device=device, dask=self.dask, cluster=self.cluster, task_seconds=self.task_seconds)
 
     def recipe(self) -> Recipe:
         """The sweep that file, preset and flags describe together.

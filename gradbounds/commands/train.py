@@ -40,6 +40,11 @@ class Train(WithJson):
     engine: Annotated[
         Literal["auto", "dense", "conditioned"], Flag(help="matrices that are drawn, or only what they do")
     ] = "auto"
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    dtype: Annotated[Literal["float32", "float64"], Flag(help="precision of weights and tokens")] = "float32"
+    text: Annotated[
+        Path | None, optional("text file: windows of it, one or with --batch fresh another before each step", "PATH")
+    ] = None
     target_sem: Annotated[
         float | None, optional("add draws until the relative errors of features' and logits' changes are this", "FLOAT")
     ] = None
@@ -50,17 +55,27 @@ class Train(WithJson):
     max_time: Annotated[
         str, Flag(help="time after which no block is begun, with --target-...", metavar="90s|10m|2h")
     ] = ""
-    workers: Annotated[int, Flag(help="processes, each with one thread; they change no number")] = 1
+    workers: Annotated[int | None, optional("processes, each with one thread; they change no number", "INT", "1")] = (
+        None
+    )
+    dask: Annotated[
+        str | None, optional("address of a Dask scheduler whose workers train instead", "tcp://HOST:PORT")
+    ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0
     out: Annotated[
         Path | None, optional("folder of the run, with tables, verdicts and figure", "FOLDER", default="none is kept")
     ] = None
 
     def run(self) -> int:
-        """Exit code."""
+        """Exit code.
+
+        Raises:
+            ValueError: flags exclude each other.
+        """
         from gradbounds.actions.sweep_to_target import Target
         from gradbounds.actions.training.command import train_into
         from gradbounds.actions.training.plan import Plan
+        from gradbounds.clusters.place import executing
         from simulate.runs.execution import Execution
 
         grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
@@ -78,6 +93,12 @@ class Train(WithJson):
         target = Target(
             sem=self.target_sem, exponent=self.target_exponent, max_draws=self.max_draws, max_time=self.max_time
         )
-        recipe = Recipe().changed(grid, draws=self.draws, seed=self.seed)
-        execution = Execution(workers=self.workers, land_every=self.land_every)
-        return train_into(self.out, recipe, plan, execution, target)
+        recipe = Recipe().changed(
+            grid, draws=self.draws, seed=self.seed, device=self.device, dtype=self.dtype,
+            text=None if self.text is None else str(self.text),
+        )  # fmt: skip
+        if self.workers is not None and self.dask is not None:
+            raise ValueError(f"workers and dask must not be given together, got {self.workers} and {self.dask!r}.")
+        ours = Execution(workers=1 if self.workers is None else self.workers, land_every=self.land_every)
+        with executing(ours, device=self.device, dask=self.dask) as execution:
+            return train_into(self.out, recipe, plan, execution, target)

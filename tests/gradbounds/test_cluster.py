@@ -87,14 +87,23 @@ def after_the_first_file(out, happens):
     assert not thread.is_alive()
 
 
+TRAIN = ["train", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--draws", "300"]
+
+
 def test_the_cluster(dask, whole, tmp_path, capsys):
-    """The only worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
+    """The only worker is killed and another joins: numbers of one process, byte for byte; the same of training.
+
+    Then the scheduler dies.
+    """
     assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
     first, out = dask.worker(), tmp_path / "workers"
     with after_the_first_file(out, lambda: (first.kill(), dask.worker())):
         assert main([*SWEEP, "--out", str(out), "--dask", dask.address]) == 0
     assert landed(out) == BLOCKS
     assert table_digest(out) == whole
+    assert main([*TRAIN, "--out", str(tmp_path / "trained"), "--dask", dask.address]) == 0
+    assert main([*TRAIN, "--out", str(tmp_path / "here")]) == 0
+    assert table_digest(tmp_path / "trained") == table_digest(tmp_path / "here")
 
     process = start(tmp_path / "scheduler", dask=dask.address)
     wait_for_a_file(tmp_path / "scheduler", process)

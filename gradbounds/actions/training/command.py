@@ -11,6 +11,7 @@ import pandas as pd
 
 from figures import coordinate_check, placement_losses, training_steps
 from gradbounds.actions.figures import save
+from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import Target, goals_of, seconds_of
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
@@ -51,10 +52,10 @@ def train_into(
             else or cannot be written.
     """
     check_count("draws", recipe.draws, 2)  # one draw has no error
-    given = recipe.stacks()
-    cells = [plan.cell(stack) for stack in given]
+    given = cells_of(recipe)
+    cells = [plan.cell(cell.stack, device=cell.device, dtype=cell.dtype, text=cell.text) for cell in given]
     target = target or Target()
-    goals = _goals([Cell(stack, cell.engine) for stack, cell in zip(given, cells, strict=True)], target)
+    goals = _goals([Cell(known.stack, cell.engine) for known, cell in zip(given, cells, strict=True)], target)
     # Blocks go one by one: each is a batch of tensors, whose steps take a while.
     execution = replace(execution, work=train_task, at_once=1)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)

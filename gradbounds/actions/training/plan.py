@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from simulate.runs.sample import check_count
 from simulate.training.cells import TrainingCell, training_cell
@@ -60,8 +60,12 @@ class Plan:
             )
         return replace(given, output_scale=given.width**-0.5)
 
-    def cell(self, given: Stack) -> TrainingCell:
+    def cell(self, given: Stack, **sampled: Any) -> TrainingCell:
         """What is trained, and how.
+
+        Args:
+            given: the network, before the parametrization.
+            sampled: device, dtype and text, as `training_cell` has them.
 
         Raises:
             ValueError: an argument is outside its range, or training does not cover the network.
@@ -72,7 +76,7 @@ class Plan:
             roles(stack), steps=self.steps, learning_rate=self.rate(stack), factors=None, batch=self.batch,
             optimizer=Optimizer(name=self.optimizer, momentum=self.momentum, weight_decay=self.weight_decay),
         )  # fmt: skip
-        return training_cell(stack, schedule, engine=self.engine)
+        return training_cell(stack, schedule, engine=self.engine, **sampled)
 
     def rate(self, stack: Stack) -> float | Mapping[str, float]:
         """The learning rate, or rates by role.

@@ -54,6 +54,25 @@ def test_figures_have_one_network_a_line(blank_pictures, tmp_path, capsys):
     assert set(pd.read_csv(tmp_path / "training.csv")["tokens"]) == {2, 3}
 
 
+def test_a_text_device_and_precision(tmp_path, capsys):
+    """They reach the networks, and one that there is not is refused before anything is written."""
+    text = tmp_path / "text.txt"
+    text.write_text("a b a c d a b b c a d b " * 4, encoding="utf-8")
+    line = [*LINE, "--text", str(text), "--batch", "fresh", "--dtype", "float64", "--steps", "1", "--draws", "2"]
+    assert main([*line, "--out", str(tmp_path / "run")]) == 0
+    table = pd.read_csv(tmp_path / "run" / "training.csv").set_index(["width", "quantity", "step", "layer"])
+    row, stack = table.loc[64, "loss", 1, 0], Stack(width=64, depth=1, tokens=2, vocab=4)
+    more = {"batch": "fresh", "text": text, "dtype": "float64"}
+    known = train(stack, steps=1, learning_rate=0.1, draws=int(row["draws"]), seed=0, **more)
+    assert row["mean"] == pytest.approx(known["loss"][:, 1].mean(), rel=1e-12)
+    capsys.readouterr()
+    for wrong, said in ([["--device", "tpu"], "device must be"], [["--text", str(tmp_path / "no")], "text must be"],
+                        [["--workers", "2", "--dask", "tcp://a:1"], "workers and dask must not"]):  # fmt: skip
+        assert main([*LINE, *wrong, "--out", str(tmp_path / "none")]) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "none").exists()
+
+
 def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):
     """Stopped after a block, with other workers and then with more draws: no block twice, and the same file.
 
