@@ -79,7 +79,9 @@ ARROWS = {
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid progress json_output",
-        "actions": "grid recipe manifest progress table_cache network_text json_output described_network help_text",
+        "actions": (
+            "grid recipe manifest progress table_cache network_text json_output described_network help_text clusters"
+        ),
         "help_text": "grid",
         "commands": "grid recipe clusters actions run_inspection help_text",
         "cli": "__init__ commands json_output help_text",

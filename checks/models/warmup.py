@@ -48,7 +48,17 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
         measured updates: `updates`, `validation`, `summed`, the sum of all rates so far; over measured steps: `steps`,
         and the step's `critical`, `hessian`, `break_even` rates beside its own `rates`; and `layers`, for each kept
         update lists over layers of gradient norms and hidden energies, as "decoder W2" and "encoder energy".
+
+    Raises:
+        ValueError: a number stands there twice.
     """
+    twice = table[table.duplicated(["update", "part", "layer", "matrix", "statistic"])]
+    if len(twice):
+        which = f"the {twice['statistic'].iloc[0]} of update {twice['update'].iloc[0]}"
+        raise ValueError(
+            f"table must have every number once, but has {which} twice, as where another version of gradbounds "
+            "continued the run; delete the run's file and run it again."
+        )
     whole = table[table["layer"] == 0]
     series = {name: own.set_index("update")["value"] for name, own in whole.groupby("statistic")}
     validation, rates = series["validation loss"], series["rate"].cumsum()

@@ -96,6 +96,10 @@ class Warmup(WithJson):
         Path | None, optional("rows.json of another folder, whose runs are not run again", "FILE", "none")
     ] = None
     workers: Annotated[int, Flag(help="processes, of one thread each")] = 1
+    dask: Annotated[
+        str | None,
+        optional("address of a Dask scheduler whose workers train instead; they share the folder", "tcp://HOST:PORT"),
+    ] = None
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dry_run: Annotated[bool, Flag(help="say how many runs are left and how long they take, and stop")] = False
     accept: Annotated[bool, Flag(help="commit rows and verdicts: write checks/data and paper_checks.md here")] = False
@@ -106,7 +110,7 @@ class Warmup(WithJson):
 
         request = WarmupRequest(
             preset=self.preset, source=self.source, target=self.target, out=self.out, known=self.known,
-            seeds=self.seeds, workers=self.workers, device=self.device,
+            seeds=self.seeds, workers=self.workers, dask=self.dask, device=self.device,
         )  # fmt: skip
         return reproduce_warmup(request, dry_run=self.dry_run, accept=self.accept)
 

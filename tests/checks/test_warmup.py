@@ -180,6 +180,8 @@ def test_rows_of_runs():
     assert list(found["layers"]) == ["0", "2", "4"]
     table.loc[(table["statistic"] == "loss") & (table["update"] == 4), "value"] = np.inf
     assert np.isnan(measured_row(table, unigram=5.0, start=2)["final"])
+    with pytest.raises(ValueError, match="^table must have every number once, but has the rate of update 3 twice"):
+        measured_row(pd.concat([table, table[table["statistic"].eq("rate")][2:3]]), unigram=5.0, start=2)
 
 
 @pytest.mark.parametrize(

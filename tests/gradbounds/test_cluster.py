@@ -1,5 +1,7 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
+import json
+import shutil
 import socket
 import time
 from contextlib import contextmanager
@@ -10,7 +12,9 @@ import pytest
 from gradbounds.cli import main
 from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
+from tests.gradbounds.actions.test_warmup import GRID, command
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
+from tests.helpers.parallel_text import write
 
 pytest.importorskip("distributed")
 
@@ -91,9 +95,9 @@ TRAIN = ["train", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "-
 
 
 def test_the_cluster(dask, whole, tmp_path, capsys):
-    """The only worker is killed and another joins: numbers of one process, byte for byte; the same of training.
+    """The only worker is killed and another joins: numbers of one process, byte for byte.
 
-    Then the scheduler dies.
+    The same of training, and of translation models. Then the scheduler dies.
     """
     assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
     first, out = dask.worker(), tmp_path / "workers"
@@ -104,6 +108,15 @@ def test_the_cluster(dask, whole, tmp_path, capsys):
     assert main([*TRAIN, "--out", str(tmp_path / "trained"), "--dask", dask.address]) == 0
     assert main([*TRAIN, "--out", str(tmp_path / "here")]) == 0
     assert table_digest(tmp_path / "trained") == table_digest(tmp_path / "here")
+    grid = tmp_path / "grid.toml"
+    grid.write_text(GRID, encoding="utf-8")
+    warmup = command(write(tmp_path, count=60), tmp_path / "runs", grid)
+    assert main([*warmup, "--dask", dask.address]) == 0
+    rows = (tmp_path / "runs" / "rows.json").read_bytes()
+    shutil.rmtree(tmp_path / "runs")
+    assert main(warmup) == 0
+    found = [json.loads(one)["rows"] for one in (rows, (tmp_path / "runs" / "rows.json").read_bytes())]
+    assert found[0] == found[1]
 
     process = start(tmp_path / "scheduler", dask=dask.address)
     wait_for_a_file(tmp_path / "scheduler", process)

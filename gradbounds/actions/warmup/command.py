@@ -22,6 +22,7 @@ from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.actions.warmup.lines import outcome_lines, verdict_lines
 from gradbounds.actions.warmup.runs import finished, name_of, run_all
+from gradbounds.clusters.place import executing
 from gradbounds.json_output import tell
 from gradbounds.progress import duration
 from simulate.runs.cell import check_device
@@ -54,6 +55,7 @@ class WarmupRequest:
         known: a file of rows, as `rows.json` of another folder, whose runs are not run again.
         seeds: only the first so many of the grid; None for all.
         workers: processes.
+        dask: address of a Dask scheduler whose workers train instead, into the same folder.
         device: of every run.
     """
 
@@ -64,6 +66,7 @@ class WarmupRequest:
     known: Path | None = None
     seeds: int | None = None
     workers: int = 1
+    dask: str | None = None
     device: str = "cpu"
 
 
@@ -94,6 +97,8 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     if accept:
         check_checkout()
     check_count("workers", request.workers, 1)
+    if request.dask is not None and request.workers > 1:
+        raise ValueError(f"workers and dask must not be given together, got {request.workers} and {request.dask!r}.")
     check_device(request.device)
     grid = grid_named(request.preset)
     runs = list(grid.runs)
@@ -110,8 +115,11 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
         print("\n".join(_dry(grid, runs, sum(not one for one in done), texts, request)))
         return 0
     unigram = unigram_loss(*texts)
-    execution, updates = Execution(workers=request.workers), grid.runs[0].training.updates
-    with _shown(done, len(runs), updates) as (on_run, on_update):
+    ours, updates = Execution(workers=request.workers), grid.runs[0].training.updates
+    with (
+        executing(ours, device=request.device, dask=request.dask) as execution,
+        _shown(done, len(runs), updates) as (on_run, on_update),
+    ):
         tables = run_all(
             left, texts, request.out, execution=execution, device=request.device, on_run=on_run, on_update=on_update
         )

@@ -62,16 +62,17 @@ def run_all(
     Raises:
         ValueError: a run does; or the folder cannot be written.
     """
-    own = on_update if execution.workers == 1 else None
+    here = execution.workers == 1 and execution.pool is None
+    own = on_update if here else None
     futures: dict[Future[pd.DataFrame], int] = {}
     with execution.executor() as pool:
         for place, planned in enumerate(plan):
             future = pool.submit(one_run, planned, texts, out, device, own)
             futures[future] = place
-            if execution.workers == 1 and future.exception() is None:
+            if here and future.exception() is None:
                 on_run(place)  # which has just been run here
         for future in as_completed(futures):
-            if future.exception() is None and execution.workers > 1:
+            if not here and future.exception() is None:
                 on_run(futures[future])
     return [future.result() for future in futures]
 

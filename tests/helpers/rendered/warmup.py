@@ -11,6 +11,33 @@ _OPTIMIZERS = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD"}
 _READINGS = {"a": ", (a)", "b": ", (b)", "both": "", "fixed": ", fixed rate"}
 
 
+def steps_and_break_even() -> str:
+    """Of how many measured updates the rate was above critical, Hessian and break-even rates, by what became of runs.
+
+    A rate that there is none of, since the curvature is not positive or the loss never comes back, is not passed.
+    """
+    rows = [row for row in read_rows(ROWS) if row["steps"]]
+    heads = ["", "outcome", "runs", "updates", "above critical", "above Hessian", "above break-even", "runs with any"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for optimizer, placement in dict.fromkeys((row["optimizer"], row["placement"]) for row in rows):
+        for outcome in ("trained", "stuck", "diverged"):
+            runs = [
+                row for row in rows
+                if (row["optimizer"], row["placement"], row["outcome"]) == (optimizer, placement, outcome)
+            ]  # fmt: skip
+            if not runs:
+                continue
+            above = {
+                name: [sum(rate > limit for rate, limit in zip(row["rates"], row[name], strict=True)) for row in runs]
+                for name in ("critical", "hessian", "break_even")
+            }
+            updates, any_above = sum(len(row["rates"]) for row in runs), sum(map(bool, above["break_even"]))
+            cells = [f"{TITLES[placement]}, {_OPTIMIZERS[optimizer]}", outcome, len(runs), updates]
+            cells += [sum(counts) for counts in above.values()] + [any_above]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def final_losses() -> str:
     """Mean final validation loss of every kind of run, a column for each rate of Adam's; bold where it has trained."""
     rows = read_rows(ROWS)
