@@ -132,7 +132,8 @@ def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
     ]  # fmt: skip
     lines += [f"- **explained**: {', '.join(explained)}"] if explained else []
     untested = [name for name, verdicts in by_claim.items() if not verdicts]
-    return [*lines, f"- **not tested**: {', '.join(untested)}, and more [below](#what-was-not-tested)"]
+    claims = f"{', '.join(untested)}, and more" if untested else "parts of claims"
+    return [*lines, f"- **not tested**: {claims} [below](#what-was-not-tested)"]
 
 
 def _at_paper_width(name: str) -> str:
@@ -154,14 +155,14 @@ def _factors(loose: Sequence[Verdict]) -> str:
 
 def _untested(by_claim: Mapping[str, Sequence[object]]) -> list[str]:
     """What no row is about: whole claims, and what the claims' own words name."""
-    lines = []
+    lines: dict[str, list[str]] = {}
     for name, found in by_claim.items():
         claim = CLAIMS[name]
         if not found:
-            lines.append(f"- {name}, {claim.source}: {claim.statement}.")
+            lines[f", {claim.source}: {claim.statement}"] = [name]
         elif claim.untested:
-            lines.append(f"- {name} {claim.untested}.")
-    return lines
+            lines.setdefault(f" {claim.untested}", []).append(name)
+    return [f"- {', '.join(names)}{text}." for text, names in lines.items()]
 
 
 def relaxed_markdown(committed: Sequence[Results]) -> str:

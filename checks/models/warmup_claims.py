@@ -21,6 +21,8 @@ from simulate.translation.grid import PaperRates
 from theory.stack import TITLES
 
 _NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}
+ALL = "all"
+"""What stands for the rate of a comparison over all of them."""
 _READINGS = {"a": "reading (a)", "b": "reading (b)", "fixed": "a fixed rate"}
 
 
@@ -50,8 +52,13 @@ class Runs:
             and run["reading"] in readings and isclose(run["peak"], peak)
         ]  # fmt: skip
 
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """Placement, optimizer and warm-up, as a reader knows them."""
+        return TITLES[self.placement], _NAMES[self.optimizer], f"{self.warmup} warm-up"
+
     def __str__(self) -> str:
-        return f"{TITLES[self.placement]}, {_NAMES[self.optimizer]}, {self.warmup} warm-up"
+        return ", ".join(self.words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +80,12 @@ class Statement:
     equal_rates: bool = False
 
     def __str__(self) -> str:
+        """What both are, then in what they differ."""
+        both = list(zip(self.runs.words, self.others.words, strict=True))
+        alike = ", ".join(one for one, other in both if one == other)
+        differ = [", ".join(pair[k] for pair in both if pair[0] != pair[1]) for k in (0, 1)]
         word = "worse" if self.worse else "not worse"
-        return f"{self.runs} {word} than {self.others}" + (" at equal sums of rates" if self.equal_rates else "")
+        return f"{alike}: {differ[0]} {word} than {differ[1]}" + (" at equal sums of rates" if self.equal_rates else "")
 
 
 _POST, _POST_LONG = Runs(placement="post"), Runs(placement="post", warmup="long")
@@ -146,12 +157,13 @@ def _rows(
         # Of the rates with that word the one whose mean is farthest from the statement.
         peak = min((p for p in found if words[p] == word), key=lambda p: found[p].mean * (1 if worse else -1))
         shown = found[peak]
-        others = ", ".join(f"{p}: {one.mean:.3g} ({words[p]})" for p, one in found.items())
+        others = ", ".join(f"{one.mean:.3g} at {p} ({words[p]})" for p, one in found.items() if p != peak)
+        at = f", at the rate {peak}" if peak != ALL else ""
         yield Verdict(
             claim=claim, part=f"{part}, {_READINGS[reading]}", verdict=word,
             claimed=f"above {margin:g}" if worse else f"at most {margin:g}", predicted=float("nan"),
             measured=shown.mean, interval=shown.interval, agreement="undecided", setting=setting,
-            note=f"{unit}, mean over {shown.seeds} seeds, at the rate {peak}; by rates: {others}", relaxed=relaxed,
+            note=f"{unit}{at}" + (f"; {others}" if others else ""), relaxed=relaxed,
         )  # fmt: skip
 
 
@@ -254,7 +266,7 @@ def _spread(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[V
                 spreads.append({seed: float(np.ptp(own)) for seed, own in ends.items() if len(own) == every})
             both = sorted(set(spreads[0]) & set(spreads[1]))
             differences = [spreads[0][seed] - spreads[1][seed] for seed in both]
-            return {"all": mean_over_seeds(differences)} if len(both) > 1 else {}
+            return {ALL: mean_over_seeds(differences)} if len(both) > 1 else {}
 
         part = f"Adam, {warmup} warm-up: final losses over the rates wider apart for Post-LN than for Pre-LN"
         yield from _rows("W9", part, wider, True, setting, readings=("b",) if warmup == "long" else ("a", "b"))

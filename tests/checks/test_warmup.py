@@ -111,8 +111,8 @@ def test_one_rate_that_fails_decides_and_is_shown():
     found = [v for v in judge(made_up({**PAPER, **contrary}), RATES, "made up") if v.claim == "W1" and not v.relaxed]
     assert {v.verdict for v in found} == {"fails"}
     assert all(abs(v.measured) < 0.1 for v in found)
-    assert "0.004: 3" in found[0].note
-    assert "0.008: 0" in found[0].note or "0.008: -0" in found[0].note
+    assert "at the rate 0.008; 3" in found[0].note
+    assert "at 0.004 (holds)" in found[0].note
 
 
 def test_rates_that_are_not_the_papers_judge_nothing():

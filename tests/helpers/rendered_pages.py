@@ -29,7 +29,7 @@ from tests.helpers.rendered.tables import (
     theory_of_critical_rates,
 )
 from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
-from tests.helpers.rendered.warmup import final_losses
+from tests.helpers.rendered.warmup import at_the_printed_rate, final_losses, steps_and_break_even
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.coverage import GAPS, SUBJECTS
 
@@ -82,7 +82,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "encoder_decoder.md": {"shares of the growth": shares},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "relaxations.md": {"coverage": coverage},
-    "warmup.md": {"final losses": final_losses},
+    "warmup.md": {
+        "final losses": final_losses,
+        "at the printed rate": at_the_printed_rate,
+        "break-even": steps_and_break_even,
+    },
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,
