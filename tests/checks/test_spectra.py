@@ -79,11 +79,12 @@ def command(folder, out, *more):
     return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
 
 
-def test_the_command(png_alone, tmp_path, capsys):
+def test_the_command(png_alone, tmp_path, capsys, request):
     """A table, a figure, and a second time nothing is computed; blocks have spectra too."""
     some = ["--placement", "post", "--probes", "1"]
     assert main(command(tmp_path, tmp_path / "ends", *some)) == 0
     assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
+    request.getfixturevalue("blank_pictures")
     capsys.readouterr()
     more = [*some, "--blocks", "--no-extreme"]
     assert main(command(tmp_path, tmp_path / "run", *more)) == 0
@@ -102,12 +103,14 @@ def test_the_command(png_alone, tmp_path, capsys):
     assert {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "models").iterdir()} == made
 
 
-def test_stacks(png_alone, tmp_path, capsys):
+def test_stacks(png_alone, tmp_path, capsys, request):
     """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
     run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
     ends = [word if word != "16:64:x2" else "16" for word in run]
     assert main([*ends[:-1], str(tmp_path / "ends")]) == 0
+    assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
+    request.getfixturevalue("blank_pictures")
     said = capsys.readouterr().out
     assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
     assert re.search(r"Post-LN, v'Hv over v'Gv along .* top direction: 1 \(Gauss-Newton\) -[0-9.]+ \(radial\)", said)
@@ -117,7 +120,6 @@ def test_stacks(png_alone, tmp_path, capsys):
     table = pd.read_csv(tmp_path / "run" / "theory.csv")
     assert set(table["width"]) == {16, 32, 64}
     assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
-    assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
     blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
     blocks += ["--out", str(tmp_path / "blocks")]
     assert main([*run[:1], *run[3:-2], *blocks]) == 0

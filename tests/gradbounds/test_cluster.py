@@ -1,9 +1,9 @@
 """A Dask cluster of processes on this machine: workers that are killed and that join, and a scheduler that dies."""
 
-import json
-import shutil
+import pickle
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
 
@@ -91,32 +91,17 @@ def after_the_first_file(out, happens):
     assert not thread.is_alive()
 
 
-TRAIN = ["train", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--draws", "300"]
+TRAIN = ["train", "--placement", "pre", "--width", "8:16:x2", "--depth", "1", "--vocab", "4", "--steps", "1"]
 
 
 def test_the_cluster(dask, whole, tmp_path, capsys):
-    """The only worker is killed and another joins: numbers of one process, byte for byte.
-
-    The same of training, and of translation models. Then the scheduler dies.
-    """
+    """The only worker is killed and another joins: numbers of one process, byte for byte. Then the scheduler dies."""
     assert "has none" in refusal(tmp_path, dask.address, capsys), "no worker yet"
     first, out = dask.worker(), tmp_path / "workers"
     with after_the_first_file(out, lambda: (first.kill(), dask.worker())):
         assert main([*SWEEP, "--out", str(out), "--dask", dask.address]) == 0
     assert landed(out) == BLOCKS
     assert table_digest(out) == whole
-    assert main([*TRAIN, "--out", str(tmp_path / "trained"), "--dask", dask.address]) == 0
-    assert main([*TRAIN, "--out", str(tmp_path / "here")]) == 0
-    assert table_digest(tmp_path / "trained") == table_digest(tmp_path / "here")
-    grid = tmp_path / "grid.toml"
-    grid.write_text(GRID, encoding="utf-8")
-    warmup = command(write(tmp_path, count=60), tmp_path / "runs", grid)
-    assert main([*warmup, "--dask", dask.address]) == 0
-    rows = (tmp_path / "runs" / "rows.json").read_bytes()
-    shutil.rmtree(tmp_path / "runs")
-    assert main(warmup) == 0
-    found = [json.loads(one)["rows"] for one in (rows, (tmp_path / "runs" / "rows.json").read_bytes())]
-    assert found[0] == found[1]
 
     process = start(tmp_path / "scheduler", dask=dask.address)
     wait_for_a_file(tmp_path / "scheduler", process)
@@ -128,6 +113,33 @@ def test_the_cluster(dask, whole, tmp_path, capsys):
     assert 0 < landed(tmp_path / "scheduler") < BLOCKS
     assert main([*SWEEP, "--out", str(tmp_path / "scheduler")]) == 0
     assert table_digest(tmp_path / "scheduler") == whole
+
+
+def test_other_commands_give_their_work_to_it(blank_pictures, tmp_path, monkeypatch):
+    """`train` and `reproduce warmup` hand tasks that can be pickled to any pool, with the same numbers."""
+    given = []
+
+    class Elsewhere(ThreadPoolExecutor):
+        def submit(self, task, /, *arguments):
+            given.append(pickle.loads(pickle.dumps((task, arguments))))
+            return super().submit(task, *arguments)
+
+    @contextmanager
+    def pool(address, *, gpu):
+        with Elsewhere(1) as threads:
+            yield threads, 16
+
+    monkeypatch.setattr(cluster, "dask_pool", pool)
+    (tmp_path / "grid.toml").write_text(GRID, encoding="utf-8")
+    warmup = command(write(tmp_path, count=60), tmp_path, tmp_path / "grid.toml", "--seeds", "1")
+    for line, name in ((TRAIN, "training.csv"), (warmup, "rows.json")):
+        out = [tmp_path / f"{name}-{k}" for k in range(2)]
+        known = len(given)
+        assert main([*line, "--out", str(out[0]), "--dask", "tcp://there:1"]) == 0
+        assert len(given) > known
+        assert main([*line, "--out", str(out[1])]) == 0
+        results = [(folder / name).read_text(encoding="utf-8").replace(f"{folder}", "") for folder in out]
+        assert results[0] == results[1]
 
 
 def refusal(tmp_path, address, capsys):
