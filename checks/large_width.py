@@ -196,7 +196,7 @@ def _unmeasured(stack: Stack) -> str:
         return "parallel branches are not measured"
     shaped = stack.rotary or stack.query_key_norm != "none" or stack.head_width or stack.logit_softcap
     if stack.query_key_scale and shaped:
-        return "rotated, normalized and capped queries and keys are not measured"
+        return "rotated, normalized and capped queries and keys, and heads of other widths, are not measured"
     if stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0:
         return "standard deviations of one's own are not measured"
     if stack.key_heads != stack.heads:

@@ -17,7 +17,12 @@ _LENGTH = "it only matters for more tokens than there are here"
 _SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
 
 
-def _activation(r: Reading, *names: str, default: str | None = None) -> str:
+def activation_of(r: Reading, *names: str, default: str | None = None) -> str:
+    """The activation by the name that we have for it.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
     given = next((name for name in names if r.left.get(name) is not None), names[0])
     name = r.take(*names) if default is None else r.take(*names, default=default)
     if name not in _ACTIVATIONS:
@@ -59,7 +64,8 @@ def _tied(r: Reading, default: bool) -> Fields:
     return {"embeddings": "tied" if r.take("tie_word_embeddings", default=default) else "untied"}
 
 
-def _dropout(r: Reading) -> None:
+def without_dropout(r: Reading) -> None:
+    """Name all shares of dropout that the file has."""
     r.left_out(
         "gradients are those without dropout, as in evaluation",
         "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "residual_dropout",
@@ -146,14 +152,14 @@ def _llama(r: Reading, tokens: int, *, tied: bool = False, act: str = "silu", ro
     """Llama 2 and 3, Mistral, Qwen 2, Phi-3: Pre-LN with RMSNorm and gated units."""
     sizes = _sizes(r)
     _attention(r, sizes, tokens)
-    _dropout(r)
+    without_dropout(r)
     inputs = sizes["width"] ** 0.5 if rooted else 1.0
     return sizes | _one_std(r, sizes, inputs=inputs) | _tied(r, tied) | {
         "placement": "pre",
         "normalization": "rms",
         "norm_epsilon": r.number("rms_norm_eps", "layer_norm_eps", default=1e-6),
         "ffn": "gated",
-        "activation": _activation(r, "hidden_activation", "hidden_act", default=act),
+        "activation": activation_of(r, "hidden_activation", "hidden_act", default=act),
         "mask": "causal",
     }  # fmt: skip
 
@@ -198,7 +204,7 @@ def _olmo2(r: Reading, tokens: int) -> Fields:
 def _gpt2(r: Reading, tokens: int) -> Fields:
     """GPT-2, with W^O and W2 smaller by sqrt(2 L)."""
     sizes = _sizes(r)
-    _dropout(r)
+    without_dropout(r)
     r.left_out("logits are divided by sqrt(d_k) alone", "scale_attn_by_inverse_layer_idx")
     r.neutral("it is how numbers are computed", "reorder_and_upcast_attn")
     if not r.take("scale_attn_weights", default=True):
@@ -210,7 +216,7 @@ def _gpt2(r: Reading, tokens: int) -> Fields:
     return sizes | _one_std(r, sizes) | _tied(r, True) | {
         "placement": "pre",
         "norm_epsilon": r.number("layer_norm_epsilon", default=1e-5),
-        "activation": _activation(r, "activation_function", default="gelu_new"),
+        "activation": activation_of(r, "activation_function", default="gelu_new"),
         "depth_scaling": "depth",
         "positions": "learned",
         "mask": "causal",
@@ -221,7 +227,7 @@ def _parallel(r: Reading, tokens: int) -> Fields:
     """GPT-J, GPT-NeoX (Pythia), Phi: both branches from the same tokens."""
     sizes = _sizes(r)
     _attention(r, sizes, tokens)
-    _dropout(r)
+    without_dropout(r)
     r.left_out("queries and keys are not centred and normalized here", "qk_layernorm")
     r.neutral(
         "of a head that language models do not have", "summary_activation", "summary_first_dropout",
@@ -232,7 +238,7 @@ def _parallel(r: Reading, tokens: int) -> Fields:
         "placement": "pre",
         "layout": "parallel" if r.take("use_parallel_residual", default=True) else "sequential",
         "norm_epsilon": r.number("layer_norm_eps", "layer_norm_epsilon", default=1e-5),
-        "activation": _activation(r, "hidden_act", "activation_function", default="gelu_new"),
+        "activation": activation_of(r, "hidden_act", "activation_function", default="gelu_new"),
         "mask": "causal",
     }  # fmt: skip
 
@@ -245,7 +251,7 @@ def _neox(r: Reading, tokens: int) -> Fields:
 def _bert(r: Reading, tokens: int) -> Fields:
     """BERT and RoBERTa: Post-LN, a norm of the embeddings, and one vector of the token type in all of them."""
     sizes = _sizes(r)
-    _dropout(r)
+    without_dropout(r)
     fields = sizes | _one_std(r, sizes) | _tied(r, True)
     if r.number("type_vocab_size", default=2):
         shared = [[1.0 + float(i == j) for j in range(tokens)] for i in range(tokens)]
@@ -260,7 +266,7 @@ def _bert(r: Reading, tokens: int) -> Fields:
     return fields | {
         "mask": "causal" if r.take("is_decoder", default=False) else "none",
         "norm_epsilon": r.number("layer_norm_eps", default=1e-12),
-        "activation": _activation(r, "hidden_act", default="gelu"),
+        "activation": activation_of(r, "hidden_act", default="gelu"),
         "embedding_norm": "added",
         "positions": "learned",
     }

@@ -15,6 +15,7 @@ SAID_ELSEWHERE = {
         "tokenizer_class", "task_specific_params", "attn_implementation", "_attn_implementation", "is_decoder",
         "cache_implementation", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
         "position_embedding_type", "cross_attention_hidden_size", "quantization_config", "name",
+        "decoder_start_token_id", "output_past",
     ),
     "only limits the length of a sequence": (
         "max_position_embeddings", "n_positions", "n_ctx", "block_size", "sequence_len",

@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from theory.configurations.families import FAMILIES
+from theory.configurations.encoder_decoders import ENCODER_DECODERS
+from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.published import PUBLISHED
 from theory.configurations.reading import Note, Reading
 from theory.configurations.unread import UNREAD
 from theory.stack import Stack
+
+FAMILIES = DECODERS_AND_ENCODERS | ENCODER_DECODERS
+"""What reads a configuration, by `model_type`; nanoGPT's files have none."""
 
 _NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
 # Which the arguments of nanochat have besides.

@@ -4,8 +4,6 @@ _EXPERTS = "a router picks experts for each token, which has no rule"
 _UNWRITTEN = "its reading has not been written"
 _RECURRENT = "its layers mix tokens by a recurrence, which is no attention"
 UNREAD = {
-    "t5": "its matrices have a standard deviation each, and logits of attention are not divided",
-    "mt5": "its matrices have a standard deviation each, and logits of attention are not divided",
     "nanochat": "its output matrices are 0 at initialization, so that all others receive no gradient",
     "bloom": "its positions are biases of attention's logits (ALiBi), which have no rule",
     "mpt": "its positions are biases of attention's logits (ALiBi), which have no rule",

@@ -61,6 +61,33 @@ def test_bert_has_one_vector_of_the_token_type_in_every_input():
     assert (stack.embedding_norm, stack.positions, stack.embeddings) == ("added", "learned", "untied")
 
 
+T5 = {
+    "model_type": "t5", "is_encoder_decoder": True, "d_model": 64, "d_ff": 256, "d_kv": 16, "num_heads": 4,
+    "num_layers": 3, "vocab_size": 96, "dropout_rate": 0.1, "relative_attention_num_buckets": 8,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+
+
+def test_t5_has_a_source():
+    """As its classes draw it; of T5 1.1 gates, heads of another width and an output that is not scaled."""
+    expected = Stack(
+        placement="pre", width=64, depth=3, tokens=5, vocab=96, source_tokens=5, heads=4, query_key_scale=1.0,
+        output_projection="random", ffn_ratio=4.0, initialization="fan_in", normalization="rms", norm_epsilon=1e-6,
+        mask="causal",
+    )  # fmt: skip
+    stack, notes = stack_from_config(T5, tokens=5)
+    assert stack == expected
+    assert "its gradient's norm is sqrt(16) times what stands here" in " ".join(map(str, notes))
+    assert {note.what for note in notes if note.field.startswith("relative")} == {"neutral"}
+    more = {"feed_forward_proj": "gated-gelu", "num_heads": 3, "tie_word_embeddings": False, "num_decoder_layers": 2}
+    newer, notes = stack_from_config(T5 | more, tokens=5)
+    assert (newer.ffn, newer.activation, newer.head_width, newer.output_scale) == ("gated", "gelu_tanh", 16, 8.0)
+    assert "num_decoder_layers = 2 is left out" in " ".join(map(str, notes))
+    found = predict(stack, patterns=2)
+    assert np.isfinite(found["grad_sq_XQ"]).all()
+    assert np.isfinite(found["encoder_grad_sq_W2"]).all()
+
+
 def test_windows_and_caps():
     gemma = stack_from_config(published("gemma-2-2b"), embeddings="untied")[0]
     assert (gemma.window, gemma.logit_softcap) == (0, 50.0)
@@ -106,6 +133,10 @@ def test_rotary_positions_in_all_spellings():
         (LLAMA | {"num_key_value_heads": 3}, "num_key_value_heads must divide num_attention_heads = 4, got 3"),
         (LLAMA | {"num_attention_heads": 5}, "heads must divide width = 64, got 5"),
         (LLAMA | {"initializer_range": -0.02}, "initializer_range must be above 0, got -0.02"),
+        (T5 | {"is_encoder_decoder": False}, "is_encoder_decoder must be true: T5's encoder alone is not read"),
+        (T5 | {"initializer_factor": 0.5}, "initializer_factor must be 1, .*, got 0.5"),
+        (T5 | {"feed_forward_proj": "gated-mish"}, "feed_forward_proj must be one of relu, .*, got 'mish'"),
+        (T5 | {"feed_forward_proj": 3}, "feed_forward_proj must be one of relu, .*, got 3"),
     ],
 )  # fmt: skip
 def test_what_is_refused(config, said):
