@@ -1,5 +1,9 @@
 """The matrices of a layer: their shapes, and the variance of their entries."""
 
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.stack import Stack
 
@@ -8,7 +12,8 @@ CROSS = {"XQ", "XK", "XV", "XO"}
 first's."""
 
 
-def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
+@lru_cache(maxsize=256)  # of deep stacks the recursion asks in every layer
+def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
     """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
     d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
     shared = stack.key_heads * stack.key_width
@@ -38,7 +43,7 @@ def weight_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
         missing |= {"WO", "XO"}
     if not stack.source_tokens:
         missing |= CROSS
-    return {role: shape for role, shape in shapes.items() if role not in missing}
+    return MappingProxyType({role: shape for role, shape in shapes.items() if role not in missing})
 
 
 def rows_met(stack: Stack) -> dict[str, int]:
