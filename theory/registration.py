@@ -57,27 +57,27 @@ def register_activation(
     >>> round(float(predict(Stack(activation="doctest.softsign"))["ffn_hidden_energy"][0]), 4)
     0.183
     """
-    said = f"activation {name!r}"
-    values, slopes = (_checked(said, what, of) for what, of in (("function", function), ("derivative", derivative)))
+    item = f"activation {name!r}"
+    values, slopes = (_checked(item, what, of) for what, of in (("function", function), ("derivative", derivative)))
     difference = (np.asarray(function(CHECKED_AT + _STEP)) - np.asarray(function(CHECKED_AT - _STEP))) / (2 * _STEP)
     error = np.abs(difference - slopes) / (1 + np.abs(slopes) + np.abs(values))
     if error.max() > _SLOPE_ERROR:
         at = np.unravel_index(error.argmax(), error.shape)
         raise ValueError(
-            f"derivative of {said} must be that of its function, but at {CHECKED_AT[at]:g} it is {slopes[at]:.6g}, and "
+            f"derivative of {item} must be that of its function, but at {CHECKED_AT[at]:g} it is {slopes[at]:.6g}, and "
             f"differences give {difference[at]:.6g}."
         )
     if not (torch is None or callable(torch) or (isinstance(torch, str) and _DOTTED.fullmatch(torch))):
         raise ValueError(
-            f"torch of {said} must be a function of tensors, or its dotted path such as "
+            f"torch of {item} must be a function of tensors, or its dotted path such as "
             f"'torch.nn.functional.softplus', got {torch!r}."
         )
-    _check_moments(said, function, moment)
-    _check_moments(said, derivative, slope_moment)
-    own = RegisteredActivation(
+    _check_moments(item, function, moment)
+    _check_moments(item, derivative, slope_moment)
+    activation = RegisteredActivation(
         function=function, derivative=derivative, torch=torch, moment=moment, slope_moment=slope_moment
     )
-    ACTIVATIONS.register(name, own, version)
+    ACTIVATIONS.register(name, activation, version)
 
 
 def register_placement(name: str, composition: Composition, *, version: str = "1") -> None:
@@ -92,19 +92,19 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
         ValueError: the name or version cannot be one or is taken, a scale is no finite number of at least 0, or there
             is a second stream whose first is not normalized.
     """
-    said = f"placement {name!r}"
+    item = f"placement {name!r}"
     if not isinstance(composition, Composition):
-        raise ValueError(f"{said} must be a Composition, got {composition!r}.")
+        raise ValueError(f"{item} must be a Composition, got {composition!r}.")
     for f in fields(Composition):
         value = getattr(composition, f.name)
         kinds = {"title": str, "source": str, "residual": Callable, "branch": Callable, "gain": Callable}
         if not isinstance(value, kinds.get(f.name, Callable if f.name == "input_scale" else bool)):  # type: ignore[arg-type]
-            raise ValueError(f"{f.name} of {said} must not be {value!r}.")
+            raise ValueError(f"{f.name} of {item} must not be {value!r}.")
     for scale in ("residual", "branch", "gain", "input_scale"):
         for at in (1, 2, 3, 100):
-            _scalar(f"{scale} of {said} at {at}", getattr(composition, scale), at)
+            _scalar(f"{scale} of {item} at {at}", getattr(composition, scale), at)
     if composition.second_stream and not (composition.stream_norm and composition.final_norm):
-        raise ValueError(f"{said} must have stream_norm and final_norm where it has a second_stream.")
+        raise ValueError(f"{item} must have stream_norm and final_norm where it has a second_stream.")
     COMPOSITIONS.register(name, composition, version)
 
 
@@ -119,15 +119,15 @@ def register_initialization(name: str, initialization: Initialization, *, versio
     Raises:
         ValueError: the name or version cannot be one or is taken, or a gain is no finite number of at least 0.
     """
-    said = f"initialization {name!r}"
+    item = f"initialization {name!r}"
     if not isinstance(initialization, Initialization) or not callable(initialization.gain):
-        raise ValueError(f"{said} must be an Initialization with a function as gain, got {initialization!r}.")
+        raise ValueError(f"{item} must be an Initialization with a function as gain, got {initialization!r}.")
     for role in ("WV", "WO", "WG", "W1", "W2"):
-        _scalar(f"gain of {said} for {role}", initialization.gain, role, 32, 128)
+        _scalar(f"gain of {item} for {role}", initialization.gain, role, 32, 128)
     INITIALIZATIONS.register(name, initialization, version)
 
 
-def _checked(said: str, what: str, function: Function) -> NDArray[np.float64]:
+def _checked(item: str, what: str, function: Function) -> NDArray[np.float64]:
     """What a function returns at the checked points.
 
     Raises:
@@ -138,18 +138,18 @@ def _checked(said: str, what: str, function: Function) -> NDArray[np.float64]:
             values = np.asarray(function(CHECKED_AT.copy()))
     except Exception as error:
         raise ValueError(
-            f"{what} of {said} must take an array of any shape, but raises {type(error).__name__}: {error}."
+            f"{what} of {item} must take an array of any shape, but raises {type(error).__name__}: {error}."
         ) from error
     if values.shape != CHECKED_AT.shape or values.dtype.kind != "f" or not np.isfinite(values).all():
         fits = values.shape == CHECKED_AT.shape and values.dtype.kind == "f"
         got = "numbers that are not finite" if fits else f"{values.dtype} of shape {values.shape}"
         raise ValueError(
-            f"{what} of {said} must return finite numbers of the shape {CHECKED_AT.shape} that it is given, got {got}."
+            f"{what} of {item} must return finite numbers of the shape {CHECKED_AT.shape} that it is given, got {got}."
         )
     return values
 
 
-def _check_moments(said: str, function: Function, moment: Moment | None) -> None:
+def _check_moments(item: str, function: Function, moment: Moment | None) -> None:
     """Let the moments be finite, and those given be those of the function where quadrature can tell.
 
     Raises:
@@ -160,18 +160,18 @@ def _check_moments(said: str, function: Function, moment: Moment | None) -> None
             computed = PolarMoment(function)(*kernel)
         except ValueError as error:
             if moment is None:
-                raise ValueError(f"{said}: {error}") from error
+                raise ValueError(f"{item}: {error}") from error
             computed = math.nan
         if moment is not None:
-            given = _scalar(f"moment of {said}", moment, *kernel, least=-math.inf)
+            given = _scalar(f"moment of {item}", moment, *kernel, least=-math.inf)
             if abs(given - computed) > _MOMENT_ERROR * (1 + abs(computed)):
                 raise ValueError(
-                    f"moment of {said} must be that of its function, but at variances {kernel[0]:g} and {kernel[1]:g} "
+                    f"moment of {item} must be that of its function, but at variances {kernel[0]:g} and {kernel[1]:g} "
                     f"and covariance {kernel[2]:g} it is {given:.8g}, and quadrature gives {computed:.8g}."
                 )
 
 
-def _scalar(said: str, function: Callable[..., float], *at: object, least: float = 0.0) -> float:
+def _scalar(item: str, function: Callable[..., float], *at: object, least: float = 0.0) -> float:
     """A number that a function gives.
 
     Raises:
@@ -180,7 +180,7 @@ def _scalar(said: str, function: Callable[..., float], *at: object, least: float
     try:
         value = float(function(*at))
     except Exception as error:
-        raise ValueError(f"{said} must be a number, but {type(error).__name__} is raised: {error}.") from error
+        raise ValueError(f"{item} must be a number, but {type(error).__name__} is raised: {error}.") from error
     if not math.isfinite(value) or value < least:
-        raise ValueError(f"{said} must be a finite number{' of at least 0' if least == 0 else ''}, got {value!r}.")
+        raise ValueError(f"{item} must be a finite number{' of at least 0' if least == 0 else ''}, got {value!r}.")
     return value

@@ -59,7 +59,7 @@ def ends_on_a_sphere(stack: Stack) -> bool:
 def is_squashed(stack: Stack) -> bool:
     """Whether tanh stands in a norm's place where its input, or what it leads to, is not Gaussian."""
     layers = (stack.composition, stack.of_layer(1).composition)
-    after_sums = any(one.stream_norm or one.output_norm for one in layers)
+    after_sums = any(composition.stream_norm or composition.output_norm for composition in layers)
     given = stack.embedding_norm == "added" or stack.positions == "sinusoidal"
     return stack.normalization == "tanh" and (after_sums or given)
 

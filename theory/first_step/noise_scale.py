@@ -59,8 +59,8 @@ def noise_scale(stack: Stack) -> NoiseScale:
     """
     require(stack, "noise_scale")
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
-    one, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
-    squares = {name.removeprefix("grad_sq_"): (np.asarray(one[name]), np.asarray(two[name])) for name in names}
+    single, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
+    squares = {name.removeprefix("grad_sq_"): (np.asarray(single[name]), np.asarray(two[name])) for name in names}
     whole = [sum(float(pair[k].sum()) for pair in squares.values()) for k in (0, 1)]
     return NoiseScale(
         stack=replace(stack, sequences=1),
@@ -69,8 +69,8 @@ def noise_scale(stack: Stack) -> NoiseScale:
     )
 
 
-def _scale(one: Array, two: Array) -> Array:
-    """(S − C)/C from the squares of one sequence's gradient and of two's, C = 2 · two − one."""
-    product = 2.0 * two - one
-    found = np.full(np.shape(one), np.inf)
-    return np.divide(one - product, product, out=found, where=product > _NONE * one)
+def _scale(single: Array, two: Array) -> Array:
+    """(S − C)/C from the squares of one sequence's gradient and of two's, C = 2 · two − single."""
+    product = 2.0 * two - single
+    scales = np.full(np.shape(single), np.inf)
+    return np.divide(single - product, product, out=scales, where=product > _NONE * single)

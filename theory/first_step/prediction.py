@@ -137,12 +137,12 @@ def first_step_given(
         NoRuleError: as `first_step`.
     """
     chosen = check(stack, optimizer, matrices)
-    walk, found = Walk.of(stack), list[dict[str, Array]]()
-    for own, gradient in zip(p, r, strict=True):
-        outputs = Outputs(own[None], gradient[None], loss_positions(stack) > 0)
+    walk, terms = Walk.of(stack), list[dict[str, Array]]()
+    for probabilities, gradient in zip(p, r, strict=True):
+        outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
         taken = _taken(walk, optimizer, chosen, outputs, None)
-        found.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
-    return {name: np.concatenate([one[name] for one in found]) for name in ("gain", "curvature", "change")}
+        terms.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
+    return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,10 +163,10 @@ def _taken(walk: Walk, optimizer: Optimizer, chosen: Collection[str], drawn: Out
     gradients = walk.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     steps = walk.steps(RULES[optimizer], gradients, chosen)
     moved = walk.up(gradients, steps)
-    own = _output_moves(walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
+    output_moves = _output_moves(walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    w = moved.coefficients * stack.output_scale**2 @ drawn.r + own
-    return _Taken(w, speeds[drawn.counted], gradients, steps, own, moved.coefficients)
+    w = moved.coefficients * stack.output_scale**2 @ drawn.r + output_moves
+    return _Taken(w, speeds[drawn.counted], gradients, steps, output_moves, moved.coefficients)
 
 
 def _mean_gram(stack: Stack, walk: Walk) -> Array:
@@ -197,7 +197,7 @@ def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array]
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
     crossed = gram(walk.stack, curved, drawn.r)
     crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
-    found = []
+    shares = []
     for above, output in ((taken.gradients, drawn.r), (walk.down(crossed), curved)):
         parts = dict[str, list[float]]()
         for k, steps in enumerate(taken.steps):
@@ -209,8 +209,8 @@ def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array]
         if taken.own.any():
             arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())
         whole = sum(float(value.sum()) for value in arrays.values())
-        found.append({role: value / whole for role, value in arrays.items()})
-    return found[0], found[1]
+        shares.append({role: value / whole for role, value in arrays.items()})
+    return shares[0], shares[1]
 
 
 def _summary(
@@ -219,24 +219,24 @@ def _summary(
 ) -> FirstStep:  # fmt: skip
     gains, curvatures = each["gain"], each["curvature"]
     gain, curvature = float(gains.mean()), float(curvatures.mean())
-    own, off = gains - gain, curvatures - curvature
+    deviations, off = gains - gain, curvatures - curvature
     if exact is not None:
         # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
-        slope = float(own @ off) / max(float(own @ own), float(np.finfo(float).tiny))
-        curvature, off = curvature - slope * (gain - exact), off - slope * own
-        gain, own = exact, np.zeros_like(own)
+        slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
+        curvature, off = curvature - slope * (gain - exact), off - slope * deviations
+        gain, deviations = exact, np.zeros_like(deviations)
     rate = 2 * gain / curvature
     return FirstStep(
         stack=stack,
         optimizer=optimizer,
         matrices=chosen,
         gain=gain,
-        gain_sem=_sem(own),
+        gain_sem=_sem(deviations),
         curvature=curvature,
         curvature_sem=_sem(off),
         logit_change_sq=float(each["change"].mean()),
         critical_rate=rate,
-        critical_rate_sem=rate * _sem(own / gain - off / curvature),
+        critical_rate_sem=rate * _sem(deviations / gain - off / curvature),
         critical_rate_median=float(np.median(2 * gains / curvatures)),
         gain_shares=shares[0],
         curvature_shares=shares[1],

@@ -88,7 +88,7 @@ def sign_rule(met: Met, gradient: Array) -> Array:
 
 def sign_remainder(met: Met, gradient: Array, coefficients: Array) -> Array:
     """The Gram matrix of what sign g makes of the rows across Δ, behind the factors, (N, N); of mean kernels."""
-    gradient, c = (one.reshape(-1, *one.shape[-2:]).mean(0) for one in (gradient, coefficients))
+    gradient, c = (array.reshape(-1, *array.shape[-2:]).mean(0) for array in (gradient, coefficients))
     above = gradient if met.factor is None else _over(gradient, met.factor[0])
     c = c if met.factor is None else c * met.factor[0]
     deltas = gaussian_samples(above / met.shape[1], np.random.default_rng(1), _SAMPLES)

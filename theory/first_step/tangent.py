@@ -63,16 +63,16 @@ class Attention:
         seen = gaussian_samples(mean[0], np.random.default_rng(0))
         self.mets = [Met("WV", shapes["WV"], self.stack.width * mean, seen)]
         if "WO" in shapes:
-            own = gain(self.stack, "WV")
-            self.mets.append(Met("WO", shapes["WO"], shapes["WO"][0] * mean * own, seen * own**0.5))
+            value_gain = gain(self.stack, "WV")
+            self.mets.append(Met("WO", shapes["WO"], shapes["WO"][0] * mean * value_gain, seen * value_gain**0.5))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
-        found = {}
+        gradients = {}
         for met in reversed(self.mets):
-            found[met.role] = gradient
+            gradients[met.role] = gradient
             gradient = gradient * gain(self.stack, met.role)
-        return self.tokens.attend_back(gradient), found
+        return self.tokens.attend_back(gradient), gradients
 
     def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
         """How what it returns moves."""
@@ -116,15 +116,17 @@ class FeedForward:
             hidden, kernels = active, {"W1": slope}
             self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
         seen = gaussian_samples(self.given[0], generator)
-        self.mets = [Met(role, shapes[role], rows, seen, one, self.factors[role]) for role, one in kernels.items()]
+        self.mets = [
+            Met(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
+        ]
         self.mets.append(Met("W2", shapes["W2"], stack.ffn_width * hidden, units))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """As `Attention.down`."""
         *first, second = self.mets
         above = gradient * gain(self.stack, "W2")
-        found = {met.role: met.below(above) for met in first} | {second.role: gradient}
-        return sum((found[met.role] * gain(self.stack, met.role) for met in first), np.zeros(1)), found
+        gradients = {met.role: met.below(above) for met in first} | {second.role: gradient}
+        return sum((gradients[met.role] * gain(self.stack, met.role) for met in first), np.zeros(1)), gradients
 
     def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
         """As `Attention.up`."""
@@ -134,22 +136,22 @@ class FeedForward:
         c, energy, before = np.zeros(1), np.zeros(1), {}
         for met in first:
             assert met.factor is not None
-            own = gain(self.stack, met.role)
-            before[met.role] = moved.coefficients * own + steps.get(met.role, 0.0)
+            role_gain = gain(self.stack, met.role)
+            before[met.role] = moved.coefficients * role_gain + steps.get(met.role, 0.0)
             c = c + before[met.role] * met.factor
-            energy = energy + moved.energy * own * widths * met.factor + steps.get(f"{met.role} remainder", 0.0)
+            energy = energy + moved.energy * role_gain * widths * met.factor + steps.get(f"{met.role} remainder", 0.0)
         energy = energy + self._turned(before, above)
-        own = gain(self.stack, "W2")
-        c = c * own + steps.get("W2", 0.0)
-        energy = energy * own / widths + c @ gradients["W2"] @ c.mT
+        role_gain = gain(self.stack, "W2")
+        c = c * role_gain + steps.get("W2", 0.0)
+        energy = energy * role_gain / widths + c @ gradients["W2"] @ c.mT
         return Moved(c, energy + steps.get("W2 remainder", 0.0))
 
     def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
-        c = {role: mean_kernel(one) for role, one in coefficients.items()}
+        c = {role: mean_kernel(coefficient) for role, coefficient in coefficients.items()}
         turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
-        found: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
-        return found
+        energy: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
+        return energy
 
 
 def mean_kernel(kernel: Array) -> Array:
@@ -179,11 +181,11 @@ class Walk:
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[Inside[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
-            own = stack.of_layer(k // 2 + 1)
+            layer_stack = stack.of_layer(k // 2 + 1)
             if k % 2:
-                places.append((inside, FeedForward(own, tokens, inside.given, seed=k)))
+                places.append((inside, FeedForward(layer_stack, tokens, inside.given, seed=k)))
             else:
-                places.append((inside, Attention(own, tokens, inside.given)))
+                places.append((inside, Attention(layer_stack, tokens, inside.given)))
         return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
@@ -192,16 +194,16 @@ class Walk:
         Args:
             gradient: that at the output, (..., N, N); everything is linear in it.
         """
-        composition, found = self.stack.composition, list[dict[str, Array]]()
+        composition, gradients = self.stack.composition, list[dict[str, Array]]()
         tau_sq, alpha_sq = composition.branch(self.stack.depth) ** 2, composition.residual(self.stack.depth) ** 2
         gradient = gradient / self.final_scales
         for k, (inside, branch) in reversed(list(enumerate(self.places))):
             gradient = gradient / inside.after_scales
-            below, own = branch.down(gradient * tau_sq / inside.made_scales)
-            found.append(own | {"total": gradient})
+            below, at_matrices = branch.down(gradient * tau_sq / inside.made_scales)
+            gradients.append(at_matrices | {"total": gradient})
             kappa_sq = composition.input_scale(k // 2 + 1) ** 2
             gradient = gradient * alpha_sq + below * kappa_sq / inside.given_scales
-        return found[::-1]
+        return gradients[::-1]
 
     def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> Moved:
         """How the output moves.
@@ -215,24 +217,24 @@ class Walk:
         moved = Moved(np.zeros((1, n, n)), np.zeros((1, n, n)))
         for k, (inside, branch) in enumerate(self.places):
             into = composition.input_scale(k // 2 + 1) ** 2 / inside.given_scales
-            made = branch.up(Moved(moved.coefficients * into, moved.energy * into), gradients[k], steps[k])
+            branch_moved = branch.up(Moved(moved.coefficients * into, moved.energy * into), gradients[k], steps[k])
             out = tau_sq / inside.made_scales
-            kept, added = moved.coefficients * alpha_sq, made.coefficients * out
+            kept, added = moved.coefficients * alpha_sq, branch_moved.coefficients * out
             # Both move along the gradients above.
             crossed = kept @ gradients[k]["total"] @ added.mT
-            energy = moved.energy * alpha_sq + made.energy * out + crossed + crossed.mT
+            energy = moved.energy * alpha_sq + branch_moved.energy * out + crossed + crossed.mT
             moved = Moved((kept + added) / inside.after_scales, energy / inside.after_scales)
         return Moved(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
         """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-        found = []
+        steps = []
         for k, (_, branch) in enumerate(self.places):
-            own = {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
+            coefficients = {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
             if rule is sign_rule:
-                own |= {
-                    f"{met.role} remainder": sign_remainder(met, gradients[k][met.role], own[met.role])
-                    for met in branch.mets if met.role in own
+                coefficients |= {
+                    f"{met.role} remainder": sign_remainder(met, gradients[k][met.role], coefficients[met.role])
+                    for met in branch.mets if met.role in coefficients
                 }  # fmt: skip
-            found.append(own)
-        return found
+            steps.append(coefficients)
+        return steps

@@ -174,8 +174,8 @@ def _moment(function: Callable[[Any], Any], first: float, second: float, covaria
     correlation = min(1.0, max(-1.0, covariance / (scales[0] * scales[1])))
     # Given what u and v share, w, they are independent; what is not shared has nodes of its own.
     nodes, weights = normal_rule(scales[1] / _STEP)
-    shared, own = math.sqrt(abs(correlation)), math.sqrt(1.0 - abs(correlation))
-    points = shared * nodes[:, None] + own * nodes
+    shared, unshared = math.sqrt(abs(correlation)), math.sqrt(1.0 - abs(correlation))
+    points = shared * nodes[:, None] + unshared * nodes
     given_shared = [function(scale * points) @ weights for scale in scales]
     # A negative correlation shares w with opposite signs; the rule in w is symmetric.
     other = given_shared[1] if correlation >= 0 else given_shared[1][::-1]
@@ -227,13 +227,13 @@ def _name(function: Function) -> str:
 
 def activation_of(name: str, leak: float = LEAK) -> Activation:
     """The rules of a built-in or a registered activation; `leak` is leaky ReLU's slope left of 0."""
-    own = NAMES[name]
+    rule = NAMES[name]
     if name == "leaky_relu":
         return _leaky_relu(leak)
-    if own is None:
+    if rule is None:
         return ACTIVATIONS[name]
-    moment, slope_moment = own.moment or PolarMoment(own.function), own.slope_moment or PolarMoment(own.derivative)
-    return Given(own.function, own.derivative, moment, slope_moment)
+    moment, slope_moment = rule.moment or PolarMoment(rule.function), rule.slope_moment or PolarMoment(rule.derivative)
+    return Given(rule.function, rule.derivative, moment, slope_moment)
 
 
 def _leaky_relu(leak: float) -> Homogeneous:

@@ -80,8 +80,8 @@ def gauss_newton_traces(stack: Stack) -> dict[str, Array]:
     else:
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         inputs = gaussian_inputs(stack)
-    found = gradients_from(stack, tokens, inputs, np.random.default_rng(0), lambda q: _own_labels(stack, tokens, q))
-    arrays = {name.replace("grad_sq_", ""): np.array(value) for name, value in found.items()}
+    traces = gradients_from(stack, tokens, inputs, np.random.default_rng(0), lambda q: _own_labels(stack, tokens, q))
+    arrays = {name.replace("grad_sq_", ""): np.array(value) for name, value in traces.items()}
     return arrays if is_exchangeable(stack) else {name: value[..., 0] for name, value in arrays.items()}
 
 
@@ -90,8 +90,8 @@ def _own_labels(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> K
     counted = loss_positions(stack)
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, stack.vocab), output)
     whole = (overlap * -1.0 + 1.0) * (stack.output_scale**2 / counted.sum())
-    own = whole + tokens.scale_diagonal(whole, 0.0) * -1.0
-    return own if counted.all() else own * np.outer(counted, counted)
+    diagonal = whole + tokens.scale_diagonal(whole, 0.0) * -1.0
+    return diagonal if counted.all() else diagonal * np.outer(counted, counted)
 
 
 def gauss_newton_norms(stack: Stack, *, samples: int = 200, seed: int = 0) -> GaussNewtonNorms:
@@ -150,13 +150,13 @@ def _tangent_kernel(stack: Stack) -> tuple[Array, Array]:
             kernels.append(output)
             return gradient
 
-        found = gradients_from(stack, tokens, inputs, np.random.default_rng(0), at)
-        return float(sum(np.sum(np.array(value)) for value in found.values()))
+        squares = gradients_from(stack, tokens, inputs, np.random.default_rng(0), at)
+        return float(sum(np.sum(np.array(value)) for value in squares.values()))
 
     # A kernel of 1 in all entries is a sum over all pairs of positions.
-    own = sum_over(Pair(stack.output_scale**2 / n, 0.0))
+    diagonal = sum_over(Pair(stack.output_scale**2 / n, 0.0))
     crossed = sum_over(Pair(0.0, stack.output_scale**2 / (n * (n - 1)))) if n > 1 else 0.0
-    return _matrix(kernels[0], n), _matrix(Pair(own, crossed), n)
+    return _matrix(kernels[0], n), _matrix(Pair(diagonal, crossed), n)
 
 
 def _matrix(pair: Pair, n: int) -> Array:

@@ -87,7 +87,7 @@ def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: f
         scales = [scale]
     else:
         scales = [scale, other_scale]
-    sides = [_Side(one * math.sqrt(abs(correlation)), one * math.sqrt(1.0 - abs(correlation)), vocab) for one in scales]
+    sides = [_Side(std * math.sqrt(abs(correlation)), std * math.sqrt(1.0 - abs(correlation)), vocab) for std in scales]
     # Nodes in w do for both sides if they do for the one that needs the more.
     w, weights = _smooth_rule(max(side.shared for side in sides), max(side.shared / side.step for side in sides))
     if len(w) * max(len(side.log_t(side.step)) for side in sides) > _LARGEST_TABLE:
@@ -134,7 +134,7 @@ class _Side:
         stride = max(1, int(self.step / spacing * (1 + 1e-12)))
         log_t = self.log_t(stride * spacing)
         line = log_t[0] + self.shared * w[0] + spacing * np.arange((len(log_t) - 1) * stride + len(w))
-        miss, hit = (sliding_window_view(one, len(w))[::stride].copy() for one in _conditional_factors(self.own, line))
+        miss, hit = (sliding_window_view(row, len(w))[::stride].copy() for row in _conditional_factors(self.own, line))
         return stride * spacing, miss, hit
 
 

@@ -46,8 +46,8 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     distinct, where = np.unique(np.round(entries * digits), axis=0, return_inverse=True)
     count, angles = _nodes(variances), _angles(function)
     if len(distinct) <= count * (count + 1) // 2 * (angles + 1):
-        found = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
-        return np.asarray(found[where].reshape(correlation.shape))
+        values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+        return np.asarray(values[where].reshape(correlation.shape))
     return _interpolated(function, (low, high, correlation), count, angles)
 
 
@@ -76,13 +76,13 @@ def _interpolated(function: PairFunction, entries: tuple[Array, Array, Array], c
     coefficients = np.einsum("ai,bj,ck,ijk->abc", along, along, turned, table, optimize=True)
     units = [2 * (np.log(v.ravel()) - low) / (high - low) - 1 for v in entries[:2]]
     units.append(2 / np.pi * np.arccos(entries[2].ravel()) - 1)
-    found = np.empty(entries[2].size)
-    for start in range(0, found.size, _AT_ONCE):
+    values = np.empty(entries[2].size)
+    for start in range(0, values.size, _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         of_first, of_second = (chebvander(u[part], count - 1) for u in units[:2])
         of_angle = chebvander(units[2][part], angles)
-        found[part] = np.einsum("na,nb,nc,abc->n", of_first, of_second, of_angle, coefficients, optimize=True)
-    return found.reshape(entries[2].shape)
+        values[part] = np.einsum("na,nb,nc,abc->n", of_first, of_second, of_angle, coefficients, optimize=True)
+    return values.reshape(entries[2].shape)
 
 
 def _angles(function: PairFunction) -> int:

@@ -53,27 +53,27 @@ class Inputs(Generic[Kernel]):
 
     def repeated(self, times: int) -> "Inputs[Kernel]":
         """Every entry so many times, one after another."""
-        return self._each(lambda one: np.repeat(one, times, axis=0))
+        return self._each(lambda array: np.repeat(array, times, axis=0))
 
     def part(self, entries: slice) -> "Inputs[Kernel]":
         """Some of the entries."""
-        return self._each(lambda one: one[entries])
+        return self._each(lambda array: array[entries])
 
     def sampled(self, samples: int) -> "Inputs[Kernel]":
         """Every entry with so many samples of its logits, which are along an axis of their own."""
-        return self._each(lambda one: one[:, None], samples)
+        return self._each(lambda array: array[:, None], samples)
 
     def _each(self, change: Callable[[Any], Any], samples: int = 1) -> "Inputs[Kernel]":
-        words, labels = (one if one is None else change(one) for one in (self.words, self.labels))
+        words, labels = (ids if ids is None else change(ids) for ids in (self.words, self.labels))
         source = self.source and replace(self.source, kernel=change(self.source.kernel))
         return Inputs(change(self.kernel), change(self.same_label), words, labels, samples, self.means, source)
 
 
 def exchangeable_inputs(stack: Stack) -> tuple[KernelLayout[Pair], Inputs[Pair]]:
     """Layout and kernels of exchangeable tokens."""
-    own = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
-    source = Source(PairLayout(stack.source_tokens), own) if stack.source_tokens else None
-    return PairLayout(stack.tokens), Inputs(own, Pair(1.0, label_coincidence(stack)), source=source)
+    kernel = Pair(1.0, stack.input_correlation) * stack.embedding_scale**2
+    source = Source(PairLayout(stack.source_tokens), kernel) if stack.source_tokens else None
+    return PairLayout(stack.tokens), Inputs(kernel, Pair(1.0, label_coincidence(stack)), source=source)
 
 
 def gaussian_inputs(stack: Stack) -> Inputs[Array]:
@@ -166,8 +166,8 @@ def label_coincidence(stack: Stack) -> float:
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:
     """Which label every row has, (N,): of the k groups of a sequence position i is in group i k // n."""
-    own = np.arange(stack.tokens) * stack.label_groups // stack.tokens
-    return np.concatenate([own + one * stack.label_groups for one in range(stack.sequences)])
+    groups = np.arange(stack.tokens) * stack.label_groups // stack.tokens
+    return np.concatenate([groups + sequence * stack.label_groups for sequence in range(stack.sequences)])
 
 
 def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
@@ -183,10 +183,10 @@ def _zipf(stack: Stack) -> Array:
 
 def loss_positions(stack: Stack) -> Array:
     """1 for every row whose cross-entropy counts, (N,)."""
-    own = np.ones(stack.tokens)
+    counted = np.ones(stack.tokens)
     if stack.loss_on == "last":
-        own[:-1] = 0.0
-    return np.tile(own, stack.sequences)
+        counted[:-1] = 0.0
+    return np.tile(counted, stack.sequences)
 
 
 def loss_count(stack: Stack) -> int:

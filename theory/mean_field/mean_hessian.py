@@ -75,9 +75,9 @@ def sphere_curvature() -> sp.Expr:
 def softmax_divergence(classes: int = 3) -> sp.Expr:
     """Σ_k ∂p_k/∂z_k − (1 − Σ_k p_k²) of a softmax of symbolic logits: 0."""
     z = sp.symbols(f"z1:{classes + 1}", real=True)
-    p = [sp.exp(one) / sum(map(sp.exp, z)) for one in z]
+    p = [sp.exp(logit) / sum(map(sp.exp, z)) for logit in z]
     divergence = sum(sp.diff(p[k], z[k]) for k in range(classes))
-    return sp.simplify(divergence - (1 - sum(one**2 for one in p)))
+    return sp.simplify(divergence - (1 - sum(probability**2 for probability in p)))
 
 
 def stein_step() -> sp.Expr:

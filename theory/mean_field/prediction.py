@@ -132,24 +132,24 @@ def predict(
         return _annealed(stack, windows, generator)
     require(stack, "prediction")
     if windows is None and is_exchangeable(stack):
-        found = recursion(stack, *exchangeable_inputs(stack), generator)
-        return Prediction(stack, {name: np.array(value) for name, value in found.items()})
+        quantities = recursion(stack, *exchangeable_inputs(stack), generator)
+        return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
     if not is_fluctuating(stack) and stack.embeddings == "untied":
-        found = _batch(stack, inputs, generator)
-        return Prediction(stack, {name: value.mean(-1) for name, value in found.items()})
+        quantities = _batch(stack, inputs, generator)
+        return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     # At least two patterns for each batch of windows, whose scatter is the error.
     count = len(inputs.kernel)
     repeats = max(2, -(-patterns // count))
     values: Arrays = {}
     while True:
         if stack.embeddings == "tied":
-            more = _tied_batch(stack, inputs, repeats, generator)
+            batch = _tied_batch(stack, inputs, repeats, generator)
         else:
-            more = _batch(stack, inputs.repeated(repeats), generator)
-            more = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in more.items()}
-        values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in more.items()}
+            batch = _batch(stack, inputs.repeated(repeats), generator)
+            batch = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in batch.items()}
+        values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
         errors = {name: _error(value) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
@@ -168,8 +168,8 @@ def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> 
     if windows is not None:
         raise ValueError("annealed must be False with windows: its tokens are exchangeable.")
     require(stack, "annealed")
-    found = recursion(stack, *exchangeable_inputs(stack), generator)
-    return Prediction(stack, {name: np.array(value) for name, value in found.items()})
+    quantities = recursion(stack, *exchangeable_inputs(stack), generator)
+    return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
 
 
 def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -204,17 +204,17 @@ def _tied_batch(
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))
-        found = [
+        chunks = [
             recursion(stack, tokens, part.sampled(min(size, each - done)), generator) for done in range(0, each, size)
         ]
-        rows.append({name: np.concatenate([_full(one, name) for one in found], axis=-1) for name in found[0]})
+        rows.append({name: np.concatenate([_full(chunk, name) for chunk in chunks], axis=-1) for name in chunks[0]})
     whole = {name: np.concatenate([row[name] for row in rows], axis=-2) for name in rows[0]}
     return {name: value.reshape(*value.shape[:-2], count, samples) for name, value in whole.items()}
 
 
-def _full(found: Arrays, name: str) -> NDArray[np.float64]:
+def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
     """A quantity of every sample, also where all samples share it."""
-    return np.broadcast_to(found[name], (*found[name].shape[:-1], found["loss"].shape[-1]))
+    return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
 def _check_sampling(patterns: int, target: float | None) -> None:

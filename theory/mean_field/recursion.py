@@ -80,8 +80,8 @@ def recursion(
     positions = float(loss_count(stack))
     through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)
     uncentred, jacobian = (
-        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, one)
-        for one in (forward.total.kernel, forward.total.centred().kernel)
+        tokens.diagonal_mean(lambda q: (q + stack.norm_epsilon) ** -0.5, kernel)
+        for kernel in (forward.total.kernel, forward.total.centred().kernel)
     )
     units = stack.ffn_width * tokens.count
     values: Quantities = {
@@ -123,17 +123,17 @@ def gradients_from(
     forward = forward_pass(stack, tokens, inputs, generator)
     gradient = output(forward.output)
     _, energies = _pulled_back(forward, gradient)
-    found = _weight_gradients(stack, energies)
+    squares = _weight_gradients(stack, energies)
     if stack.encoder is not None and forward.encoded is not None:
         of_encoder = _of_encoder(stack.encoder, *forward.encoded)
-        found |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
-    return found | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
+        squares |= {name: value for name, value in of_encoder.items() if name.startswith("encoder_grad_sq_")}
+    return squares | {"grad_sq_Wemb": stack.width * tokens.total(forward.output * gradient) / stack.output_scale**2}
 
 
 def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
     """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
-    roles = {role: [one[role] for one in reversed(energies) if role in one] for role in weight_shapes(stack)}
-    return {f"grad_sq_{role}": [stack.width * energy for energy in found] for role, found in roles.items() if found}
+    roles = {role: [part[role] for part in reversed(energies) if role in part] for role in weight_shapes(stack)}
+    return {f"grad_sq_{role}": [stack.width * energy for energy in layers] for role, layers in roles.items() if layers}
 
 
 def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
@@ -191,16 +191,16 @@ def forward_pass(
     composition = stack.composition
     total, hidden = stream, inputs.kernel
     for layer in range(1, stack.depth + 1):
-        own = stack.of_layer(layer)
-        branches = [] if stack.branches == "feed_forward" else _attentions(own, tokens, memory, generator)
+        layer_stack = stack.of_layer(layer)
+        branches = [] if stack.branches == "feed_forward" else _attentions(layer_stack, tokens, memory, generator)
         units: list[tuple[Branch[Kernel], str]] = []
         if stack.branches != "attention":
-            units = [(feed_forward(own), "hidden_energy")]
+            units = [(feed_forward(layer_stack), "hidden_energy")]
         steps = [([branch], name) for branch, name in [*branches, *units]]
         if stack.layout == "parallel":
             steps = [([branch for branch, _ in [*branches, *units]], "hidden_energy")]
         for together, name in steps:
-            passed = _passed(own, layer, tokens, stream, together)
+            passed = _passed(layer_stack, layer, tokens, stream, together)
             stream, total = passed.stream, passed.total
             pullbacks.append(passed.pullback)
             insides += [passed.inside] if passed.inside else []
@@ -222,7 +222,7 @@ def forward_pass(
     output, output_scales, pullback = _read_out(stack, tokens, stream)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
     pullbacks.append(pullback)
-    layers = {name: found for name, found in layers.items() if found}
+    layers = {name: values for name, values in layers.items() if values}
     return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
 
 

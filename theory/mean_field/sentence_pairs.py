@@ -59,19 +59,19 @@ def predict_group(
     sources, targets = ([getattr(pair, name) for pair in pairs] for name in ("source", "target"))
     rows, read = (sum(map(len, sentences)) for sentences in (targets, sources))
     whole = replace(stack, tokens=rows, source_tokens=read if stack.source_tokens else 0, sequences=1)
-    own, its = (_kernel(whole, sentences, embedding_dropout) for sentences in (targets, sources))
+    of_targets, its = (_kernel(whole, sentences, embedding_dropout) for sentences in (targets, sources))
     labels = np.concatenate([pair.labels for pair in pairs])
     source = None
     if stack.source_tokens:
         across = block_diag(*(np.full((len(p.target), len(p.source)), 1.0 / len(p.source)) for p in pairs))
         layout = MatrixLayout(read, _pattern(replace(stack, mask="none", window=0), sources))
         source = Source(layout, its[0][None], its[1], across)
-    inputs = Inputs(own[0][None], _equal(labels)[None], means=own[1], source=source)
+    inputs = Inputs(of_targets[0][None], _equal(labels)[None], means=of_targets[1], source=source)
     tokens = MatrixLayout(rows, _pattern(stack, targets))
     # Masks and positions are in the kernels and patterns, of sentences one after another.
     bare = replace(whole, mask="none", window=0, positions="none")
-    found = recursion(bare, tokens, inputs.repeated(patterns), generator)
-    return {name: value.mean(-1) for name, value in found.items()}
+    quantities = recursion(bare, tokens, inputs.repeated(patterns), generator)
+    return {name: value.mean(-1) for name, value in quantities.items()}
 
 
 def _equal(ids: Ids) -> Array:
@@ -80,7 +80,7 @@ def _equal(ids: Ids) -> Array:
 
 def _kernel(stack: Stack, sentences: Sequence[Ids], dropout: float) -> tuple[Array, Array | None]:
     """Kernel of the inputs, and the means of their coordinates: words and positions."""
-    places = np.concatenate([np.arange(len(one)) for one in sentences])
+    places = np.concatenate([np.arange(len(sentence)) for sentence in sentences])
     longest = replace(stack, tokens=max(map(len, sentences)), source_tokens=0)
     positions, means = position_kernel(longest), position_means(longest)
     kernel = _equal(np.concatenate(sentences))
@@ -92,7 +92,7 @@ def _kernel(stack: Stack, sentences: Sequence[Ids], dropout: float) -> tuple[Arr
 
 def _pattern(stack: Stack, sentences: Sequence[Ids]) -> Array:
     """Attention weights with zero queries and keys and the mask of a stack; every token looks at its own sentence."""
-    return np.asarray(block_diag(*(equal_weights(stack, len(one)) for one in sentences)))
+    return np.asarray(block_diag(*(equal_weights(stack, len(sentence)) for sentence in sentences)))
 
 
 def predict_minibatch(
@@ -128,20 +128,23 @@ def predict_minibatch(
     chosen = generator.choice(len(pairs), (groups, 4), replace=False)
     alone, squared, products, left = [], [], [], []
     for group in chosen:
-        some = [pairs[k] for k in group]
-        together = predict_group(stack, some, generator, patterns=patterns, embedding_dropout=embedding_dropout)
-        own = [predict_group(stack, [one], generator, patterns=patterns, embedding_dropout=embedding_dropout)
-               for one in some]  # fmt: skip
-        weights = np.array([len(one.target) for one in some]) / sum(len(one.target) for one in some)
-        square = {name: np.sum([w**2 * one[name] for w, one in zip(weights, own, strict=True)], 0) for name in together}
-        alone.append({name: np.mean([one[name] for one in own], axis=0) for name in together})
+        members = [pairs[k] for k in group]
+        together = predict_group(stack, members, generator, patterns=patterns, embedding_dropout=embedding_dropout)
+        singles = [predict_group(stack, [pair], generator, patterns=patterns, embedding_dropout=embedding_dropout)
+               for pair in members]  # fmt: skip
+        weights = np.array([len(pair.target) for pair in members]) / sum(len(pair.target) for pair in members)
+        square = {
+            name: np.sum([w**2 * single[name] for w, single in zip(weights, singles, strict=True)], 0)
+            for name in together
+        }
+        alone.append({name: np.mean([single[name] for single in singles], axis=0) for name in together})
         squared.append(square)
         products.append({name: together[name] - square[name] for name in together})
         left.append(1.0 - float((weights**2).sum()))
-    mean = {name: np.mean([one[name] for one in alone], axis=0) for name in alone[0]}
-    product = {name: np.sum([one[name] for one in products], axis=0) / sum(left) for name in products[0]}
+    mean = {name: np.mean([of_group[name] for of_group in alone], axis=0) for name in alone[0]}
+    product = {name: np.sum([of_group[name] for of_group in products], axis=0) / sum(left) for name in products[0]}
     for name in (name for name in mean if "grad_sq" in name):
         # A pair's share of the loss is its length's, so that long pairs count with its square.
-        own_square = np.sum([one[name] for one in squared], axis=0) / (groups - sum(left))
+        own_square = np.sum([of_group[name] for of_group in squared], axis=0) / (groups - sum(left))
         mean[name] = product[name] + (own_square - product[name]) / size
     return mean

@@ -186,13 +186,13 @@ def sublayer(
     kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
-    made = []
+    branch_outputs = []
     for branch in branches:
-        kernel, branch_pullback, own = branch(tokens, given)
+        kernel, branch_pullback, statistics = branch(tokens, given)
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = summed + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq
-        made.append((kernel, scales, out.kernel, branch_pullback))
-        recorded |= own
+        branch_outputs.append((kernel, scales, out.kernel, branch_pullback))
+        recorded |= statistics
     total = TokenMoments(summed, None if stream.means is None else stream.means * alpha)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
     tracked = asks_for_overlaps(stack, tokens)
@@ -203,14 +203,14 @@ def sublayer(
         if tracked and composition.stream_norm:
             overlaps = removed(stack, tokens, gradient, total)
         parts, energies = [], SquaredNorms()
-        for kernel, scales, _, branch_pullback in made:
+        for kernel, scales, _, branch_pullback in branch_outputs:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
                 of_branch = removed(stack, tokens, dropped, TokenMoments(kernel))
-            own, found = branch_pullback(dropped, of_branch)
-            parts.append(own)
-            energies |= found
+            below_branch, branch_energies = branch_pullback(dropped, of_branch)
+            parts.append(below_branch)
+            energies |= branch_energies
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
@@ -218,8 +218,8 @@ def sublayer(
         return gradient * alpha**2 + below, energies, overlaps
 
     inside = None
-    if len(made) == 1:
-        ((kernel, scales, added, _),) = made
+    if len(branch_outputs) == 1:
+        ((kernel, scales, added, _),) = branch_outputs
         inside = Inside(
             stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
         )  # fmt: skip

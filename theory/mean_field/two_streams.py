@@ -36,8 +36,8 @@ def two_streams(
     kept, tau_sq = 1.0 - stack.dropout, composition.branch(stack.depth) ** 2
     alpha = np.repeat([composition.residual(stack.depth), 1.0], n)
     both_alphas = np.outer(alpha, alpha)
-    made, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
-    added = tokens.scale_diagonal(made, 1.0 / kept) * tau_sq
+    branch_kernel, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
+    added = tokens.scale_diagonal(branch_kernel, 1.0 / kept) * tau_sq
     means = None if stream.means is None else stream.means * alpha
     summed = TokenMoments(stream.kernel * both_alphas + np.tile(added, (2, 2)), means)
     total = TokenMoments(summed.kernel[..., :n, :n], None if means is None else means[:n])

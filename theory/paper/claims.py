@@ -67,11 +67,11 @@ class Claim:
 
 def _read() -> dict[str, Claim]:
     content = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
-    found = {}
+    claims = {}
     for name, fields in content.items():
         numbers = {key: Fraction(value) for key, value in fields.get("numbers", {}).items()}
-        found[name] = Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"]), "numbers": numbers}))
-    return found
+        claims[name] = Claim(id=name, **(fields | {"assumptions": tuple(fields["assumptions"]), "numbers": numbers}))
+    return claims
 
 
 CLAIMS: Table[Claim] = Table("claim", _read())

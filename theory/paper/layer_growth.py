@@ -129,8 +129,8 @@ def layer_factor(stack: Stack) -> float:
     within, scale = _attended(rates, at)
     through_attention = alpha * np.eye(2) + rates.attention_back(rates.attended)
     through_units = alpha * np.eye(2) + rates.units_back(within)
-    made = alpha + rates.made(1.0) / kept
-    return float(np.linalg.eigvals(through_attention @ through_units / (scale * made)).real.max()) ** -0.5
+    energy = alpha + rates.made(1.0) / kept
+    return float(np.linalg.eigvals(through_attention @ through_units / (scale * energy)).real.max()) ** -0.5
 
 
 def token_correlation(stack: Stack) -> float:
@@ -160,9 +160,9 @@ def _settled(rates: _Rates) -> float:
     1 + c₁ (h'(1) − h(1))/(1 + h(1)), at the c₁ ≤ (1 + g) m(c) after attention; so tokens align where the first exceeds
     the second for every c. Elsewhere the map is iterated.
     """
-    attended, made = rates.attended / rates.alpha_sq, rates.made(1.0) / rates.alpha_sq
-    curved = rates.returned(1.0) / rates.alpha_sq - made
-    if rates.tokens == 1 or (rates.kept == 1.0 and curved * (1.0 + attended) < attended * (1.0 + made)):
+    attended, units = rates.attended / rates.alpha_sq, rates.made(1.0) / rates.alpha_sq
+    curved = rates.returned(1.0) / rates.alpha_sq - units
+    if rates.tokens == 1 or (rates.kept == 1.0 and curved * (1.0 + attended) < attended * (1.0 + units)):
         return 1.0
     at = 0.0
     for _ in range(_STEPS):
@@ -215,17 +215,17 @@ def depth_exponent(stack: Stack) -> float:
     at = _settled_by_sums(rates, normed=composition.output_norm)
     if stack.query_key_scale and at < 1.0:
         raise ValueError("query_key_scale must be 0 where tokens do not align, since attention is then random.")
-    own, _, (attention, units) = _added(rates, at, normed=composition.output_norm)
+    energy, _, (attention, units) = _added(rates, at, normed=composition.output_norm)
     back = rates.attention_back(rates.attended / attention) + rates.units_back(at) / units
-    return float(np.linalg.eigvals(back).real.max()) / own / 2.0
+    return float(np.linalg.eigvals(back).real.max()) / energy / 2.0
 
 
 def _added(rates: _Rates, at: float, *, normed: bool) -> tuple[float, float, tuple[float, float]]:
     """Per layer what (Q_ii, Q_ij) gain, and what norms on the branches' outputs divide by."""
     attention, units = rates.attended * rates.mean(at), rates.made(1.0)
     over = (attention, units) if normed else (1.0, 1.0)
-    own = (attention / over[0] + units / over[1]) / rates.kept
-    return own, attention / over[0] + rates.made(at) / over[1], over
+    energy = (attention / over[0] + units / over[1]) / rates.kept
+    return energy, attention / over[0] + rates.made(at) / over[1], over
 
 
 def _settled_by_sums(rates: _Rates, *, normed: bool) -> float:
@@ -233,15 +233,15 @@ def _settled_by_sums(rates: _Rates, *, normed: bool) -> float:
 
     It is 1 where the gap 1 − c that a layer adds, to first order in the stream's own, is less than its energy.
     """
-    own, _, (_, units) = _added(rates, 1.0, normed=normed)
-    if rates.tokens == 1 or (rates.kept == 1.0 and rates.returned(1.0) / units <= own * (1.0 + 1e-12)):
+    energy, _, (_, units) = _added(rates, 1.0, normed=normed)
+    if rates.tokens == 1 or (rates.kept == 1.0 and rates.returned(1.0) / units <= energy * (1.0 + 1e-12)):
         return 1.0
     at = 0.0
     for _ in range(_STEPS):
-        own, between, _ = _added(rates, at, normed=normed)
-        if abs(between / own - at) < 1e-15:
+        energy, between, _ = _added(rates, at, normed=normed)
+        if abs(between / energy - at) < 1e-15:
             break
-        at = between / own
+        at = between / energy
     return at
 
 

@@ -99,16 +99,16 @@ def chain(
     entries = 2.0 * np.log(100.0 * stack.width)
     jacobian_sq = 1.0 / (float(ALPHA) * float(low_energy(stack.placement).subs({d: 1, L: stack.depth})))
     last = np.asarray(values["grad_sq_W2"])[..., -1].astype(float)
-    own = {name: np.asarray(values[name], dtype=float) for name in _NAMES}
+    arrays = {name: np.asarray(values[name], dtype=float) for name in _NAMES}
     bound = np.broadcast_to(bound_value(stack, head_norm).value, last.shape)
     width = float(stack.width)
     squares = [
         last,
-        own["chain_positions_sq"],
-        own["chain_jacobian_sq"],
-        width * own["chain_jacobian_sq"],
-        width**2 * entries * own["loss_through_norm_sq"],
-        width**2 * entries * jacobian_sq * own["loss_gradient_sq"],
+        arrays["chain_positions_sq"],
+        arrays["chain_jacobian_sq"],
+        width * arrays["chain_jacobian_sq"],
+        width**2 * entries * arrays["loss_through_norm_sq"],
+        width**2 * entries * jacobian_sq * arrays["loss_gradient_sq"],
     ]
     return np.stack([*(np.sqrt(s) for s in squares), bound])
 

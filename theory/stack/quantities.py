@@ -38,13 +38,13 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
 
 def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
     """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
-    own = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy"}
-    more = [
+    cross_names = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy"}
+    encoder_quantities = [
         replace(q, name=f"encoder_{name}", meaning=f"{q.meaning}, in the encoder", in_paper=False)
         for name, q in quantities.items()
-        if q.per_layer and name not in own
+        if q.per_layer and name not in cross_names
     ]
-    return quantities | {q.name: q for q in more}
+    return quantities | {q.name: q for q in encoder_quantities}
 
 
 _OF_STACK: dict[str, Quantity] = {

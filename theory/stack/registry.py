@@ -107,8 +107,8 @@ def load_entry_points() -> None:
                     if callable(loaded):
                         loaded()
                 except Exception as error:  # somebody else's code, whose error must not stop other names
-                    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                    _POINTS.failures.append(f"Entry point {point.name!r} ({point.value}) could not be loaded: {said}")
+                    reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                    _POINTS.failures.append(f"Entry point {point.name!r} ({point.value}) could not be loaded: {reason}")
         finally:
             _POINTS.loading = False
 

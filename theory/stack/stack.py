@@ -69,10 +69,10 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """
         given: dict[str, Any] = {}
         for group in groups:
-            own = {f.name: getattr(group, f.name) for f in fields(group)}
-            if again := sorted(own.keys() & (given.keys() | others.keys())):
+            group_fields = {f.name: getattr(group, f.name) for f in fields(group)}
+            if again := sorted(group_fields.keys() & (given.keys() | others.keys())):
                 raise ValueError(f"{', '.join(again)} must be given once, got {type(group).__name__} beside it.")
-            given |= own
+            given |= group_fields
         return cls(**given, **others)
 
     def part(self, group: type[_G]) -> _G:
@@ -193,8 +193,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         if self.branch_scale:
             composition = replace(composition, branch=lambda _: self.branch_scale)
         if self.branch_scaling in _OF_DEPTH:
-            own, power = composition.branch, _OF_DEPTH[self.branch_scaling]
-            composition = replace(composition, branch=lambda depth: own(depth) * depth**-power)
+            branch, power = composition.branch, _OF_DEPTH[self.branch_scaling]
+            composition = replace(composition, branch=lambda depth: branch(depth) * depth**-power)
         return composition
 
     @property
@@ -232,8 +232,15 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
-        own = {"input_gram": "", "embeddings": "untied", "mask": "none", "mask_rows": "", "window": 0, "loss_on": "all"}
-        return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **own)  # type: ignore[arg-type]
+        changes = {
+            "input_gram": "",
+            "embeddings": "untied",
+            "mask": "none",
+            "mask_rows": "",
+            "window": 0,
+            "loss_on": "all",
+        }
+        return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **changes)  # type: ignore[arg-type]
 
     @property
     def parts(self) -> "tuple[Stack, ...]":

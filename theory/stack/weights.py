@@ -76,12 +76,12 @@ def gain(stack: Stack, role: str) -> float:
     if role in ("WQ", "WK"):
         return stack.query_key_scale**2
     d_in, d_out = weight_shapes(stack)[role]
-    own = stack.init_std**2 * d_in or INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
-    own *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
+    energy_gain = stack.init_std**2 * d_in or INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
+    energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
     if stack.lower_layers:
         raise ValueError("lower_share must be 0 where layers are alike, got another placement below.")
     if stack.depth_scaling == "none" or role not in ("WO", "W2"):
-        return float(own)
+        return float(energy_gain)
     if stack.depth_scaling == "layer":
         raise ValueError("depth_scaling must be 'none' or 'depth' where layers are alike, got 'layer'.")
-    return float(own / (2 * stack.depth))
+    return float(energy_gain / (2 * stack.depth))

@@ -38,15 +38,15 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
     def branch(tokens: KernelLayout[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
         q, c = kernel.diagonal, kernel.off
         variance = float(s_sq**2 * q * (q - c))
-        own, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
-        values = Pair(c + (q - c) * own, c + (q - c) * cross) * value_gain
+        own_overlap, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
+        values = Pair(c + (q - c) * own_overlap, c + (q - c) * cross) * value_gain
 
         def pullback(gradient: Pair, _: Overlaps[Pair]) -> tuple[Pair, SquaredNorms]:
             energies: SquaredNorms = {}
             if stack.output_projection == "random":
                 energies["WO"] = tokens.total(values * gradient) * inner_ratio(stack)
             above = gradient * projection_gain
-            back = own * above.diagonal + (n - 1) * cross * above.off
+            back = own_overlap * above.diagonal + (n - 1) * cross * above.off
             # Every row of weights sums to 1, so that the total over pairs stays.
             to_values = Pair(back, (above.diagonal + (n - 1) * above.off - back) / max(1, n - 1))
             energies["WV"] = tokens.total(kernel * to_values)
@@ -58,8 +58,8 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
             return to_values * value_gain + (to_queries + to_keys) * s_sq, energies
 
         # E Σ A a = σ² (1 − E Σ A²), by parts.
-        entropy = cross_entropy(variance**0.5, n) - variance * (1.0 - own)
-        return values * projection_gain, pullback, {"attention_squares": own, "attention_entropy": entropy}
+        entropy = cross_entropy(variance**0.5, n) - variance * (1.0 - own_overlap)
+        return values * projection_gain, pullback, {"attention_squares": own_overlap, "attention_entropy": entropy}
 
     return branch
 
@@ -76,8 +76,8 @@ def softmax_moments(variance: float, correlation: float, n: int) -> tuple[float,
     curve = _overlap_curve(float(f"{variance:.12g}"), min(0.0, correlation), n)
     slope_curve = curve.deriv()
     moments = (curve(1.0), curve(correlation), slope_curve(1.0) / variance, slope_curve(correlation) / variance)
-    own, cross, own_slope, cross_slope = map(float, moments)
-    return own, cross, own_slope, cross_slope
+    own_overlap, cross, own_slope, cross_slope = map(float, moments)
+    return own_overlap, cross, own_slope, cross_slope
 
 
 @lru_cache(maxsize=256)

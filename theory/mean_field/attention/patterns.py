@@ -68,15 +68,15 @@ def sampled_patterns(
             roots = _grouped_roots(stack, shape, generator)
             rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
         coordinates = rows, of_keys
-        turned = [rotated(stack, one) for one in (rows, along)] if stack.rotary else (rows, along)
+        turned = [rotated(stack, root) for root in (rows, along)] if stack.rotary else (rows, along)
         logits = logit_scale(stack) * (turned[0] @ turned[1].mT)
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
         if stack.query_key_norm != "none":
             first, second = sizes = _sizes(stack, queries), _sizes(stack, keys)
             logits = logits / (first[..., :, None] * second[..., None, :])
             queries, keys = (
-                stack.query_key_scale**2 * one / (size[..., :, None] * size[..., None, :])
-                for one, size in ((queries, first), (keys, second))
+                stack.query_key_scale**2 * product / (size[..., :, None] * size[..., None, :])
+                for product, size in ((queries, first), (keys, second))
             )
         if stack.logit_softcap:
             capped = np.tanh(logits / stack.logit_softcap)

@@ -48,8 +48,8 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, below, energies = attended(gradient)
             if queries:
-                more, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
-                energies, below = energies | ({} if alone else more), below + sum(of_queries)
+                query_energies, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
+                energies, below = energies | ({} if alone else query_energies), below + sum(of_queries)
             return below, energies
 
         seen = _statistics(patterns.weights) if queries and not alone else {}
@@ -70,8 +70,8 @@ def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.ra
             below = 0.0 * kernel
             if stack.query_key_scale:
                 kernels = kernel, memory.kernel
-                more, below, of_keys = query_path(stack, "X", kernels, patterns, kept, head, overlaps)
-                energies, to_memory = energies | more, to_memory + of_keys
+                query_energies, below, of_keys = query_path(stack, "X", kernels, patterns, kept, head, overlaps)
+                energies, to_memory = energies | query_energies, to_memory + of_keys
             memory.receive(to_memory)
             return below, energies
 
@@ -126,7 +126,7 @@ def query_path(
     values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
     if removed is not None:
         scale = (head_gain(stack, kind) / stack.heads) ** 2
-        removed = NormOverlaps(*(scale * one[..., None, :, :] for one in (removed.first, removed.second)))
+        removed = NormOverlaps(*(scale * overlap[..., None, :, :] for overlap in (removed.first, removed.second)))
     inner = _Inner.of(weights, kept, values, head, removed, patterns.slopes)
     to_queries, to_keys = _turned(stack, products[1], inner.at_queries), _turned(stack, products[0], inner.at_keys)
     tied = stack.query_key == "tied"
@@ -208,32 +208,32 @@ class _Inner:
         a, b, u, w = self.a, self.b, self.u, self.w
         aq = a @ keys
         crossed = b @ (u * (a @ keys.mT)).mT
-        found = self.head * (b @ (keys * self.values) @ b.mT - crossed - (u * aq) @ b.mT + w * (aq @ a.mT))
+        kernel = self.head * (b @ (keys * self.values) @ b.mT - crossed - (u * aq) @ b.mT + w * (aq @ a.mT))
         if self.overlaps is None:
-            return found
+            return kernel
         first, second = self.overlaps.first, self.overlaps.second
 
         def part(a1q: Array) -> Array:
             return np.asarray(first * ((u * a1q) @ b.mT - w * (a1q @ a.mT)))
 
         a1q = self.a1 @ keys
-        return np.asarray(found + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
+        return np.asarray(kernel + second * (a1q @ self.a1.mT) - part(a1q) - part(self.a1 @ keys.mT).mT)
 
     def at_keys(self, queries: Array) -> Array:
         """Σ_ik P_ik E ∂a_ij ∂a_kl, with P the products of queries over s² d_k: E⟨∂L/∂k_j, ∂L/∂k_l⟩/s²."""
         a, b, u, w, a1 = self.a, self.b, self.u, self.w, self.a1
         p = self.head * queries
         crossed = ((b.mT @ p) * u.mT) @ a + a.mT @ ((p @ b) * u)
-        found = self.values * (b.mT @ p @ b) - crossed + a.mT @ (p * w) @ a
+        kernel = self.values * (b.mT @ p @ b) - crossed + a.mT @ (p * w) @ a
         if self.overlaps is None:
-            return found
+            return kernel
         first, second = self.overlaps.first, self.overlaps.second
 
         def part(p1: Array) -> Array:
             return np.asarray(a1.mT @ ((p1 @ b) * u - (p1 * w) @ a))
 
         below = a1.mT @ (second * queries) @ a1
-        return np.asarray(found + below - part(first * queries) - part(first * queries.mT).mT)
+        return np.asarray(kernel + below - part(first * queries) - part(first * queries.mT).mT)
 
 
 def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
@@ -245,11 +245,11 @@ def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -
     if not stack.rotary:
         return gradient(products)
     lags, cosines = turning(stack)
-    found = np.zeros(())
+    kernel = np.zeros(())
     for lag in range(stack.tokens):
-        one = gradient(products * cosines[np.abs(lags - lag)])
-        found = np.where(lags == lag, one, np.where(lags == -lag, one.mT, found))
-    return found
+        of_lag = gradient(products * cosines[np.abs(lags - lag)])
+        kernel = np.where(lags == lag, of_lag, np.where(lags == -lag, of_lag.mT, kernel))
+    return kernel
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps[Array]) -> Array:

@@ -142,9 +142,11 @@ def corrections(stack: Stack) -> dict[str, Array]:
     require(stack, "finite_width")
     if stack.placement == "pre":
         return {name: np.exp(c / stack.width) for name, c in pre_coefficients(stack.depth).items()}
-    found = coefficients()
+    expansion = coefficients()
     above = np.arange(stack.depth - 1, -1, -1.0)
-    return {name: np.exp((float(c) + float(found.mean) * above) / stack.width) for name, c in found.last.items()}
+    return {
+        name: np.exp((float(c) + float(expansion.mean) * above) / stack.width) for name, c in expansion.last.items()
+    }
 
 
 def log_law(stack: Stack, layer: int) -> tuple[float, float]:
@@ -165,11 +167,11 @@ def log_law(stack: Stack, layer: int) -> tuple[float, float]:
     if stack.placement == "pre":
         log_mean, log_variance = pre_log_law(stack.depth, layer)
         return log_mean / stack.width, log_variance / stack.width
-    found = coefficients()
+    expansion = coefficients()
     share = (stack.depth - layer) / stack.width
     ends = (
         float(ends_log_variance(feed_forward_branch())) / stack.width
         if layer < stack.depth and stack.tokens == 1
         else 0.0
     )
-    return float(found.mean - found.log_variance / 2) * share, float(found.log_variance) * share + ends
+    return float(expansion.mean - expansion.log_variance / 2) * share, float(expansion.log_variance) * share + ends

@@ -41,10 +41,10 @@ class PreStream:
 
         0 at the top, by the final norm's projector; g_j · x_j = g_{j+1} · (x_{j+1} − f_j) below it, (2L + 1,).
         """
-        q, found = self.energy, np.zeros(len(self.energy))
+        q, cosines = self.energy, np.zeros(len(self.energy))
         for j in range(len(q) - 2, -1, -1):
-            found[j] = q[j] * (found[j + 1] * q[j] + self.branch[j]) / q[j + 1] ** 2
-        return found
+            cosines[j] = q[j] * (cosines[j + 1] * q[j] + self.branch[j]) / q[j + 1] ** 2
+        return cosines
 
     def mean_log(self) -> Array:
         """Mean, times d, of ln(‖g_k‖² / ‖g_2L‖²) beyond the large-width ln(q_2L / q_k), (2L + 1,).

@@ -56,8 +56,8 @@ def below_attention(
     certain = certain if patterns.slopes is None else certain * patterns.slopes
     head = noise[..., None, :, :] / stack.heads + share * of_heads @ (mixed @ kept.mT) @ of_heads.mT
     queries, keys, fresh, along = _along_queries(stack, given, patterns, certain)
-    more, *of_queries = query_path(stack, "W", (given, given), patterns, kept, head, overlaps)
-    energies |= {"WQ": more["WQ"] + queries, "WK": more["WK"] + keys}
+    query_energies, *of_queries = query_path(stack, "W", (given, given), patterns, kept, head, overlaps)
+    energies |= {"WQ": query_energies["WQ"] + queries, "WK": query_energies["WK"] + keys}
     return noise_below + fresh + sum(of_queries), part_below + along, energies
 
 
@@ -69,8 +69,8 @@ def _below_equal_weights(
     pattern = np.full((n, n), 1.0 / n) if pattern is None else pattern
     value_gain, group = gain(stack, "WV"), stack.heads / stack.key_heads
     back = inner_ratio(stack) * pattern.T @ part @ pattern
-    own = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
-    below = pattern.T @ noise @ pattern + own
+    of_part = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
+    below = pattern.T @ noise @ pattern + of_part
     return value_gain * below, value_gain * back, energies | {"WV": (given * below).sum((-2, -1))}
 
 
@@ -82,8 +82,8 @@ def _along_queries(stack: Stack, given: Array, patterns: Patterns, certain: Arra
     gradients, products = _at_queries_and_keys(stack, patterns, certain)
     shared = gradients[1].reshape(*gradients[1].shape[:-3], stack.key_heads, -1, *gradients[1].shape[-2:]).sum(-3)
     # Gradients are those of s z, with z the coordinates.
-    of_both = [(logit_scale(stack) / stack.query_key_scale) ** 2 * one @ one.mT for one in (gradients[0], shared)]
-    queries, keys = (one.sum(-3) for one in of_both)
+    of_both = [(logit_scale(stack) / stack.query_key_scale) ** 2 * g @ g.mT for g in (gradients[0], shared)]
+    queries, keys = (kernel.sum(-3) for kernel in of_both)
     noise = stack.query_key_scale**2 * (queries + keys)
     # Tokens that are equal, or nearly, have no inverse.
     inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
@@ -101,21 +101,21 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
     rows = patterns.coordinates
     if patterns.sizes is not None:
         rows = rows[0] / patterns.sizes[0][..., None], rows[1] / patterns.sizes[1][..., None]
-    first, second = [rotated(stack, one) for one in rows] if stack.rotary else rows
-    found = [certain @ second, certain.mT @ first]
+    first, second = [rotated(stack, side) for side in rows] if stack.rotary else rows
+    gradients = [certain @ second, certain.mT @ first]
     if stack.rotary:
-        found = [rotated(stack, one, -1) for one in found]
+        gradients = [rotated(stack, gradient, -1) for gradient in gradients]
     if patterns.sizes is not None:
-        found = [_below_norm(stack, *one) for one in zip(found, rows, patterns.sizes, strict=True)]
+        gradients = [_below_norm(stack, *side) for side in zip(gradients, rows, patterns.sizes, strict=True)]
         rows = patterns.coordinates
-    products = [_dot(gradient, one) for gradient, one in zip(found, rows, strict=True)]
-    return (found[0], found[1]), products[0] + products[1]
+    products = [_dot(gradient, side) for gradient, side in zip(gradients, rows, strict=True)]
+    return (gradients[0], gradients[1]), products[0] + products[1]
 
 
-def _dot(one: Array, other: Array) -> Array:
+def _dot(left: Array, other: Array) -> Array:
     """Products of rows in one basis, of which either may have the first axes alone."""
-    axes = min(one.shape[-1], other.shape[-1])
-    return np.asarray(one[..., :axes] @ other[..., :axes].mT)
+    axes = min(left.shape[-1], other.shape[-1])
+    return np.asarray(left[..., :axes] @ other[..., :axes].mT)
 
 
 def _below_norm(stack: Stack, gradient: Array, normed: Array, sizes: Array) -> Array:
@@ -123,7 +123,7 @@ def _below_norm(stack: Stack, gradient: Array, normed: Array, sizes: Array) -> A
     along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * stack.query_key_scale**2 / stack.key_width
     if stack.query_key_norm == "all":
         along = along.mean(-3, keepdims=True)
-    more = max(normed.shape[-1] - gradient.shape[-1], 0)
-    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, more)])
+    missing = max(normed.shape[-1] - gradient.shape[-1], 0)
+    taken = np.pad(gradient, [(0, 0)] * (gradient.ndim - 1) + [(0, missing)])
     taken[..., : normed.shape[-1]] -= along * normed
     return np.asarray(taken / sizes[..., None])

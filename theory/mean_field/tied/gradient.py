@@ -53,8 +53,8 @@ class Place:
     held: Array
 
 
-def _place(stream: TokenMoments[Array], words: Array, held: Array) -> Place:
-    return Place(stream.centred().kernel, 0.0 if stream.means is None else stream.means, words, held)
+def _place(stream: TokenMoments[Array], words: Array, word_sizes: Array) -> Place:
+    return Place(stream.centred().kernel, 0.0 if stream.means is None else stream.means, words, word_sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,8 +76,8 @@ class Gradient:
     def kernel(self, place: Place) -> Array:
         """g_i·g_j."""
         across = self.stream @ (place.held[..., None] * place.words) @ self.words.mT
-        own = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
-        return self.noise + own + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
+        within = self.stream @ place.kernel @ self.stream.mT + self.words @ place.words @ self.words.mT
+        return self.noise + within + across + across.mT + self.mean[..., :, None] * self.mean[..., None, :]
 
     def along(self, place: Place) -> Array:
         """g_i·x_j/√d, x without its mean."""
@@ -118,31 +118,31 @@ def tied_backward(
     """
     composition, insides = stack.composition, forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
-    held = [np.full(inputs.words.shape, stack.embedding_scale)]
+    word_sizes = [np.full(inputs.words.shape, stack.embedding_scale)]
     for inside in insides:
-        held.append(held[-1] * composition.residual(stack.depth) / _root(inside.after_scales))
+        word_sizes.append(word_sizes[-1] * composition.residual(stack.depth) / _root(inside.after_scales))
     scales = forward.output_scales
     remains = 1.0 / _root(scales)
-    output = sampled_output(stack, inputs, forward.output, held[-1] * remains, generator)
+    output = sampled_output(stack, inputs, forward.output, word_sizes[-1] * remains, generator)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
     at_output = TokenMoments(forward.output, None if composition.final_norm else forward.stream.means)
-    place = _place(at_output, same, held[-1] * remains)
-    last = _place(forward.stream, same, held[-1])
+    place = _place(at_output, same, word_sizes[-1] * remains)
+    last = _place(forward.stream, same, word_sizes[-1])
     gradient, overlaps = top.below_norm(last, scales), top.overlaps(last, scales)
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
     for index in reversed(range(2 * stack.depth)):
         inside = insides[index]
-        total = _place(inside.total, same, held[index] * composition.residual(stack.depth))
+        total = _place(inside.total, same, word_sizes[index] * composition.residual(stack.depth))
         overlaps = gradient.overlaps(total, inside.after_scales) or overlaps
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
         if index == 2 * stack.depth - 1:
             at_total = gradient.kernel(total)
-        below = _place(inside.stream, same, held[index])
+        below = _place(inside.stream, same, word_sizes[index])
         gradient, overlaps, left, energies = _below_sublayer(
             stack, index, gradient, overlaps, total, below, inside, generator
         )
@@ -181,18 +181,20 @@ def _below_sublayer(
     alpha, tau = composition.residual(stack.depth), composition.branch(stack.depth)
     kappa = composition.input_scale(index // 2 + 1)
     # All but what the branch made is noise to it, and what it made is noise below it.
-    own = tau * gradient.stream
-    own_kernel = own @ inside.added @ own.mT
-    noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own
+    own_stream = tau * gradient.stream
+    own_kernel = own_stream @ inside.added @ own_stream.mT
+    noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own_stream
     empty = 0.0 * gradient.mean
-    made, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
-    of_branch = made.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    made = made.below_norm(place, inside.made_scales)
+    branch_gradient, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
+    of_branch = branch_gradient.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    branch_gradient = branch_gradient.below_norm(place, inside.made_scales)
     own_stack = stack.of_layer(index // 2 + 1)
     if index % 2:
-        noise, part, energies = below_units(own_stack, made.noise, made.stream, inside, generator)
+        noise, part, energies = below_units(own_stack, branch_gradient.noise, branch_gradient.stream, inside, generator)
     else:
-        noise, part, energies = below_attention(own_stack, made.noise, made.stream, inside, of_branch)
+        noise, part, energies = below_attention(
+            own_stack, branch_gradient.noise, branch_gradient.stream, inside, of_branch
+        )
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
@@ -203,7 +205,7 @@ def _below_sublayer(
         alpha * gradient.words,
         alpha * gradient.mean + given.mean,
     )
-    return passed, overlaps, alpha * own, energies
+    return passed, overlaps, alpha * own_stream, energies
 
 
 def _root(scales: Number) -> Array:

@@ -42,18 +42,18 @@ def sampled_output(
         generator: of logits and labels.
     """
 
-    def every_sample(one: Any) -> Any:
-        return None if one is None else np.repeat(one, inputs.samples, axis=1).reshape(-1, *one.shape[2:])
+    def every_sample(array: Any) -> Any:
+        return None if array is None else np.repeat(array, inputs.samples, axis=1).reshape(-1, *array.shape[2:])
 
     words, labels, kernels, streams = map(every_sample, (inputs.words, inputs.labels, kernel, stream))
     size = max(1, _LARGEST_TABLE // (kernel.shape[-1] * stack.vocab))
     parts = []
     for start in range(0, len(words), size):
         part = slice(start, start + size)
-        own = None if labels is None else labels[part]
-        parts.append(_sampled(stack, words[part], own, kernels[part], streams[part], generator))
-    found = (np.concatenate(one) for one in zip(*parts, strict=True))
-    return Output(*(one.reshape(len(kernel), inputs.samples, *one.shape[1:]) for one in found))
+        part_labels = None if labels is None else labels[part]
+        parts.append(_sampled(stack, words[part], part_labels, kernels[part], streams[part], generator))
+    arrays = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Output(*(array.reshape(len(kernel), inputs.samples, *array.shape[1:]) for array in arrays))
 
 
 def _sampled(
@@ -63,9 +63,9 @@ def _sampled(
     same = words[..., :, None] == words[..., None, :]
     first = np.argmax(same, axis=-1) == np.arange(n)
     logits = stack.output_scale * cholesky(kernel) @ generator.standard_normal((batch, n, stack.vocab))
-    held = stack.output_scale * stack.width**0.5 * stream[..., :, None] * same
+    word_logits = stack.output_scale * stack.width**0.5 * stream[..., :, None] * same
     entry, place = np.nonzero(first)
-    logits[entry, :, words[entry, place]] += held[entry, :, place]
+    logits[entry, :, words[entry, place]] += word_logits[entry, :, place]
     labels = sampled_labels(stack, batch, generator) if labels is None else labels
     normalizer = logsumexp(logits, axis=-1)
     target = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
@@ -75,10 +75,10 @@ def _sampled(
     entries = np.arange(batch)[:, None], np.arange(n)
     errors[(*entries, labels)] -= 1.0 - smoothing
     errors *= counted[:, None] / counted.sum()
-    own = np.zeros_like(kernel)
-    own[entry, :, place] = errors[entry, :, words[entry, place]]
-    others = errors @ errors.mT - own @ own.mT
-    return ((normalizer - target) * counted).sum(-1) / counted.sum(), own, others
+    own_errors = np.zeros_like(kernel)
+    own_errors[entry, :, place] = errors[entry, :, words[entry, place]]
+    others = errors @ errors.mT - own_errors @ own_errors.mT
+    return ((normalizer - target) * counted).sum(-1) / counted.sum(), own_errors, others
 
 
 def embedding_energy(

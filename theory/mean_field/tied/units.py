@@ -74,12 +74,12 @@ def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: in
     from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
 
     normals = qmc.MultivariateNormalQMC(np.zeros(sets * n), rng=generator).random(_POINTS)
-    return [one @ root.mT for one in np.split(normals, sets, axis=-1)]
+    return [normal @ root.mT for normal in np.split(normals, sets, axis=-1)]
 
 
-def _mean(one: Array, other: Array) -> Array:
-    """The mean of one_i other_j over the points."""
-    return one.mT @ other / one.shape[-2]
+def _mean(left: Array, other: Array) -> Array:
+    """The mean of left_i other_j over the points."""
+    return left.mT @ other / left.shape[-2]
 
 
 def _response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
