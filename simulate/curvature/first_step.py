@@ -68,13 +68,13 @@ def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.fl
 def gradients(problem: Problem) -> tuple[float, Direction]:
     """The loss of all data, and its gradient by every parameter."""
     named, total = dict(problem.model.named_parameters()), 0.0
-    found = {name: torch.zeros_like(p) for name, p in named.items()}
+    gradient = {name: torch.zeros_like(p) for name, p in named.items()}
     for inputs, labels in problem.data:
         loss = problem.loss(problem.model(inputs), labels)
         total += float(loss.detach())
-        for name, one in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
-            found[name] += one
-    return total, found
+        for name, part in zip(named, torch.autograd.grad(loss, list(named.values())), strict=True):
+            gradient[name] += part
+    return total, gradient
 
 
 def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Direction:
@@ -91,26 +91,26 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
     Raises:
         ValueError: an unknown optimizer.
     """
-    made: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-        "sgd": lambda some: torch.optim.SGD(some, lr=1.0),
-        "normalized": lambda some: torch.optim.SGD(some, lr=1.0),
+    optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+        "sgd": lambda params: torch.optim.SGD(params, lr=1.0),
+        "normalized": lambda params: torch.optim.SGD(params, lr=1.0),
         # Where a gradient is 0 so is its square, and 0/0 is not a step; no number is as small as this eps.
-        "adam": lambda some: torch.optim.Adam(some, lr=1.0, eps=1e-300),
-        "muon": lambda some: torch.optim.Muon(some, lr=1.0, weight_decay=0.0),
+        "adam": lambda params: torch.optim.Adam(params, lr=1.0, eps=1e-300),
+        "muon": lambda params: torch.optim.Muon(params, lr=1.0, weight_decay=0.0),
     }
-    if optimizer not in made:
-        raise ValueError(f"optimizer must be one of {', '.join(made)}, got {optimizer!r}.")
+    if optimizer not in optimizers:
+        raise ValueError(f"optimizer must be one of {', '.join(optimizers)}, got {optimizer!r}.")
     size = 1.0
     if optimizer == "normalized":
-        size = float(sum(one.square().sum() for one in gradient.values())) ** 0.5
+        size = float(sum(part.square().sum() for part in gradient.values())) ** 0.5
     turned = turned and optimizer == "muon"
-    held = dict[str, nn.Parameter]()
-    for name, one in gradient.items():
-        given = (one.T if turned else one).contiguous() / size
-        held[name] = nn.Parameter(torch.zeros_like(given))
-        held[name].grad = given
-    made[optimizer](list(held.values())).step()
-    return {name: -(p.detach().T if turned else p.detach()) for name, p in held.items()}
+    parameters = dict[str, nn.Parameter]()
+    for name, array in gradient.items():
+        given = (array.T if turned else array).contiguous() / size
+        parameters[name] = nn.Parameter(torch.zeros_like(given))
+        parameters[name].grad = given
+    optimizers[optimizer](list(parameters.values())).step()
+    return {name: -(p.detach().T if turned else p.detach()) for name, p in parameters.items()}
 
 
 def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any) -> list[tuple[Tensor, Tensor]]:
@@ -129,21 +129,21 @@ def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *
         loss: at its start.
         ends: whether the Hessian and the break-even rate are asked for, which take most of the time.
     """
-    held = {name: p.detach() for name, p in problem.model.named_parameters()}
-    gain = float(sum((gradient[name] * one).sum() for name, one in u.items()))
-    zero = torch.zeros((), dtype=next(iter(held.values())).dtype)
+    values = {name: p.detach() for name, p in problem.model.named_parameters()}
+    gain = float(sum((gradient[name] * step).sum() for name, step in u.items()))
+    zero = torch.zeros((), dtype=next(iter(values.values())).dtype)
     curvature = change = 0.0
     count = sum(labels.numel() for _, labels in problem.data)
 
     def total(rate: Tensor) -> Tensor:
-        return torch.stack([problem.loss(*one) for one in along(problem, held, u, rate)]).sum()
+        return torch.stack([problem.loss(*piece) for piece in along(problem, values, u, rate)]).sum()
 
     def logits(rate: Tensor) -> list[Tensor]:
-        return [one for one, _ in along(problem, held, u, rate)]
+        return [output for output, _ in along(problem, values, u, rate)]
 
     def slope(rate: Tensor) -> Tensor:
-        found: Any = torch.func.jvp(total, (rate,), (torch.ones_like(rate),))
-        return found[1]
+        both: Any = torch.func.jvp(total, (rate,), (torch.ones_like(rate),))
+        return both[1]
 
     with plain_operations():
         pair: Any = torch.func.jvp(logits, (zero,), (torch.ones_like(zero),))
@@ -172,8 +172,8 @@ def along_logits(problem: Problem, logits: Tensor, w: Tensor, labels: Tensor) ->
         return moved[1]
 
     zero = torch.zeros((), dtype=logits.dtype, device=logits.device)
-    found: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
-    curvature: Tensor = found[1]
+    pair: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
+    curvature: Tensor = pair[1]
     return curvature
 
 
@@ -209,11 +209,11 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
         above = mean_slope(high)
     while low == 0.0 and above >= 0 and passes < _PASSES:
         tried = high * max(1 / _STRIDE, min(0.9, below / (below - above)))
-        found = mean_slope(tried)
-        if found < 0:
-            low, below = tried, found
+        slope = mean_slope(tried)
+        if slope < 0:
+            low, below = tried, slope
         else:
-            high, above = tried, found
+            high, above = tried, slope
     side = 0
     while above >= 0 and high > low * (1 + _NEAR) and passes < _PASSES:
         share = below / (below - above)
@@ -221,12 +221,12 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
         if min(tried / low, high / tried) < 1 + _NEAR / 2:
             # Just beyond the nearer end, so that the crossing is likely between.
             tried = low * (1 + _NEAR * 0.9) if share < 0.5 else high / (1 + _NEAR * 0.9)
-        found = mean_slope(tried)
+        slope = mean_slope(tried)
         # The end that stays twice has its weight halved (Illinois).
-        if found < 0:
-            low, below, above, side = tried, found, above / 2 if side < 0 else above, -1
+        if slope < 0:
+            low, below, above, side = tried, slope, above / 2 if side < 0 else above, -1
         else:
-            high, above, below, side = tried, found, below / 2 if side > 0 else below, 1
+            high, above, below, side = tried, slope, below / 2 if side > 0 else below, 1
     return (float("nan") if low == 0.0 or above < 0 else (low * high) ** 0.5), passes
 
 
@@ -234,4 +234,7 @@ def sampled_steps(stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends:
     """One network's first step with each of some optimizers."""
     problem = first_step_problem(stack, seed=seed)
     loss, gradient = gradients(problem)
-    return {one: measured(problem, gradient, direction(gradient, one), loss, ends=ends) for one in optimizers}
+    return {
+        optimizer: measured(problem, gradient, direction(gradient, optimizer), loss, ends=ends)
+        for optimizer in optimizers
+    }

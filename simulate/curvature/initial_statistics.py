@@ -82,8 +82,8 @@ def gauss_newton_trace(problem: Problem, *, probes: int, seed: int) -> float:
             p = logits.detach().softmax(-1)
             drawn = torch.multinomial(p, 1, generator=generator)[:, 0]
             noise = p - torch.nn.functional.one_hot(drawn, p.shape[-1])
-        found = torch.autograd.grad(logits, parameters, noise / len(labels), retain_graph=True)
-        total += float(sum(one.square().sum() for one in found))
+        parts = torch.autograd.grad(logits, parameters, noise / len(labels), retain_graph=True)
+        total += float(sum(part.square().sum() for part in parts))
     return total / probes * len(labels)
 
 
@@ -100,12 +100,12 @@ def largest_eigenvalue(problem: Problem, *, seed: int) -> float:
     parameters = problem.parameters()
     with plain_operations():
         loss = torch.stack([problem.loss(problem.model(inputs), labels) for inputs, labels in problem.data]).sum()
-        gradient = torch.cat([one.flatten() for one in torch.autograd.grad(loss, parameters, create_graph=True)])
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, parameters, create_graph=True)])
 
     def product(vector: Any) -> Any:
         along = gradient @ torch.as_tensor(vector.ravel(), dtype=gradient.dtype).to(gradient.device)
-        found = torch.autograd.grad(along, parameters, retain_graph=True)
-        return torch.cat([one.flatten() for one in found]).cpu().numpy()
+        image = torch.autograd.grad(along, parameters, retain_graph=True)
+        return torch.cat([part.flatten() for part in image]).cpu().numpy()
 
     size = gradient.numel()
     dtype = np.float64 if gradient.dtype == torch.float64 else np.float32

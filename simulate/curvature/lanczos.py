@@ -62,19 +62,19 @@ def quadrature(
     norm = torch.linalg.vector_norm(probe)
     if not norm > 0 or steps < 1:
         raise ValueError(f"probe must not be 0, and steps at least 1, got norm {float(norm):g} and {steps} steps.")
-    own = probe / norm
-    basis, before = [own], torch.zeros_like(own)
+    direction = probe / norm
+    basis, before = [direction], torch.zeros_like(direction)
     alphas: list[float] = []
     betas: list[float] = []
     scale = 0.0
     tiny = torch.finfo(probe.dtype).eps
     for step in range(min(steps, probe.numel())):
-        image = product(own)
+        image = product(direction)
         if not torch.isfinite(image).all():
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
-        alphas.append(float(own @ image))
+        alphas.append(float(direction @ image))
         scale = max(scale, float(torch.linalg.vector_norm(image)))
-        image = image - alphas[-1] * own - (betas[-1] if betas else 0.0) * before
+        image = image - alphas[-1] * direction - (betas[-1] if betas else 0.0) * before
         for _ in range(2 if reorthogonalize else 0):
             for vector in basis:
                 image = image - (vector @ image) * vector
@@ -83,8 +83,8 @@ def quadrature(
         if beta <= 10 * tiny * scale * (step + 1) ** 0.5 or step + 1 == min(steps, probe.numel()):
             break
         betas.append(beta)
-        before, own = own, image / beta
+        before, direction = direction, image / beta
         if reorthogonalize:
-            basis.append(own)
+            basis.append(direction)
     nodes, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[: len(alphas) - 1]))
     return Quadrature(nodes, vectors[0] ** 2, probe.numel())

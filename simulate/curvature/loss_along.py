@@ -55,15 +55,15 @@ def curvature_along(problem: Problem, direction: dict[str, Tensor]) -> Curvature
 
 def _radial(problem: Problem, direction: dict[str, Tensor], inputs: dict[str, Any], labels: Tensor) -> float:
     """Σ_i (|x_i'|²/|x_i|²) x_i·∂ℓ/∂x_i of one piece of the data."""
-    held = {name: p.detach() for name, p in problem.model.named_parameters()}
+    values = {name: p.detach() for name, p in problem.model.named_parameters()}
     seen: list[Tensor] = []
     # Of a stack, what is read out; of any other model, what is given to the linear layer that is called last.
     linear = [problem.model.read] if isinstance(problem.model, StackModule) else _linear_layers(problem.model)
-    hooks = [one.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for one in linear]
+    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])) for layer in linear]
 
     def output(rate: Tensor) -> Tensor:
         seen.clear()
-        moved = {name: value + rate * direction[name] if name in direction else value for name, value in held.items()}
+        moved = {name: value + rate * direction[name] if name in direction else value for name, value in values.items()}
         torch.func.functional_call(problem.model, moved, (inputs,))
         return seen[-1]
 
@@ -75,13 +75,13 @@ def _radial(problem: Problem, direction: dict[str, Tensor], inputs: dict[str, An
             x = seen[-1]
             (slope,) = torch.autograd.grad(loss, x)
             zero = torch.zeros((), dtype=x.dtype, device=x.device)
-            found: Any = torch.func.jvp(output, (zero,), (torch.ones_like(zero),))
+            pair: Any = torch.func.jvp(output, (zero,), (torch.ones_like(zero),))
     finally:
         for hook in hooks:
             hook.remove()
-    speed = found[1].square().sum(-1) / x.detach().square().sum(-1)
+    speed = pair[1].square().sum(-1) / x.detach().square().sum(-1)
     return float((speed * (x.detach() * slope).sum(-1)).sum())
 
 
 def _linear_layers(model: nn.Module) -> list[nn.Module]:
-    return [one for one in model.modules() if isinstance(one, nn.Linear)]
+    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]

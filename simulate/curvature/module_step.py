@@ -78,10 +78,12 @@ def module_steps(
     for width in widths:
         for depth in depths:
             for number in range(seeds):
-                own = module_seed(seed, width, depth, number)
-                with seeded(own), named_size(width, depth):
-                    found = one_step(made(factory, width, depth, own, device), optimizers, own, layers, depth)
-                rows += [{"width": width, "depth": depth, "seed": number} | row for row in found]
+                own_seed = module_seed(seed, width, depth, number)
+                with seeded(own_seed), named_size(width, depth):
+                    module_rows = one_step(
+                        made(factory, width, depth, own_seed, device), optimizers, own_seed, layers, depth
+                    )
+                rows += [{"width": width, "depth": depth, "seed": number} | row for row in module_rows]
                 done += 1
                 if on_module is not None:
                     on_module(done, len(widths) * len(depths) * seeds)
@@ -112,14 +114,14 @@ def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimize
     """
     chosen = dict(gradient)
     if optimizer == "muon":
-        tables = {id(one.weight) for one in module.modules() if isinstance(one, nn.Embedding)}
+        tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
         kept = {name for name, p in module.named_parameters() if p.ndim == 2 and id(p) not in tables}
-        chosen = {name: one for name, one in gradient.items() if name in kept}
+        chosen = {name: g for name, g in gradient.items() if name in kept}
         if not chosen:
             raise ProbeError(f"module {type(module).__name__!r} must have matrices for muon, and has none")
     # In double precision no square of a gradient is 0 that is not.
-    taken = direction({name: one.double() for name, one in chosen.items()}, optimizer, turned=False)
-    return {name: one.to(gradient[name].dtype) for name, one in taken.items()}
+    taken = direction({name: g.double() for name, g in chosen.items()}, optimizer, turned=False)
+    return {name: step.to(gradient[name].dtype) for name, step in taken.items()}
 
 
 class Path:
@@ -170,7 +172,7 @@ class Path:
     def at(self, u: Direction, rate: float) -> float:
         """The loss at θ − rate u."""
         with torch.no_grad():
-            return float(self.loss_of(self.output({name: self.held[name] - rate * one for name, one in u.items()})))
+            return float(self.loss_of(self.output({name: self.held[name] - rate * step for name, step in u.items()})))
 
 
 class _Calling(nn.Module):
@@ -187,20 +189,20 @@ class _Calling(nn.Module):
 def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Parameters by their layer, or by the module that holds them."""
     layers = [name for part in lists for name in part.names]
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in gradient:
-        layer = next((one for one in layers if name.startswith(f"{one}.")), None)
-        found.setdefault(layer or name.rpartition(".")[0] or type(module).__name__, []).append(name)
-    return found
+        layer = next((path for path in layers if name.startswith(f"{path}.")), None)
+        groups.setdefault(layer or name.rpartition(".")[0] or type(module).__name__, []).append(name)
+    return groups
 
 
 def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """One optimizer's: of the whole step, and of every group that it steps."""
-    own = {name: [p for p in members if p in u] for name, members in groups.items()}
-    own = {name: members for name, members in own.items() if members}
-    gains = {n: float(sum((path.gradient[p].double() * u[p]).sum() for p in members)) for n, members in own.items()}
+    stepped = {name: [p for p in members if p in u] for name, members in groups.items()}
+    stepped = {name: members for name, members in stepped.items() if members}
+    gains = {n: float(sum((path.gradient[p].double() * u[p]).sum() for p in members)) for n, members in stepped.items()}
     gain = sum(gains.values())
-    curvatures, shares = _gauss_newton(path, u, own)
+    curvatures, shares = _gauss_newton(path, u, stepped)
     scale = gain**2 / max(abs(path.loss), 1e-30)
     if not curvatures.get(WHOLE, 0.0) > _ROUNDING * scale:
         curvatures = shares = {}
@@ -208,7 +210,7 @@ def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> 
     curvature, hessian = curvatures.get(WHOLE, missing), _hessian(path, u)
     rate, passes = missing, 0
     if 0 < gain < float("inf"):
-        guesses = (2 * gain / one for one in (curvature, hessian) if one > 0)
+        guesses = (2 * gain / curved for curved in (curvature, hessian) if curved > 0)
         guess = next(guesses, max(abs(path.loss), 1e-30) / gain)
         rate, passes = break_even_rate(lambda eta: path.at(u, eta), path.loss, gain, guess)
     whole = {
@@ -217,7 +219,7 @@ def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> 
     }  # fmt: skip
     rest = [
         {"group": n, "gain": gains[n], "curvature": curvatures.get(n, missing), "share": shares.get(n, missing)}
-        for n in own
+        for n in stepped
     ]
     return [whole, *rest]
 
@@ -230,8 +232,8 @@ def _gauss_newton(
     With w_a what the output moves by along the step of group a, and H the Hessian of the loss by the output, these are
     w_a·H w_a and w_a·H w over w·H w. Empty where the output has no tensor, or an operation no second derivative.
     """
-    some = next(iter(u.values()))
-    etas = {name: torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True) for name in groups}
+    step = next(iter(u.values()))
+    etas = {name: torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True) for name in groups}
     moved = {p: path.held[p] - etas[name] * u[p] for name, members in groups.items() for p in members}
     try:
         with plain_operations():
@@ -246,11 +248,11 @@ def _gauss_newton(
             moves = {
                 name: _products(slope, v) for name, slope in zip(etas, slopes, strict=True) if slope is not None
             }  # fmt: skip
-            moves = {WHOLE: [torch.stack(one).sum(0) for one in zip(*moves.values(), strict=True)]} | moves
+            moves = {WHOLE: [torch.stack(parts).sum(0) for parts in zip(*moves.values(), strict=True)]} | moves
             z = [leaves[k].detach().requires_grad_() for k in places]
-            leaves = [one.detach() if isinstance(one, Tensor) else one for one in leaves]
-            for k, one in zip(places, z, strict=True):
-                leaves[k] = one
+            leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            for k, output in zip(places, z, strict=True):
+                leaves[k] = output
             first = torch.autograd.grad(
                 path.loss_of(pytree.tree_unflatten(leaves, form)), z, create_graph=True, allow_unused=True
             )  # fmt: skip
@@ -265,17 +267,17 @@ def _gauss_newton(
 
 
 def _products(slope: Tensor, v: Sequence[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(slope, list(v), retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(a) if w is None else w.detach() for a, w in zip(v, found, strict=True)]
+    products = torch.autograd.grad(slope, list(v), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(a) if w is None else w.detach() for a, w in zip(v, products, strict=True)]
 
 
 def _second(first: Sequence[Tensor | None], z: Sequence[Tensor], w: Sequence[Tensor]) -> list[Tensor]:
     """The product of the Hessian by z with w, from the gradient by z; zeros of a loss that is linear."""
     parts = [(a * b).sum() for a, b in zip(first, w, strict=True) if a is not None and a.requires_grad]
     if not parts:
-        return [torch.zeros_like(one) for one in z]
-    found = torch.autograd.grad(torch.stack(parts).sum(), list(z), retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(a) if b is None else b for a, b in zip(z, found, strict=True)]
+        return [torch.zeros_like(output) for output in z]
+    products = torch.autograd.grad(torch.stack(parts).sum(), list(z), retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(a) if b is None else b for a, b in zip(z, products, strict=True)]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
@@ -284,13 +286,13 @@ def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
 
 def _hessian(path: Path, u: Direction) -> float:
     """u'Hu; NaN where an operation has no second derivative."""
-    some = next(iter(u.values()))
-    eta = torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True)
+    step = next(iter(u.values()))
+    eta = torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True)
     try:
         with plain_operations():
-            loss = path.loss_of(path.output({name: path.held[name] - eta * one for name, one in u.items()}))
+            loss = path.loss_of(path.output({name: path.held[name] - eta * v for name, v in u.items()}))
             (slope,) = torch.autograd.grad(loss, eta, create_graph=True)
-            (found,) = torch.autograd.grad(slope, eta)
+            (curvature,) = torch.autograd.grad(slope, eta)
     except (RuntimeError, NotImplementedError):
         return float("nan")
-    return float(found)
+    return float(curvature)

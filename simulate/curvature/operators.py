@@ -66,10 +66,10 @@ def _layer_norm(
 
 def asymmetry(problem: Problem, matrix: Matrix) -> float:
     """|uᵀ A v − vᵀ A u| over |A u| |v| of two random vectors: rounding, or an operation with a wrong derivative."""
-    found = operator(problem, matrix)
+    linear = operator(problem, matrix)
     generator = torch.Generator().manual_seed(0)
-    u, v = torch.randn(2, found.shape[1], generator=generator).to(found.device, found.dtype)
-    first, second = product(found, u), product(found, v)
+    u, v = torch.randn(2, linear.shape[1], generator=generator).to(linear.device, linear.dtype)
+    first, second = product(linear, u), product(linear, v)
     return float((u @ second - v @ first).abs() / (first.norm() * v.norm()))
 
 
@@ -101,10 +101,10 @@ def probe_spectrum(
     reorthogonalize: bool = True,
 ) -> Quadrature:
     """Lanczos quadrature of one probe of independent signs."""
-    found = operator(problem, matrix, patterns)
+    linear = operator(problem, matrix, patterns)
     generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(2, (found.shape[1],), generator=generator).to(found.device, found.dtype) * 2 - 1
-    return quadrature(lambda v: product(found, v), signs, steps, reorthogonalize=reorthogonalize)
+    signs = torch.randint(2, (linear.shape[1],), generator=generator).to(linear.device, linear.dtype) * 2 - 1
+    return quadrature(lambda v: product(linear, v), signs, steps, reorthogonalize=reorthogonalize)
 
 
 def extreme_eigenvalues(
@@ -125,16 +125,16 @@ def extreme_eigenvalues(
     Raises:
         ValueError: it does not converge.
     """
-    found = operator(problem, matrix, patterns)
-    if found.shape[1] < 2:
-        raise ValueError(f"patterns must match at least 2 numbers for extreme eigenvalues, got {found.shape[1]}.")
+    linear = operator(problem, matrix, patterns)
+    if linear.shape[1] < 2:
+        raise ValueError(f"patterns must match at least 2 numbers for extreme eigenvalues, got {linear.shape[1]}.")
     if matrix == "gauss-newton":
-        return float("nan"), float(_eigsh(found, 1, "LA", seed, tolerance)[0][0])
+        return float("nan"), float(_eigsh(linear, 1, "LA", seed, tolerance)[0][0])
     # Both ends of one Krylov space, which costs what one end does; scipy asks for more dimensions than eigenvalues.
-    if found.shape[1] > 2:
-        low, high = np.sort(_eigsh(found, 2, "BE", seed, tolerance)[0])
+    if linear.shape[1] > 2:
+        low, high = np.sort(_eigsh(linear, 2, "BE", seed, tolerance)[0])
     else:
-        low, high = (_eigsh(found, 1, which, seed, tolerance)[0][0] for which in ("SA", "LA"))
+        low, high = (_eigsh(linear, 1, which, seed, tolerance)[0][0] for which in ("SA", "LA"))
     return float(low), float(high)
 
 
@@ -152,26 +152,26 @@ def top_direction(
     Raises:
         ValueError: it does not converge.
     """
-    found = operator(problem, "gauss-newton", patterns)
-    vector = torch.as_tensor(_eigsh(found, 1, "LA", seed, tolerance)[1][:, 0]).to(found.device, found.dtype)
+    linear = operator(problem, "gauss-newton", patterns)
+    vector = torch.as_tensor(_eigsh(linear, 1, "LA", seed, tolerance)[1][:, 0]).to(linear.device, linear.dtype)
     chosen = problem.parameters(patterns)
     names = {id(p): name for name, p in problem.model.named_parameters()}
     parts = vector.split([p.numel() for p in chosen])
     return {names[id(p)]: part.view_as(p) for p, part in zip(chosen, parts, strict=True)}
 
 
-def _eigsh(found: Any, k: int, which: str, seed: int, tolerance: float) -> tuple[Any, Any]:
+def _eigsh(linear: Any, k: int, which: str, seed: int, tolerance: float) -> tuple[Any, Any]:
     """Eigenvalues and vectors of an operator, by scipy.
 
     Raises:
         ValueError: they do not converge, or a product is not finite.
     """
-    size = found.shape[1]
-    dtype = np.float64 if found.dtype == torch.float64 else np.float32
+    size = linear.shape[1]
+    dtype = np.float64 if linear.dtype == torch.float64 else np.float32
     start = np.random.default_rng(seed).standard_normal(size).astype(dtype)
 
     def applied(vector: Any) -> Any:
-        image = product(found, torch.as_tensor(vector.ravel()).to(found.device, found.dtype))
+        image = product(linear, torch.as_tensor(vector.ravel()).to(linear.device, linear.dtype))
         if not torch.isfinite(image).all():
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
         return image.cpu().numpy()

@@ -103,10 +103,10 @@ def measured(draw: Draw, target: Tensor, *, draws: int, seed: int) -> dict[str, 
         pieces.append(torch.stack([getattr(parts, name) for name in PARTS]))
     values = torch.cat(pieces, 1).numpy()
     scale = float(values[PARTS.index("gauss_newton")].mean())
-    found: dict[str, float] = {"draws": draws, "gauss_newton_mean": scale}
-    for name, one in zip(PARTS, values / scale, strict=True):
-        found |= {name: float(one.mean()), f"{name}_sem": float(one.std(ddof=1)) / draws**0.5}
-    return found
+    statistics: dict[str, float] = {"draws": draws, "gauss_newton_mean": scale}
+    for name, shares in zip(PARTS, values / scale, strict=True):
+        statistics |= {name: float(shares.mean()), f"{name}_sem": float(shares.std(ddof=1)) / draws**0.5}
+    return statistics
 
 
 def hessian_traces(stack: Stack, *, draws: int, seed: int) -> list[float]:
@@ -124,6 +124,6 @@ def hessian_traces(stack: Stack, *, draws: int, seed: int) -> list[float]:
     x = problem.model.output(inputs).detach()  # type: ignore[operator]
     p = (x @ output).softmax(-1)
     # Logits are linear in the output matrix.
-    own = x.square().sum(-1) * (p * (1 - p)).sum(-1)
-    found: list[float] = (total + own.mean(-1)).tolist()
-    return found
+    of_output = x.square().sum(-1) * (p * (1 - p)).sum(-1)
+    traces: list[float] = (total + of_output.mean(-1)).tolist()
+    return traces

@@ -63,18 +63,18 @@ def output_path(model: StackModule, inputs: dict[str, Tensor], direction: dict[s
         inputs: as the model's forward takes them; x may hold several draws.
         direction: v, by the names of parameters below the output matrix; those that are left out stay.
     """
-    held = {name: value.detach() for name, value in model.named_parameters()}
+    values = {name: value.detach() for name, value in model.named_parameters()}
 
     def along(t: Tensor) -> Tensor:
-        moved = held | {name: held[name] + t * one for name, one in direction.items()}
+        moved = values | {name: values[name] + t * part for name, part in direction.items()}
         output: Tensor = torch.func.functional_call(_Output(model), {f"model.{k}": v for k, v in moved.items()}, inputs)
         return output
 
     zero = torch.zeros((), dtype=inputs["x"].dtype)
 
     def slope(t: Tensor) -> tuple[Tensor, Tensor]:
-        found: Any = torch.func.jvp(along, (t,), (torch.ones_like(t),))  # of two, without auxiliary outputs
-        return found[0], found[1]
+        pair: Any = torch.func.jvp(along, (t,), (torch.ones_like(t),))  # of two, without auxiliary outputs
+        return pair[0], pair[1]
 
     with plain_operations():
         twice: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))

@@ -49,11 +49,11 @@ class Problem:
             ValueError: none does.
         """
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-        found = [p for name, p in named if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
-        if not found:
+        parameters = [p for name, p in named if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+        if not parameters:
             known = ", ".join(name for name, _ in named)
             raise ValueError(f"patterns must match a parameter of {known[:200]}, got {', '.join(patterns)}.")
-        return found
+        return parameters
 
 
 class _TokenLoss(nn.Module):
@@ -110,8 +110,8 @@ def translation_problem(
     lengths = np.array([len(ids) - 1 for ids in text.targets])
     order = np.argsort(lengths, kind="stable")
     data = []
-    for some in np.array_split(order, -(-len(text) // piece)):
-        source, target = (padded([ids[k] for k in some]).to(device) for ids in (text.sources, text.targets))
+    for pairs in np.array_split(order, -(-len(text) // piece)):
+        source, target = (padded([ids[k] for k in pairs]).to(device) for ids in (text.sources, text.targets))
         labels = target[:, 1:]
         inputs = target[:, :-1].masked_fill(labels == PADDING, PADDING)
         places = (labels != PADDING).flatten().nonzero()[:, 0]
@@ -237,10 +237,10 @@ def module_problem(factory: Factory, width: int, depth: int, *, seed: int, devic
         ProbeError: the factory, its module or its loss fails, or has no gradient.
     """
     with seeded(seed):
-        one = made(factory, width, depth, seed, device)
-        one.backward()
-    for parameter in one.module.parameters():
+        built = made(factory, width, depth, seed, device)
+        built.backward()
+    for parameter in built.module.parameters():
         parameter.requires_grad_(parameter.grad is not None)
-    one.module.zero_grad(set_to_none=True)
-    data = [({"inputs": one.inputs}, torch.zeros(1, device=device))]
-    return Problem(_FromFactory(one.module), _OwnLoss(one.loss), data)
+    built.module.zero_grad(set_to_none=True)
+    data = [({"inputs": built.inputs}, torch.zeros(1, device=device))]
+    return Problem(_FromFactory(built.module), _OwnLoss(built.loss), data)

@@ -76,7 +76,7 @@ class Networks:
     def some(self, chosen: Sequence[int]) -> "Networks":
         """Copies of some of the networks, to be trained."""
         matrices = {
-            role: [one[list(chosen)].requires_grad_() for one in group] for role, group in self.matrices.items()
+            role: [matrix[list(chosen)].requires_grad_() for matrix in group] for role, group in self.matrices.items()
         }
         return Networks(self.stack, matrices, self.inputs[list(chosen)], self.labels[list(chosen)])
 
@@ -126,19 +126,19 @@ def trained_losses(
     Returns:
         `steps + 1` losses of each network; what is not finite stays so.
     """
-    parameters = [one for group in some.matrices.values() for one in group]
+    parameters = [matrix for group in some.matrices.values() for matrix in group]
     rate = torch.as_tensor(rates, dtype=some.inputs.dtype, device=some.inputs.device)[:, None, None]
-    found = []
+    by_step = []
     for step in range(steps + 1):
         losses = some.losses(loss)
-        found.append(losses.detach())
+        by_step.append(losses.detach())
         if step == steps or not torch.isfinite(losses).any():
             break
         gradients = torch.autograd.grad(losses.sum(), parameters)
         with torch.no_grad():
-            for one, gradient in zip(parameters, gradients, strict=True):
-                one.addcmul_(gradient, rate, value=-1.0)
-    kept = torch.stack(found, 1).cpu().double().numpy()
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.addcmul_(gradient, rate, value=-1.0)
+    kept = torch.stack(by_step, 1).cpu().double().numpy()
     return np.pad(kept, ((0, 0), (0, steps + 1 - kept.shape[1])), constant_values=np.nan)
 
 
@@ -221,9 +221,9 @@ def largest_stable_rates(
     while left := [k for k in range(len(seeds)) if not high[k] <= near * low[k] and runs[k] < most]:
         rates = np.array([next_rate(k) for k in left])
         losses = trained_losses(all_of_them.some(left), rates, steps=steps, loss=loss)
-        for k, rate, one in zip(left, rates, losses, strict=True):
+        for k, rate, curve in zip(left, rates, losses, strict=True):
             runs[k] += 1
-            became = outcome(one, uninformed)
+            became = outcome(curve, uninformed)
             if became in STABLE:
                 low[k] = rate
             else:

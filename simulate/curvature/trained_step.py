@@ -17,11 +17,11 @@ def step_rates(step: Step) -> dict[str, float]:
     lead down (g·u <= 0), a curvature is not positive, or a number is not finite.
     """
     path = Path(step.made, step.seed - 1)  # a path draws with the seed behind its own
-    found = step_rows(path, step.direction, {WHOLE: list(step.direction)})[0]
-    gain = found["gain"]
-    rates = {"critical rate": found["curvature"], "hessian rate": found["hessian"]}
+    row = step_rows(path, step.direction, {WHOLE: list(step.direction)})[0]
+    gain = row["gain"]
+    rates = {"critical rate": row["curvature"], "hessian rate": row["hessian"]}
     return {
         "gain": gain,
         **{name: 2 * gain / bent if gain > 0 and bent > 0 else math.nan for name, bent in rates.items()},
-        "break-even rate": found["break_even_rate"],
+        "break-even rate": row["break_even_rate"],
     }

@@ -125,9 +125,9 @@ def _gpt2(width: int, depth: int) -> tuple[nn.Module, Batch]:
 def _bert(width: int, depth: int) -> tuple[nn.Module, Batch]:
     library = _transformers()
     sizes = {"hidden_size": width, "num_hidden_layers": depth, "num_attention_heads": _heads(width)}
-    more = {"intermediate_size": 4 * width, "max_position_embeddings": _TOKENS, "vocab_size": _VOCAB}
+    rest = {"intermediate_size": 4 * width, "max_position_embeddings": _TOKENS, "vocab_size": _VOCAB}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return _of_words(library.BertForMaskedLM(library.BertConfig(**sizes, **more, **dropout)))
+    return _of_words(library.BertForMaskedLM(library.BertConfig(**sizes, **rest, **dropout)))
 
 
 def _stack(placement: str) -> Callable[[int, int], Stack]:
@@ -165,9 +165,9 @@ def loaded(name: str) -> Factory:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        factory = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way
         raise ValueError(f"factory must be importable, but {name!r} raised {type(error).__name__}: {error}.") from error
-    if not callable(found):
-        raise ValueError(f"factory must be a function of width and depth, but {name!r} is a {type(found).__name__}.")
-    return found
+    if not callable(factory):
+        raise ValueError(f"factory must be a function of width and depth, but {name!r} is a {type(factory).__name__}.")
+    return factory

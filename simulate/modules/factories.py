@@ -106,7 +106,7 @@ def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Ma
     with _stage(f"factory {name!r}"):
         pair = factory(width, depth)
     if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and callable(pair[1])):
-        got = f"({', '.join(type(one).__name__ for one in pair)})" if isinstance(pair, tuple) else type(pair).__name__
+        got = f"({', '.join(type(part).__name__ for part in pair)})" if isinstance(pair, tuple) else type(pair).__name__
         raise ProbeError(
             f"factory {name!r} must return (module, batch), where batch(seed) gives inputs and the function that takes "
             f"the loss of an output, got {got}"

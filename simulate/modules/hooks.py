@@ -80,29 +80,29 @@ class ModuleRecorder:
 
     def notes(self) -> list[str]:
         """Layers that ran more than once, of which the last time counts, or never."""
-        said = []
+        notes = []
         for part in self._lists:
             for number in range(1, len(part.layers) + 1):
                 count = self._calls.get((part.name, number), 0)
                 if count != 1:
                     what = "never ran" if not count else f"ran {count} times, of which the last is recorded"
-                    said.append(f"layer {number} of {part.name} {what}")
-        return said
+                    notes.append(f"layer {number} of {part.name} {what}")
+        return notes
 
 
 def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
     """Of a layer's input and output, whose last axis is the width."""
     after = y.detach().float()
-    found = {"hidden_energy": after.square().mean()}
+    statistics = {"hidden_energy": after.square().mean()}
     if after.ndim >= 2 and after.shape[axis] > 1:
         n = after.shape[axis]
         pairs = after.sum(axis).square().mean() - after.square().sum(axis).mean()
-        found["token_correlation"] = pairs / (n * (n - 1))
+        statistics["token_correlation"] = pairs / (n * (n - 1))
     if x is not None and x.shape == y.shape:
         before = x.detach().float()
-        found["stream_cosine"] = nn.functional.cosine_similarity(before, after, dim=-1).mean()
-        found["stream_coefficient"], found["coefficient_error"] = _projection(before, after)
-    return found
+        statistics["stream_cosine"] = nn.functional.cosine_similarity(before, after, dim=-1).mean()
+        statistics["stream_coefficient"], statistics["coefficient_error"] = _projection(before, after)
+    return statistics
 
 
 def _projection(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

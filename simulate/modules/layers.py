@@ -33,25 +33,25 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
     """
     if globs:
         return [_named(module, glob) for glob in globs]
-    found: dict[str, LayerList] = {}
-    for name, one in module.named_modules():
-        if any(not other or name.startswith(f"{other}.") for other in found):
+    lists: dict[str, LayerList] = {}
+    for name, submodule in module.named_modules():
+        if any(not other or name.startswith(f"{other}.") for other in lists):
             continue
-        children = tuple(one.children())
+        children = tuple(submodule.children())
         alike = len({type(child) for child in children}) == 1
         # A Sequential of two linear maps is no list of layers: a layer has parts.
-        if isinstance(one, nn.ModuleList | nn.Sequential) and alike and all(list(c.children()) for c in children):
-            paths = tuple(f"{name}.{own}".lstrip(".") for own, _ in one.named_children())
-            found[name] = LayerList(name or type(module).__name__, children, paths)
-    deep = [part for part in found.values() if len(part.layers) == depth]
-    if not found:
+        if isinstance(submodule, nn.ModuleList | nn.Sequential) and alike and all(list(c.children()) for c in children):
+            paths = tuple(f"{name}.{child}".lstrip(".") for child, _ in submodule.named_children())
+            lists[name] = LayerList(name or type(module).__name__, children, paths)
+    deep = [part for part in lists.values() if len(part.layers) == depth]
+    if not lists:
         names = ", ".join(name for name, _ in module.named_children()) or "no modules"
         raise ValueError(
             f"layers must be given for {type(module).__name__!r}, which has no list of modules of one class that "
             "have parts of their own (a list of nn.Linear does not count): globs such as 'encoder.layers.*' name "
             f"them; it holds {names}."
         )
-    return deep or list(found.values())
+    return deep or list(lists.values())
 
 
 def _named(module: nn.Module, glob: str) -> LayerList:
@@ -61,22 +61,22 @@ def _named(module: nn.Module, glob: str) -> LayerList:
         ValueError: none does.
     """
     parts = glob.split(".")
-    found: dict[str, nn.Module] = {}
-    for name, one in module.named_modules():
-        own = name.split(".")
-        if len(own) == len(parts) and all(fnmatchcase(a, b) for a, b in zip(own, parts, strict=True)):
-            found[name] = one
-    if not found:
+    modules: dict[str, nn.Module] = {}
+    for name, submodule in module.named_modules():
+        own_parts = name.split(".")
+        if len(own_parts) == len(parts) and all(fnmatchcase(a, b) for a, b in zip(own_parts, parts, strict=True)):
+            modules[name] = submodule
+    if not modules:
         names = [name for name, _ in module.named_modules() if name.count(".") == glob.count(".")]
         raise ValueError(
             f"layers must name modules of {type(module).__name__!r}, but {glob!r} matches none of {names[:8]}."
         )
-    return LayerList(glob.removesuffix(".*"), tuple(found.values()), tuple(found))
+    return LayerList(glob.removesuffix(".*"), tuple(modules.values()), tuple(modules))
 
 
 def token_axis(module: nn.Module) -> int:
     """The axis of tokens: -2, unless attention of `torch.nn` stands in the module and wants them first."""
-    first = [one.batch_first for one in module.modules() if isinstance(one, nn.MultiheadAttention)]
+    first = [part.batch_first for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
     return 0 if first and not first[0] else -2
 
 
@@ -87,5 +87,5 @@ def tensor_of(values: Any) -> Tensor | None:
     if isinstance(values, dict):
         values = list(values.values())
     if isinstance(values, tuple | list):
-        return next((found for value in values if (found := tensor_of(value)) is not None), None)
+        return next((tensor for value in values if (tensor := tensor_of(value)) is not None), None)
     return None

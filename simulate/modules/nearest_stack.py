@@ -29,7 +29,7 @@ def _of_encoder(layers: Sequence[nn.TransformerEncoderLayer], tokens: int) -> St
     first = layers[0]
     width, hidden = first.linear1.in_features, first.linear1.out_features
     weight = first.self_attn.in_proj_weight
-    dropped = first.training and max(one.p for one in first.modules() if isinstance(one, nn.Dropout)) > 0
+    dropped = first.training and max(part.p for part in first.modules() if isinstance(part, nn.Dropout)) > 0
     activation = _activation(first)
     norms = all(isinstance(norm, nn.LayerNorm) for layer in layers for norm in (layer.norm1, layer.norm2))
     if weight is None or dropped or activation is None or not norms:

@@ -92,14 +92,16 @@ def probe(
     for width in widths:
         for depth in depths:
             for number in range(seeds):
-                own = module_seed(seed, width, depth, number)
-                with seeded(own), named_size(width, depth):
-                    found, said, stack = _one(factory, width, depth, own, layers, device, respond=number < _ASKED)
+                own_seed = module_seed(seed, width, depth, number)
+                with seeded(own_seed), named_size(width, depth):
+                    module_rows, module_notes, stack = _one(
+                        factory, width, depth, own_seed, layers, device, respond=number < _ASKED
+                    )
                 done += 1
                 if on_module is not None:
                     on_module(done, len(widths) * len(depths) * seeds)
-                rows += [(width, depth, number, *row) for row in found]
-                notes |= dict.fromkeys(said)
+                rows += [(width, depth, number, *row) for row in module_rows]
+                notes |= dict.fromkeys(module_notes)
                 if stack is not None:
                     stacks.setdefault((width, depth), stack)
     return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
@@ -108,23 +110,23 @@ def probe(
 def _one(
     factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str, *, respond: bool
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    one = made(factory, width, depth, seed, device)
-    module = one.module
+    built = made(factory, width, depth, seed, device)
+    module = built.module
     lists = layer_lists(module, globs, depth)
     recorder = ModuleRecorder(lists, token_axis(module), respond=respond)
     with recorder:
-        loss = one.backward()
+        loss = built.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
     rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
     weights, notes = _parameters(module, lists)
     rows += weights
     # One transfer for all numbers.
     values = torch.stack([row[-1] for row in rows]).tolist()
-    found = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
-    norms = {row[:3]: row[4] for row in found if row[3] == "weight"}
+    numbers = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
+    norms = {row[:3]: row[4] for row in numbers if row[3] == "weight"}
     # Biases that begin at 0 have no ratio.
-    ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in found if r[3] == "gradient" and norms[r[:3]] > 0]
-    return found + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
+    ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in numbers if r[3] == "gradient" and norms[r[:3]] > 0]
+    return numbers + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
 
 
 def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tuple[Any, ...]], list[str]]:
@@ -168,8 +170,8 @@ def _place(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int
     """Part, layer and own name of a parameter; those of a layer begin with the layer's name."""
     parts = name.split(".")
     for count in range(1, len(parts)):
-        if (found := of_layer.get(".".join(parts[:count]))) is not None:
-            return (*found, ".".join(parts[count:]))
+        if (place := of_layer.get(".".join(parts[:count]))) is not None:
+            return (*place, ".".join(parts[count:]))
     return "", 0, name
 
 

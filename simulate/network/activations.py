@@ -35,25 +35,25 @@ def activation_of(name: str, leak: float = 0.01) -> TorchFunction:
     Raises:
         ValueError: it is registered without a function of tensors, or with one that is not its function.
     """
-    own = NAMES[name]
+    activation = NAMES[name]
     if name == "leaky_relu":
         return partial(F.leaky_relu, negative_slope=leak)
-    return ACTIVATIONS[name] if own is None else _registered(name, own)
+    return ACTIVATIONS[name] if activation is None else _registered(name, activation)
 
 
 @cache
-def _registered(name: str, own: RegisteredActivation) -> TorchFunction:
+def _registered(name: str, activation: RegisteredActivation) -> TorchFunction:
     """The function of tensors, compared once with the function that theory has, and their slopes.
 
     Raises:
         ValueError: there is none, or it is another.
     """
-    if own.torch is None:
+    if activation.torch is None:
         raise ValueError(
             f"activation {name!r} must be registered with a function of tensors to be sampled: "
             "register_activation(..., torch=...)."
         )
-    function = _imported(name, own.torch) if isinstance(own.torch, str) else own.torch
+    function = _imported(name, activation.torch) if isinstance(activation.torch, str) else activation.torch
     try:
         with torch.enable_grad():
             points = torch.tensor(CHECKED_AT, requires_grad=True)
@@ -64,9 +64,9 @@ def _registered(name: str, own: RegisteredActivation) -> TorchFunction:
             f"torch of activation {name!r} must be a function of tensors that autograd differentiates, but raises "
             f"{type(error).__name__}: {' '.join(str(error).split())}"
         ) from error
-    for what, found, expected in (("value", values, own.function), ("slope", slopes, own.derivative)):
+    for what, actual, expected in (("value", values, activation.function), ("slope", slopes, activation.derivative)):
         theirs = torch.as_tensor(expected(CHECKED_AT))
-        if found.shape != theirs.shape or not torch.allclose(found.detach(), theirs, rtol=_CLOSE, atol=_CLOSE):
+        if actual.shape != theirs.shape or not torch.allclose(actual.detach(), theirs, rtol=_CLOSE, atol=_CLOSE):
             raise ValueError(
                 f"torch of activation {name!r} must be its function, but its {what}s at {CHECKED_AT.ravel().tolist()} "
                 "are others."

@@ -20,7 +20,7 @@ def attention_logits(
     """
     if stack.query_key_norm == "all":
         queries, keys = _normed(stack, queries), _normed(stack, keys)
-    q, k = (of_heads(stack, one) for one in (queries, keys))
+    q, k = (of_heads(stack, rows) for rows in (queries, keys))
     if stack.query_key_norm == "head":
         q, k = _normed(stack, q), _normed(stack, k)
     if stack.rotary:

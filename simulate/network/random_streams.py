@@ -32,8 +32,8 @@ class RandomStreams:
         """Independent N(0, std²) numbers in a contiguous tensor of shape (draws, ...), so many at a time."""
         for part, generator in self._parts(numbers):
             # Of blocks of one draw there are many, and every view that is made for each of them counts.
-            for some in part.view(-1).split(piece) if part.numel() > piece else (part,):
-                some.normal_(0.0, std, generator=generator)
+            for chunk in part.view(-1).split(piece) if part.numel() > piece else (part,):
+                chunk.normal_(0.0, std, generator=generator)
         return numbers
 
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:

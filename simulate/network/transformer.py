@@ -60,9 +60,11 @@ def sublayer(
     into = _scaled(normalize(stack, x) if placement.input_norm else x, placement.input_scale(layer))
     parts = []
     for branch in branches:
-        made = branch(into)
-        made = normalize(stack, made) if placement.output_norm else made
-        parts.append(engine.scaled_branch(_dropped(engine, made, stack.dropout), layer, placement.branch(stack.depth)))
+        output = branch(into)
+        output = normalize(stack, output) if placement.output_norm else output
+        parts.append(
+            engine.scaled_branch(_dropped(engine, output, stack.dropout), layer, placement.branch(stack.depth))
+        )
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, placement.residual(stack.depth)), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added
@@ -184,8 +186,8 @@ def sequence_loss(
     weights: Float[Tensor, "draws tokens"] | None = None,
 ) -> Tensor:
     """Cross-entropy in nats, averaged over the positions of each draw; the target is spread by `smoothing`."""
-    own = F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing)
-    return own.mean(1) if weights is None else (own * weights).sum(1)
+    losses = F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing)
+    return losses.mean(1) if weights is None else (losses * weights).sum(1)
 
 
 def _weights_of_some(engine: Engine, rows: int, count: int) -> Float[Tensor, "draws rows"]:
@@ -217,9 +219,9 @@ def layers(
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
     for layer in range(1, stack.depth + 1):
-        own = stack.of_layer(layer)
-        for name, branches in _branches(own, engine, record, memory):
-            x, total, added = sublayer(own, layer, engine, x, branches)
+        layer_stack = stack.of_layer(layer)
+        for name, branches in _branches(layer_stack, engine, record, memory):
+            x, total, added = sublayer(layer_stack, layer, engine, x, branches)
             second = second + added if composition.second_stream else second
             record.layer(name, energy(total))
         if stack.branches == "attention":  # the last residual sum of a layer
@@ -266,8 +268,8 @@ def run(
     record.keep(logits)
     rows = labels[0, counted].numel()
     count = max(1, round(stack.loss_share * rows))
-    some = [] if count == rows else [_weights_of_some(engine, rows, count)]
-    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing, *some)
+    weights = [] if count == rows else [_weights_of_some(engine, rows, count)]
+    loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing, *weights)
     leaves = [output, total, *([] if words is None else [words.rows]), *leaves]
     output_gradient, last_gradient, *gradients = torch.autograd.grad(loss.sum(), leaves)
     of_rows = [] if words is None else [gradients.pop(0)]

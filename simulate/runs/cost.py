@@ -78,9 +78,9 @@ def block_bytes(cell: Cell) -> float:
     kept = sum(p.rows * p.depth * (5 * p.width + (4 if p.ffn == "gated" else 2) * p.ffn_width) for p in s.parts)
     kept += sum(3 * p.depth * p.heads * p.rows * p.tokens for p in s.parts if p.query_key_scale)
     if cell.engine == "dense":
-        held = sum(a * b for _, a, b in maps) + s.vocab * s.width + 2 * min(s.vocab, s.width) ** 2
+        transient = sum(a * b for _, a, b in maps) + s.vocab * s.width + 2 * min(s.vocab, s.width) ** 2
     else:
         # Of every map its random numbers, and two Gram matrices in float64.
-        held = sum(rows * b + 4 * rows**2 for rows, _, b in [*maps, (s.rows, s.width, s.vocab)])
-        held += 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
-    return float(cell.draws_per_block * size * (kept + held + 4 * s.rows * s.vocab))
+        transient = sum(rows * b + 4 * rows**2 for rows, _, b in [*maps, (s.rows, s.width, s.vocab)])
+        transient += 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
+    return float(cell.draws_per_block * size * (kept + transient + 4 * s.rows * s.vocab))

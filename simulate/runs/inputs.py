@@ -96,8 +96,8 @@ def _labels(stack: Stack, streams: RandomStreams) -> Int[Tensor, "draws tokens"]
     else:
         labels = streams.integers(stack.vocab, count)
     if stack.label_groups:
-        own = torch.arange(stack.tokens, device=streams.device) * stack.label_groups // stack.tokens
-        labels = labels.view(streams.draws, stack.sequences, -1)[:, :, own].reshape(shape)
+        groups = torch.arange(stack.tokens, device=streams.device) * stack.label_groups // stack.tokens
+        labels = labels.view(streams.draws, stack.sequences, -1)[:, :, groups].reshape(shape)
     return labels
 
 

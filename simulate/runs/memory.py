@@ -135,10 +135,10 @@ def free_memory() -> float:
     return float(min(psutil.virtual_memory().available, *groups, math.inf))
 
 
-def _left_in_groups(own: Path, root: Path) -> Iterator[float]:
+def _left_in_groups(membership: Path, root: Path) -> Iterator[float]:
     """What limits of control groups, of version 2 and 1, leave; in containers and jobs they are below the machine's."""
     try:
-        lines = own.read_text().splitlines()
+        lines = membership.read_text().splitlines()
     except OSError:
         return
     for line in lines:

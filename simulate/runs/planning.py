@@ -80,11 +80,11 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     at = np.arange(len(cells))
     if len(cells) > _MOST_CELLS:
         at = np.append(np.random.default_rng(0).choice(at, _MOST_CELLS, replace=False), largest)
-    some, counts = [cells[int(k)] for k in at], blocks[at]
-    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in some])
+    chosen, counts = [cells[int(k)] for k in at], blocks[at]
+    each = np.array([rates[c.engine, c.device, c.dtype] @ astuple(block_work(c)) for c in chosen])
     if all(cell.device_kind == "cpu" for cell in cells):
         limits = limits.as_now()
-    batches = [min(count, limits.blocks(cell)) * block_bytes(cell) for cell, count in zip(some, counts, strict=True)]
+    batches = [min(count, limits.blocks(cell)) * block_bytes(cell) for cell, count in zip(chosen, counts, strict=True)]
     seconds = float(counts @ each) * float(blocks.sum() / counts.sum()) / workers
     return Plan(
         cells=len(cells),

@@ -99,12 +99,12 @@ def next_counts(
         while (error := goal.error(wanted, variances)) > goal.target:
             best, gain = None, 0.0
             for cell in goal.cells:
-                more = _step(wanted[cell], blocks[cell], largest[cell])
-                if more > 0:
-                    wanted[cell] += more
-                    found = (error**2 - goal.error(wanted, variances) ** 2) / (more / blocks[cell] * costs[cell])
-                    wanted[cell] -= more
-                    best, gain = ((cell, more), found) if found > gain else (best, gain)
+                step = _step(wanted[cell], blocks[cell], largest[cell])
+                if step > 0:
+                    wanted[cell] += step
+                    gained = (error**2 - goal.error(wanted, variances) ** 2) / (step / blocks[cell] * costs[cell])
+                    wanted[cell] -= step
+                    best, gain = ((cell, step), gained) if gained > gain else (best, gain)
             if best is None:
                 break
             wanted[best[0]] += best[1]
@@ -198,7 +198,7 @@ def last_layer_moments(
         frame["last"] = layers.flatten().to_numpy()[layers.offsets.to_numpy()[1:] - layers.offsets.to_numpy()[0] - 1]
         kept = frame["seed"] == seed
         parts.append(frame[kept & (frame["draw"] < frame["cell"].map(asked))] if asked else frame[kept])
-    found = pd.concat(parts).astype({"last": float}).groupby("cell")["last"].agg(["count", "mean", "var"])
-    found = found.reindex([cell.name for cell in cells])
-    variances = (found["var"] / found["mean"] ** 2).fillna(np.inf).to_numpy()
-    return found["count"].fillna(0).to_numpy(dtype=float), found["mean"].to_numpy(), variances
+    moments = pd.concat(parts).astype({"last": float}).groupby("cell")["last"].agg(["count", "mean", "var"])
+    moments = moments.reindex([cell.name for cell in cells])
+    variances = (moments["var"] / moments["mean"] ** 2).fillna(np.inf).to_numpy()
+    return moments["count"].fillna(0).to_numpy(dtype=float), moments["mean"].to_numpy(), variances

@@ -150,18 +150,18 @@ def _in_batches(cell: Cell, seed: int, blocks: Sequence[int], most: int) -> list
     Raises:
         ValueError: one block does not fit into memory.
     """
-    found: list[dict[str, NDArray[np.floating]]] = []
-    while len(found) < len(blocks):
-        size = next_batch(len(blocks) - len(found), most)
-        batch = blocks[len(found) : len(found) + size]
+    arrays: list[dict[str, NDArray[np.floating]]] = []
+    while len(arrays) < len(blocks):
+        size = next_batch(len(blocks) - len(arrays), most)
+        batch = blocks[len(arrays) : len(arrays) + size]
         try:
-            found += sample_blocks(cell, seed, batch)
+            arrays += sample_blocks(cell, seed, batch)
         except ValueError:
             # Somebody else may have taken the memory that was free.
             if len(batch) == 1:
                 raise
             most = len(batch) // 2
-    return found
+    return arrays
 
 
 def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str, NDArray[np.floating]]]:

@@ -159,11 +159,11 @@ class Run:
         Raises:
             ValueError: a file is damaged.
         """
-        found: set[Landed] = set()
+        landed: set[Landed] = set()
         for rows in self.tables(["cell", "seed", "block"]):
             blocks = rows.group_by(rows.column_names).aggregate([])
-            found.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
-        return found
+            landed.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
+        return landed
 
     def samples(self) -> "list[Samples]":
         """Every cell of the run with all its draws, in the order of their Stack's fields.
@@ -184,10 +184,10 @@ class Run:
         starts = [0, *(np.flatnonzero(names[1:] != names[:-1]) + 1).tolist(), len(names)]
         constants = [name for name in table.column_names if name not in QUANTITIES]
         rows = table.select(constants).take(starts[:-1]).to_pylist()
-        found = [cell_of(row, self._windows) for row in rows]
-        values = quantity_arrays(table, starts, [cell.stack.depth for cell in found])
+        described = [cell_of(row, self._windows) for row in rows]
+        values = quantity_arrays(table, starts, [cell.stack.depth for cell in described])
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
-        cells = [Samples(*one) for one in zip(found, seeds, values, strict=True)]
+        cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
         return sorted(cells, key=lambda s: (s.cell.text is not None, astuple(s.stack)))
 
     def frames(self) -> Iterator[pd.DataFrame]:

@@ -77,8 +77,8 @@ def sweep(
         landing = _Landing(run, execution.land_every)
         try:
             with execution.executor() as pool:
-                for (cell, _, indices), found in execution.completed(pool, execution.tasks(to_do.work(), end)):
-                    for index, values in zip(indices, found, strict=True):
+                for (cell, _, indices), arrays in execution.completed(pool, execution.tasks(to_do.work(), end)):
+                    for index, values in zip(indices, arrays, strict=True):
                         landing.add(Block(cell, seed, index, values))
                         if on_block is not None:
                             on_block(to_do.finished(cell, len(values["loss"])))

@@ -119,7 +119,7 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]
         starts: where each cell's rows start, and the number of rows.
         depths: the number of layers of each cell.
     """
-    found: list[dict[str, Floats]] = [{} for _ in depths]
+    arrays: list[dict[str, Floats]] = [{} for _ in depths]
     ends = list(zip(starts[:-1], starts[1:], strict=True))
     for name in (name for name in QUANTITIES if name in rows.column_names):
         column = rows[name].combine_chunks()
@@ -128,11 +128,11 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         lengths = column.value_lengths().fill_null(0).to_numpy() if QUANTITIES[name].per_layer else valid
         known, places = (np.concatenate([[0], np.cumsum(count)]) for count in (valid, lengths))
-        for values, (first, end), depth in zip(found, ends, depths, strict=True):
+        for values, (first, end), depth in zip(arrays, ends, depths, strict=True):
             if known[end] - known[first] == end - first:
-                own = numbers[places[first] : places[end]]
-                values[name] = own.reshape(-1, depth) if QUANTITIES[name].per_layer else own
-    return found
+                entries = numbers[places[first] : places[end]]
+                values[name] = entries.reshape(-1, depth) if QUANTITIES[name].per_layer else entries
+    return arrays
 
 
 def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> pd.DataFrame:

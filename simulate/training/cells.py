@@ -134,7 +134,7 @@ def arrays_in(
     parts: list[dict[str, NDArray[np.floating]]] = []
     for cell in cells:
         most = draws[cell.name] if isinstance(draws, Mapping) else draws
-        found: dict[str, list[NDArray[np.floating]]] = {}
+        pieces: dict[str, list[NDArray[np.floating]]] = {}
         numbers: list[NDArray[np.integer]] = [np.zeros(0, dtype=np.int64)]
         for rows in tables:
             kept = _rows_of(rows, cell, seed, most)
@@ -142,9 +142,9 @@ def arrays_in(
                 numbers.append(kept["draw"].to_numpy())
                 for name in kept.column_names:
                     if (name in ADDED or name in QUANTITIES) and not kept[name].null_count:
-                        found.setdefault(name, []).append(_shaped(kept, name, cell))
+                        pieces.setdefault(name, []).append(_shaped(kept, name, cell))
         order = np.argsort(np.concatenate(numbers))
-        parts.append({name: np.concatenate(values)[order] for name, values in found.items()})
+        parts.append({name: np.concatenate(values)[order] for name, values in pieces.items()})
     return parts
 
 

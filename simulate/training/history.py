@@ -110,8 +110,8 @@ def split(
         known: P.
         least: the size that is no more than rounding.
     """
-    found = torch.bmm(rows, known.mT)
-    rest = torch.baddbmm(rows, found, known, alpha=-1.0)
+    coordinates = torch.bmm(rows, known.mT)
+    rest = torch.baddbmm(rows, coordinates, known, alpha=-1.0)
     wide = rest.double()
     gram = torch.bmm(wide, wide.mT)
     # LAPACK refuses what is not finite; a draw that has diverged is NaN from here on.
@@ -122,7 +122,7 @@ def split(
     inverse = sizes.reciprocal().masked_fill_(sizes == 0.0, 0.0)
     # Turned before it is divided: what rounding does to a small direction weighs as little as that direction.
     fresh = torch.bmm(basis.mT.to(rows.dtype), rest).mul_(inverse.to(rows.dtype)[:, :, None])
-    return found.double(), basis, sizes, fresh
+    return coordinates.double(), basis, sizes, fresh
 
 
 def known_of(
@@ -168,8 +168,8 @@ class Combination:
 
     def grown(self, like: Core) -> Core:
         """The core with rows and columns of zeros for directions that are new since."""
-        more = [new - old for new, old in zip(like.shape[1:], self.core.shape[1:], strict=True)]
-        return F.pad(self.core, (0, more[1], 0, more[0]))
+        added = [new - old for new, old in zip(like.shape[1:], self.core.shape[1:], strict=True)]
+        return F.pad(self.core, (0, added[1], 0, added[0]))
 
 
 @dataclass(slots=True)

@@ -80,5 +80,5 @@ class LearningMaps(MapEngine):
             rates: by role; what has another role stays as it is.
         """
         for role, rate in rates.items():
-            for one in self.scalars if role == "scalar" else self.maps.get(role, []):
-                one.learn(optimizer, rate)
+            for learner in self.scalars if role == "scalar" else self.maps.get(role, []):
+                learner.learn(optimizer, rate)

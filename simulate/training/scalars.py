@@ -64,6 +64,6 @@ class ScalarUse:
         """
         if self._rows is None:
             raise RuntimeError("a scalar must multiply rows before it is pulled back.")
-        own = torch.einsum("bnd,bnd->b", self._rows, gradient)
-        self.scalar.add_gradient(own)
-        return gradient * self.scalar.value[:, None, None], own.square()
+        slope = torch.einsum("bnd,bnd->b", self._rows, gradient)
+        self.scalar.add_gradient(slope)
+        return gradient * self.scalar.value[:, None, None], slope.square()

@@ -181,11 +181,11 @@ def trainings(run: Run, cells: Sequence[TrainingCell], *, seed: int, draws: int 
     Raises:
         ValueError: a cell has no draws there, or a file is damaged.
     """
-    found = arrays_in(run, cells, seed, draws)
-    for cell, arrays in zip(cells, found, strict=True):
+    landed = arrays_in(run, cells, seed, draws)
+    for cell, arrays in zip(cells, landed, strict=True):
         if not arrays:
             raise ValueError(f"run must hold draws of every network, but {str(run.folder)!r} has none of {cell.stack}.")
-    return [Training(cell, cell.trained, seed, arrays) for cell, arrays in zip(cells, found, strict=True)]
+    return [Training(cell, cell.trained, seed, arrays) for cell, arrays in zip(cells, landed, strict=True)]
 
 
 def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[str, NDArray[np.floating]]:
@@ -198,8 +198,8 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
         streams = RandomStreams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
         maps = LearningMaps(streams, dtype, drawn=drawn, scalars=has_scalars(cell.stack), passes=schedule.steps + 1)
-        found = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
-        return {name: value.cpu().numpy() for name, value in found.items()}
+        quantities = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
+        return {name: value.cpu().numpy() for name, value in quantities.items()}
 
 
 def batches(cell: Cell, schedule: Schedule, maps: LearningMaps) -> Iterator[tuple[Tensor, Tensor]]:
@@ -226,7 +226,7 @@ def trained(
         passes.append(record.per_network | {name: torch.stack(v, 1) for name, v in record.per_layer.items()})
         if step < schedule.steps:
             maps.learn(schedule.optimizer, schedule.rates_at(step))
-    return {name: torch.stack([one[name] for one in passes], 1) for name in passes[0]}
+    return {name: torch.stack([quantities[name] for quantities in passes], 1) for name in passes[0]}
 
 
 def _record_changes(record: Record, first: list[Tensor]) -> None:

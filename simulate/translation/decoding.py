@@ -54,19 +54,19 @@ def translations(model: Translator, sources: Sequence[Ids], search: Search) -> l
     """
     training, fast = model.training, torch.backends.mha.get_fastpath_enabled()
     order = sorted(range(len(sources)), key=lambda k: len(sources[k]))
-    found: dict[int, list[int]] = {}
+    best: dict[int, list[int]] = {}
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)  # another arithmetic than the one that was trained
     try:
         for start in range(0, len(order), _TOGETHER):
-            some = order[start : start + _TOGETHER]
+            places = order[start : start + _TOGETHER]
             device = next(model.parameters()).device
-            batch = padded([sources[k] for k in some]).to(device)
-            found |= dict(zip(some, _batch(model, batch, search), strict=True))
+            batch = padded([sources[k] for k in places]).to(device)
+            best |= dict(zip(places, _batch(model, batch, search), strict=True))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         model.train(training)
-    return [found[k] for k in range(len(sources))]
+    return [best[k] for k in range(len(sources))]
 
 
 def _batch(model: Translator, source: Tensor, search: Search) -> list[list[int]]:
@@ -98,7 +98,7 @@ def _batch(model: Translator, source: Tensor, search: Search) -> list[list[int]]
             for hypothesis, score in enumerate(ends.tolist() if ends is not None else ()):
                 if score > -torch.inf:
                     ended[k].append((score / length**search.length_penalty, words[k, hypothesis, 1:].tolist()))
-        if all(len(own) >= beam or length >= limit for own, limit in zip(ended, most, strict=True)):
+        if all(len(hypotheses) >= beam or length >= limit for hypotheses, limit in zip(ended, most, strict=True)):
             break
         best = best.masked_fill(places % vocab == END, -torch.inf)
         scores, chosen = best.topk(beam, 1)
@@ -106,7 +106,7 @@ def _batch(model: Translator, source: Tensor, search: Search) -> list[list[int]]
         before = words.gather(1, (places // vocab)[..., None].expand(-1, -1, length))
         words = torch.cat([before, (places % vocab)[..., None]], -1)
     # Of a model that has numbers that are none, no hypothesis ends.
-    return [max(own)[1] if own else [] for own in ended]
+    return [max(hypotheses)[1] if hypotheses else [] for hypotheses in ended]
 
 
 def bleu(model: Translator, text: ParallelText, search: Search) -> float:

@@ -50,11 +50,11 @@ class Planned:
         """What makes two runs on one text different: every setting, of models and schedules what is not a default."""
         t = self.training
         schedule = {f.name: value for f in fields(Schedule) if (value := getattr(t.schedule, f.name)) != f.default}
-        own = {
+        plain = {
             name: getattr(t, name) for name in ("optimizer", "updates", "batch_tokens", "every", "seed", "precision")
         }
-        found = own | {"betas": list(t.betas), "schedule": schedule, "model": t.translation.non_default()}
-        return found | ({} if self.search is None else {"search": asdict(self.search)})
+        settings = plain | {"betas": list(t.betas), "schedule": schedule, "model": t.translation.non_default()}
+        return settings | ({} if self.search is None else {"search": asdict(self.search)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
     lists = {"placement": ["post", "pre"]} | {key: value for key, value in table.items() if key != "seeds"}
     for key, kind in _LISTS.items():
         values = lists[key]
-        if not isinstance(values, list) or not values or not all(type(one) is kind for one in values):
+        if not isinstance(values, list) or not values or not all(type(value) is kind for value in values):
             raise ValueError(f"{key} of {name} must be a list of {kind.__name__}, got {values!r}.")
     check_count(f"seeds of {name}", table["seeds"], 1)
     search = None
@@ -166,20 +166,20 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
         options["precision"] = given["precision"]
     if "betas" in given:
         options["betas"] = tuple(given["betas"])
-    found: dict[tuple[Any, ...], Planned] = {}
+    runs: dict[tuple[Any, ...], Planned] = {}
     for reading, peak, warmup, optimizer, placement in product(
         *(lists[key] for key in ("reading", "peak", "warmup", "optimizer", "placement"))
     ):
         for seed in range(table["seeds"]):
-            schedule, said = _schedule(reading, peak, warmup, given["start"])
+            schedule, reading_name = _schedule(reading, peak, warmup, given["start"])
             training = Training(
                 translation=replace(translation, placement=placement), schedule=schedule, optimizer=optimizer,
                 seed=seed, **options,
             )  # fmt: skip
             rates = seed < given.get("rate_seeds", 0)
-            planned = Planned(training=training, reading=said, rates=rates, search=search)
-            found[said, peak, warmup, optimizer, placement, seed] = planned
-    return list(found.values())
+            planned = Planned(training=training, reading=reading_name, rates=rates, search=search)
+            runs[reading_name, peak, warmup, optimizer, placement, seed] = planned
+    return list(runs.values())
 
 
 def _schedule(reading: str, peak: float, warmup: int, start: int) -> tuple[Schedule, Reading]:

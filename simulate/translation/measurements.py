@@ -75,14 +75,14 @@ def measure(
                     squares[place] += float(norms[place][-1]) ** 2
             model.zero_grad(set_to_none=True)
         rows: list[tuple[str, int, str, str, float]] = []
-        for (part, layer, matrix), found in norms.items():
-            if found:
+        for (part, layer, matrix), matrix_norms in norms.items():
+            if matrix_norms:
                 whole = torch.linalg.vector_norm(sums[part, layer, matrix]) / batches
-                rows.append((part, layer, matrix, "mean norm", float(torch.stack(found).mean())))
+                rows.append((part, layer, matrix, "mean norm", float(torch.stack(matrix_norms).mean())))
                 rows.append((part, layer, matrix, "norm of mean", float(whole)))
                 if batches > 1:
-                    own = squares[part, layer, matrix] / batches
-                    square = (batches * float(whole) ** 2 - own) / (batches - 1)
+                    mean_square = squares[part, layer, matrix] / batches
+                    square = (batches * float(whole) ** 2 - mean_square) / (batches - 1)
                     rows.append((part, layer, matrix, "expected norm", max(0.0, square) ** 0.5))
     rows.append(("", 0, "", "loss", float(np.mean(losses))))
     for name, values in zip(("tokens", "pairs", "effective pairs"), np.mean(sizes, axis=0), strict=True):
@@ -103,17 +103,17 @@ _THIRDS = {"WQ": 0, "WK": 1, "WV": 2, "XQ": 0, "XK": 1, "XV": 2}
 
 def matrices(model: Translator) -> dict[tuple[str, int, str], nn.Parameter]:
     """The parameter that holds every matrix of the layers, by part, layer and role; three share one."""
-    found: dict[tuple[str, int, str], nn.Parameter] = {}
+    parameters: dict[tuple[str, int, str], nn.Parameter] = {}
     for part, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
         layer: Any  # torch.nn declares its layers' attributes as modules or tensors
         for number, layer in enumerate(layers, start=1):
-            found[part, number, "W1"], found[part, number, "W2"] = layer.linear1.weight, layer.linear2.weight
+            parameters[part, number, "W1"], parameters[part, number, "W2"] = layer.linear1.weight, layer.linear2.weight
             for kind, attention in (("W", layer.self_attn), ("X", getattr(layer, "multihead_attn", None))):
                 if attention is not None:
                     for role in "QKV":
-                        found[part, number, kind + role] = attention.in_proj_weight
-                    found[part, number, kind + "O"] = attention.out_proj.weight
-    return found
+                        parameters[part, number, kind + role] = attention.in_proj_weight
+                    parameters[part, number, kind + "O"] = attention.out_proj.weight
+    return parameters
 
 
 def gradient_norms(model: Translator) -> dict[tuple[str, int, str], Tensor]:
@@ -137,8 +137,8 @@ def _backward(
     lengths = np.array([len(text.targets[pair]) - 1 for pair in batch])
     total, loss = int(lengths.sum()), 0.0
     order = np.argsort(lengths, kind="stable")
-    for some in np.array_split(batch[order], -(-len(batch) // _TOGETHER)):
-        source, target = (padded([ids[pair] for pair in some]).to(device) for ids in (text.sources, text.targets))
+    for pairs in np.array_split(batch[order], -(-len(batch) // _TOGETHER)):
+        source, target = (padded([ids[pair] for pair in pairs]).to(device) for ids in (text.sources, text.targets))
         labels = target[:, 1:]
         if not model.translation.real_labels:
             drawn = torch.as_tensor(generator.integers(END + 1, text.vocab, labels.shape), device=device)
@@ -152,7 +152,7 @@ def _backward(
 
 def padded(sentences: Sequence[Ids]) -> Tensor:
     """Ids of sentences, (sentences, longest), padded at the end."""
-    return nn.utils.rnn.pad_sequence([torch.as_tensor(one) for one in sentences], batch_first=True)
+    return nn.utils.rnn.pad_sequence([torch.as_tensor(ids) for ids in sentences], batch_first=True)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def layer_energies(model: Translator, states: dict[tuple[str, int], list[Tensor]
     words: dict[str, Tensor] = {}
 
     def ids(_: nn.Module, args: tuple[Tensor, Tensor]) -> None:
-        words["encoder"], words["decoder"] = (one != PADDING for one in args)
+        words["encoder"], words["decoder"] = (tokens != PADDING for tokens in args)
 
     def keep(place: tuple[str, int], x: Tensor) -> None:
         states.setdefault(place, []).append(x.detach().square().mean(-1)[words[place[0]]])

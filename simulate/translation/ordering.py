@@ -29,12 +29,12 @@ class Order:
         self._targets = np.array([len(ids) - 1 for ids in text.targets])
         self._sources = np.array([len(ids) for ids in text.sources])
         self._cuts: list[int] = []
-        held = 0
+        count = 0
         for place, length in enumerate(np.sort(self._targets)):
-            if place and held + length > tokens:
+            if place and count + length > tokens:
                 self._cuts.append(place)
-                held = 0
-            held += int(length)
+                count = 0
+            count += int(length)
         self._epoch, self._batches = -1, list[Ids]()
 
     def __len__(self) -> int:

@@ -55,14 +55,14 @@ class ParallelText:
         """
         while True:
             batch: list[int] = []
-            held = 0
+            count = 0
             for pair in generator.permutation(len(self)):
                 length = len(self.targets[pair]) - 1
-                if batch and held + length > tokens:
+                if batch and count + length > tokens:
                     yield np.array(batch)
-                    batch, held = [], 0
+                    batch, count = [], 0
                 batch.append(int(pair))
-                held += length
+                count += length
             yield np.array(batch)
 
 
@@ -123,11 +123,11 @@ def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText
     first, second = (
         replace(
             text,
-            sources=tuple(text.sources[k] for k in some),
-            targets=tuple(text.targets[k] for k in some),
-            lines=tuple(text.lines[k] for k in some) if text.lines else (),
+            sources=tuple(text.sources[k] for k in chosen),
+            targets=tuple(text.targets[k] for k in chosen),
+            lines=tuple(text.lines[k] for k in chosen) if text.lines else (),
         )
-        for some in (np.sort(drawn[pairs:]), np.sort(drawn[:pairs]))
+        for chosen in (np.sort(drawn[pairs:]), np.sort(drawn[:pairs]))
     )
     return first, second
 

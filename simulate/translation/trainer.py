@@ -80,9 +80,9 @@ def train(
     """
     check_count("checkpoint_every", checkpoint_every, 1)
     check_device(device)
-    for name, one in (("text", text), ("validation", validation)):
-        if one.vocab != training.translation.vocab:
-            raise ValueError(f"vocab must be the {name}'s {one.vocab}, got {training.translation.vocab}.")
+    for name, pairs in (("text", text), ("validation", validation)):
+        if pairs.vocab != training.translation.vocab:
+            raise ValueError(f"vocab must be the {name}'s {pairs.vocab}, got {training.translation.vocab}.")
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None:
         _check_room(path, training.translation)
@@ -119,7 +119,7 @@ class _Run:
         self.optimizer = training.make_optimizer(self.model)
         self.order = Order(text, tokens=training.batch_tokens, seed=training.seed)
         self.shown = Trained()
-        digests = [_digest(one) for one in (text, validation)]
+        digests = [_digest(pairs) for pairs in (text, validation)]
         described = [(f.name, getattr(training, f.name)) for f in fields(training)]
         self.identity = repr([described, digests, at_step is not None])
 
@@ -172,12 +172,12 @@ class _Run:
         after = {name: p.detach().clone() for name, p in parameters.items()}
         source, inputs, labels = self.tensors(self.text, self.order.batch(update))
         loss = partial(translation_loss, self.training.translation, labels=labels)
-        made = Made("translation model", self.model, (source, inputs), loss)
+        module = Made("translation model", self.model, (source, inputs), loss)
         direction = {name: (before[name] - after[name]) / rate for name in parameters}
         self.optimizer.zero_grad(set_to_none=True)
         self.put(before)
         try:
-            yield Step(update, made, _seed(self.training.seed, update), direction, rate)
+            yield Step(update, module, _seed(self.training.seed, update), direction, rate)
         finally:
             self.put(after)
 
@@ -246,10 +246,10 @@ def _seed(seed: int, update: int) -> int:
 
 def _digest(text: ParallelText) -> str:
     """Of the pairs' ids: the same files may be read with fewer pairs."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for ids in (*text.sources, *text.targets):
-        found.update(ids.tobytes())
-    return found.hexdigest()
+        digest.update(ids.tobytes())
+    return digest.hexdigest()
 
 
 def _check_room(path: Path, translation: Translation) -> None:
