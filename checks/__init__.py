@@ -34,8 +34,8 @@ else:
             raise AttributeError(f"module 'checks' has no attribute {name!r}")
         from importlib import import_module
 
-        globals()[name] = found = getattr(import_module(_HOMES[name]), name)
-        return found
+        globals()[name] = value = getattr(import_module(_HOMES[name]), name)
+        return value
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -94,7 +94,7 @@ def bootstrap_interval(
     def exponent(*draws: Array, axis: int = -1) -> Array:
         return np.tensordot(weights, np.log([d.mean(axis) for d in draws]), 1)
 
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         [np.asarray(s, dtype=float) for s in squares],
         exponent,
         n_resamples=resamples,
@@ -104,7 +104,7 @@ def bootstrap_interval(
         batch=200,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 def local_exponents(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> tuple[Array, Array, Array]:
@@ -157,8 +157,8 @@ def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float 
     def curve(_: Array, constant: float, a: float, b: float) -> Array:
         return constant + a * log + b * np.log(np.log(x))
 
-    found, covariance = curve_fit(curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True)
-    b, error = float(found[2]), float(np.sqrt(covariance[2, 2]))
+    parameters, covariance = curve_fit(curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True)
+    b, error = float(parameters[2]), float(np.sqrt(covariance[2, 2]))
     limit = float(stats.norm.isf(false_alarm / 2)) * error
     power, root = abs(b) <= limit, abs(b - 0.5) <= limit
     model: Model = "undecided" if power and root else "x^a" if power else "x^a sqrt(ln x)" if root else "neither"

@@ -83,8 +83,8 @@ def reference_stacks(width: int) -> Iterator[tuple[str, Stack]]:
 @lru_cache(maxsize=1)
 def coefficients() -> dict[str, dict[str, dict[str, float]]]:
     """Per family and class c and its standard error: predictions are off by c/d, relatively, at the reference."""
-    found: dict[str, dict[str, dict[str, float]]] = json.loads(TABLE.read_text(encoding="utf-8"))["families"]
-    return found
+    families: dict[str, dict[str, dict[str, float]]] = json.loads(TABLE.read_text(encoding="utf-8"))["families"]
+    return families
 
 
 def why_not_judged(stack: Stack, name: str = "loss") -> str:

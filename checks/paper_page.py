@@ -76,22 +76,22 @@ def markdown(committed: Sequence[Results]) -> str:
         committed: the results, of which those without one of the paper's assumptions are counted here and no more.
     """
     settings, commands = Listed(), Listed()
-    for one in committed:  # the default experiment's is the first
-        if any(not v.relaxed for v in one.verdicts):
-            commands.number(shown_command(one.command))
-    rows = [(v, one.command) for one in committed for v in one.verdicts]
+    for results in committed:  # the default experiment's is the first
+        if any(not v.relaxed for v in results.verdicts):
+            commands.number(shown_command(results.command))
+    rows = [(v, r.command) for r in committed for v in r.verdicts]
     built_in = [name for name in CLAIMS if name not in CLAIMS.versions]
     by_claim = {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
     lines = [
         _INTRODUCTION,
-        *_in_short({name: [v for v, _ in found] for name, found in by_claim.items()}),
+        *_in_short({name: [v for v, _ in pairs] for name, pairs in by_claim.items()}),
         "\n## The claims\n",
         "| claim | source | in words | verdict | the row that decides |",
         "|-|-|-|-|-|",
-        *(_summary(CLAIMS[name], [v for v, _ in largest_first(found)]) for name, found in by_claim.items()),
+        *(_summary(CLAIMS[name], [v for v, _ in largest_first(pairs)]) for name, pairs in by_claim.items()),
     ]
-    for name, found in by_claim.items():
-        judged = largest_first([(v, command) for v, command in found if not v.relaxed])
+    for name, claim_rows in by_claim.items():
+        judged = largest_first([(v, command) for v, command in claim_rows if not v.relaxed])
         if judged:
             below = bound_by_width(committed) if name == "T1" else []
             lines += section(CLAIMS[name], judged, settings, commands, below)
@@ -113,18 +113,20 @@ def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
     """Which claims do not simply hold, a line for each word, with the parts of those that hold elsewhere."""
     lines = []
     for word in (word for word in DECIDING if word != "holds"):
-        said = []
+        names = []
         for name, every in by_claim.items():
             verdicts = [v for v in every if not v.relaxed]
             parts = [short_part(v) for v in verdicts if v.verdict == word]
             if parts and word == "holds, loose":
-                said.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
+                names.append(
+                    f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name)
+                )
             elif parts:
                 named = word in ("fails", "holds with a correction") and len(parts) <= _NAMED
                 which = "; ".join(dict.fromkeys(parts)) if named else f"{len(parts)} of {len(verdicts)} rows"
-                said.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
-        if said:
-            lines.append(f"- **{word}**: {', '.join(said)}")
+                names.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
+        if names:
+            lines.append(f"- **{word}**: {', '.join(names)}")
     # Said only while theory has the measured numbers in every row.
     explained = [
         f"{CLAIMS[name].explains} ({name})" for name, every in by_claim.items()
@@ -156,9 +158,9 @@ def _factors(loose: Sequence[Verdict]) -> str:
 def _untested(by_claim: Mapping[str, Sequence[object]]) -> list[str]:
     """What no row is about: whole claims, and what the claims' own words name."""
     lines: dict[str, list[str]] = {}
-    for name, found in by_claim.items():
+    for name, verdicts in by_claim.items():
         claim = CLAIMS[name]
-        if not found:
+        if not verdicts:
             lines[f", {claim.source}: {claim.statement}"] = [name]
         elif claim.untested:
             lines.setdefault(f" {claim.untested}", []).append(name)
@@ -172,16 +174,16 @@ def relaxed_markdown(committed: Sequence[Results]) -> str:
         committed: the results, of which those of one command stay together in a table.
     """
     lines = [_RELAXATIONS.format(counts="\n".join(_relaxed_counts(committed)))]
-    for one in committed:
-        lines += _relaxed_table([v for v in one.verdicts if v.relaxed], shown_command(one.command).strip("`"))
+    for results in committed:
+        lines += _relaxed_table([v for v in results.verdicts if v.relaxed], shown_command(results.command).strip("`"))
     return "\n".join(lines).replace("||", "‖") + "\n"
 
 
 def _relaxed_counts(committed: Sequence[Results]) -> list[str]:
     """Of every claim how many of its rows without one of the paper's assumptions have which word."""
-    relaxed = [v for one in committed for v in one.verdicts if v.relaxed]
+    relaxed = [v for r in committed for v in r.verdicts if v.relaxed]
     by_claim = {name: [v for v in relaxed if v.claim == name] for name in CLAIMS if name not in CLAIMS.versions}
-    return [f"- {name}: {_counted(found)}." for name, found in by_claim.items() if found]
+    return [f"- {name}: {_counted(verdicts)}." for name, verdicts in by_claim.items() if verdicts]
 
 
 def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
@@ -206,8 +208,8 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
         if not these:
             continue
         factors = _factors(these)
-        said = f"**{word}**" + (f" by {factors}" if factors else "")
-        parts.append(said if len(these) == len(verdicts) else f"{said} in {len(these)}")
+        words = f"**{word}**" + (f" by {factors}" if factors else "")
+        parts.append(words if len(these) == len(verdicts) else f"{words} in {len(these)}")
     return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "")
 
 
@@ -216,10 +218,10 @@ def _relaxed_table(verdicts: Sequence[Verdict], command: str) -> list[str]:
     if not verdicts:
         return []
     parts = list(dict.fromkeys(v.part.partition(":")[0] for v in verdicts))
-    found = {(v.relaxed, v.part.partition(":")[0]): v for v in verdicts}
+    by_place = {(v.relaxed, v.part.partition(":")[0]): v for v in verdicts}
     lines = [f"\n```console\n$ {command}\n```\n", row(["relaxed", *parts]), "|---" * (len(parts) + 1) + "|"]
     for name in dict.fromkeys(v.relaxed for v in verdicts):
-        lines.append(row([name, *(_number(found.get((name, part))) for part in parts)]))
+        lines.append(row([name, *(_number(by_place.get((name, part))) for part in parts)]))
     return lines
 
 

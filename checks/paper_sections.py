@@ -102,7 +102,7 @@ def shown_command(command: str) -> str:
 def largest_first(rows: Sequence[tuple[Verdict, str]]) -> list[tuple[Verdict, str]]:
     """Rows of one kind together, in the order in which the kinds come; of each the widest and deepest first."""
     kinds = list(dict.fromkeys(_kind(v) for v, _ in rows))
-    return sorted(rows, key=lambda one: (kinds.index(_kind(one[0])), *(-size for size in _sizes(one[0]))))
+    return sorted(rows, key=lambda pair: (kinds.index(_kind(pair[0])), *(-size for size in _sizes(pair[0]))))
 
 
 def bound_stack(placement: str, width: int) -> Stack:
@@ -120,22 +120,22 @@ def bound_by_width(committed: Sequence[Results]) -> list[str]:
 
     The bound is the one with its tail bound of ‖W_emb‖₂. At the paper's own width theory stands alone.
     """
-    found: dict[tuple[str, int], float] = {}
-    for cell in (cell for one in committed for cell in one.cells if not cell["text"] and "grad_sq_W2" in cell):
+    factors: dict[tuple[str, int], float] = {}
+    for cell in (cell for results in committed for cell in results.cells if not cell["text"] and "grad_sq_W2" in cell):
         stack = Stack(**cell["stack"])
         if stack == bound_stack(stack.placement, stack.width):
             norm = float(np.sqrt(cell["grad_sq_W2"]["mean"]))
-            found.setdefault((stack.placement, stack.width), float(bound_value(stack).value) / norm)
-    if not found:
+            factors.setdefault((stack.placement, stack.width), float(bound_value(stack).value) / norm)
+    if not factors:
         return []
-    widths = sorted({width for _, width in found} | {PAPER_WIDTH})
+    widths = sorted({width for _, width in factors} | {PAPER_WIDTH})
     shape = bound_stack("post", PAPER_WIDTH)
     lines = [f"Bound over norm at L = {shape.depth}, n = {shape.tokens}, V = d:\n", row(["d", *map(str, widths)])]
     lines.append("|-" * (len(widths) + 1) + "|")
     for placement in PAPER:
         theory = [significant(looseness(bound_stack(placement, width))) for width in widths]
         lines.append(row([f"{TITLES[placement]}, theory", *theory]))
-        sampled = [found.get((placement, width)) for width in widths]
+        sampled = [factors.get((placement, width)) for width in widths]
         lines.append(row([f"{TITLES[placement]}, samples", *("-" if k is None else significant(k) for k in sampled)]))
     return [*lines, ""]
 
@@ -148,7 +148,7 @@ def _kind(v: Verdict) -> str:
 def _sizes(v: Verdict) -> tuple[int, int]:
     """The largest width and depth that a verdict's setting names."""
     ends = (re.findall(rf"\b{name} = ([\d.]+)", v.setting) for name in "dL")
-    width, depth = (max(map(int, re.findall(r"\d+", " ".join(found))), default=0) for found in ends)
+    width, depth = (max(map(int, re.findall(r"\d+", " ".join(numbers))), default=0) for numbers in ends)
     return width, depth
 
 

@@ -58,8 +58,8 @@ def captioned(name: str, svg: bytes) -> ReportFigure:
     captions = tomllib.loads((_DATA / "figures.toml").read_text(encoding="utf-8"))
     if name not in captions:
         raise ValueError(f"figure must have a caption in checks/data/figures.toml, but {name!r} has none.")
-    said = captions[name]
-    return ReportFigure(name, svg, said["title"], said["caption"], tuple(said["claims"]))
+    texts = captions[name]
+    return ReportFigure(name, svg, texts["title"], texts["caption"], tuple(texts["claims"]))
 
 
 def html(
@@ -86,13 +86,13 @@ def html(
     order = judged["deviation"].abs().where(judged["agreement"] != "differs", 1e9).sort_values(ascending=False)
     rows = judged.loc[order.index[:12]].assign(cell=lambda t: t.apply(_cell_name, axis=1))
     by_claim = {name: [v for v in verdicts if v.claim == name] for name in CLAIMS}
-    claims = [(CLAIMS[name], deciding(found), found) for name, found in by_claim.items() if found]
+    claims = [(CLAIMS[name], deciding(these), these) for name, these in by_claim.items() if these]
     return _PAGE.get_template("report.html.jinja").render(
         command=command,
         networks=networks,
         claims=claims,
         tally=_tally([decides for _, decides, _ in claims]),
-        others=[(CLAIMS[name], _elsewhere(name, committed)) for name, found in by_claim.items() if not found],
+        others=[(CLAIMS[name], _elsewhere(name, committed)) for name, these in by_claim.items() if not these],
         counts=agreement_counts(table),
         deviations=rows.to_dict("records"),
         figures=figures,
@@ -101,8 +101,8 @@ def html(
 
 def _tally(decides: Sequence[Verdict]) -> list[tuple[Word, str, list[Verdict]]]:
     """For each word that decides a claim: the word, how many claims it decides in words, and their deciding rows."""
-    found = [(word, [v for v in decides if v.verdict == word]) for word in DECIDING]
-    return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in found if these]
+    by_word = [(word, [v for v in decides if v.verdict == word]) for word in DECIDING]
+    return [(word, f"{len(these)} {_SAID[word][len(these) > 1]}", these) for word, these in by_word if these]
 
 
 _SAID: dict[Word, tuple[str, str]] = {
@@ -118,11 +118,11 @@ _SAID: dict[Word, tuple[str, str]] = {
 
 def _elsewhere(name: str, committed: Sequence[Results]) -> tuple[Verdict, str] | None:
     """The row of other commands' results that decides a claim, with its command."""
-    found = [(v, one.command) for one in committed for v in one.verdicts if v.claim == name]
-    if not found:
+    rows = [(v, results.command) for results in committed for v in results.verdicts if v.claim == name]
+    if not rows:
         return None
-    decides = deciding([v for v, _ in found])
-    return next((v, command) for v, command in found if v is decides)
+    decides = deciding([v for v, _ in rows])
+    return next((v, command) for v, command in rows if v is decides)
 
 
 def agreement_counts(table: pd.DataFrame) -> str:
@@ -131,7 +131,7 @@ def agreement_counts(table: pd.DataFrame) -> str:
     The power stands beside the counts: the median over the judged numbers of the standard error over the prediction.
     """
     count = table["agreement"].value_counts()
-    parts = ", ".join(f"{count.get(word, 0)} {said}" for word, said in _COUNTED.items())
+    parts = ", ".join(f"{count.get(word, 0)} {words}" for word, words in _COUNTED.items())
     judged = table[table["agreement"].isin(["agrees", "undecided", "differs"]) & (table["predicted"] != 0)]
     if judged.empty:
         return parts

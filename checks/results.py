@@ -113,5 +113,5 @@ def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Ver
 
 def missing(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[Verdict]:
     """Verdicts of `before` whose claim and part have no verdict now."""
-    found = {(v.claim, v.part) for v in now}
-    return [v for v in before if (v.claim, v.part) not in found]
+    present = {(v.claim, v.part) for v in now}
+    return [v for v in before if (v.claim, v.part) not in present]

@@ -36,14 +36,14 @@ def exponent_series(cells: Sequence[T], against: Against, *, proportional: bool 
         proportional: whether the vocabulary is to be in proportion to the width, instead of fixed.
     """
     series: dict[tuple[object, ...], dict[int, T]] = {}
-    for one in cells:
-        fixed = asdict(one.stack)
+    for cell in cells:
+        fixed = asdict(cell.stack)
         value = fixed.pop(against)
         if proportional:
-            fixed["vocab"] = one.stack.vocab / one.stack.width
-        series.setdefault(tuple(fixed.values()), {})[value] = one
-    long = [found for found in series.values() if len(found) >= LEAST_POINTS]
-    return [[found[value] for value in sorted(found)] for found in long]
+            fixed["vocab"] = cell.stack.vocab / cell.stack.width
+        series.setdefault(tuple(fixed.values()), {})[value] = cell
+    long = [by_value for by_value in series.values() if len(by_value) >= LEAST_POINTS]
+    return [[by_value[value] for value in sorted(by_value)] for by_value in long]
 
 
 def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:

@@ -176,8 +176,8 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
     """A probability and its exact (Clopper-Pearson) 95% interval."""
-    found = stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
-    return float(events.mean()), (float(found.low), float(found.high))
+    interval = stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
+    return float(events.mean()), (float(interval.low), float(interval.high))
 
 
 def exceeds(events: NDArray[np.bool_], limit: float) -> bool:

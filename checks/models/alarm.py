@@ -60,16 +60,16 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     weight: layer 2 of h: 980 to 1.03e+03 times [at (width, depth) = (64, 4), (128, 4)]
     """
     seen: dict[tuple[str, int, str, str], tuple[list[tuple[int, int]], list[Finding]]] = {}
-    for where, part, one in findings:
-        places, same = seen.setdefault((part, one.layer, one.kind, one.what), ([], []))
+    for where, part, finding in findings:
+        places, same = seen.setdefault((part, finding.layer, finding.kind, finding.what), ([], []))
         if where not in places:
             places.append(where)
-        same.append(one)
+        same.append(finding)
     alarms = []
     for (part, layer, kind, what), (places, same) in seen.items():
-        columns = zip(*(one.numbers for one in same), strict=True)
-        said = what.format(*(_range(column, same[0].digits) for column in columns))
-        alarms.append(Alarm(part, layer, kind, said, tuple(places)))
+        columns = zip(*(member.numbers for member in same), strict=True)
+        text = what.format(*(_range(column, same[0].digits) for column in columns))
+        alarms.append(Alarm(part, layer, kind, text, tuple(places)))
     return sorted(alarms)
 
 

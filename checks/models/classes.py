@@ -43,7 +43,7 @@ def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[Class]:
     weak answers, and has no class.
     """
     deepest = frame[(frame["depth"] == frame["depth"].max()) & (frame["width"] == frame["width"].max())]
-    found = []
+    judged = []
     for part, rows in deepest[deepest["layer"] > 0].groupby("part", sort=False):
         energies = rows[rows["quantity"] == "hidden_energy"]
         profile = energies.groupby("layer")["value"].mean().to_numpy()
@@ -52,10 +52,10 @@ def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[Class]:
         ]
         if chosen.empty or not len(profile) or not np.isfinite(profile).all():
             why = f"it takes {LEAST_POINTS} depths that the layers follow, two seeds and finite numbers"
-            found.append(Class(str(part), "undecided", why))
+            judged.append(Class(str(part), "undecided", why))
             continue
-        found.append(_class_of(str(part), profile, rows, chosen.iloc[0]))
-    return found
+        judged.append(_class_of(str(part), profile, rows, chosen.iloc[0]))
+    return judged
 
 
 def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.Series) -> Class:
@@ -64,14 +64,14 @@ def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.S
     rising = not even and bool((np.diff(profile) > 0).all())
     normed, how_normed = _normed(rows)
     if even and not normed:
-        said = f"over the layers the energy of the stream changes by {100 * (spread - 1):.2g}%, and {how_normed}"
-        return Class(part, "too weak to tell", said)
+        evidence = f"over the layers the energy of the stream changes by {100 * (spread - 1):.2g}%, and {how_normed}"
+        return Class(part, "too weak to tell", evidence)
     how = "is the same in every layer" if even else "rises with every layer" if rising else "neither stays nor rises"
-    said = (
+    evidence = (
         f"the energy of the stream {how} ({profile[0]:.3g} to {profile[-1]:.3g}), {how_normed}, and the last layer's "
         f"gradient goes like L^{exponent.exponent:.2f} [{exponent.low:.2f}, {exponent.high:.2f}]"
     )
-    return Class(part, _kind(even, rising and not normed, float(exponent.low), float(exponent.high)), said)
+    return Class(part, _kind(even, rising and not normed, float(exponent.low), float(exponent.high)), evidence)
 
 
 def _normed(rows: pd.DataFrame) -> tuple[bool, str]:

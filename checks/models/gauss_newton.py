@@ -49,12 +49,12 @@ def _predicted(stack: Stack) -> Iterator[tuple[str, str, float, float]]:
     parts = {WHOLE: float(sum(value.sum() for value in traces.values())), "output": float(traces["Wemb"])}
     for role, value in traces.items():
         if role != "Wemb":
-            own = role.removeprefix("encoder_")
-            kind = "feed-forward" if own in _FEED_FORWARD else "attention"
+            own_role = role.removeprefix("encoder_")
+            kind = "feed-forward" if own_role in _FEED_FORWARD else "attention"
             parts[kind] = parts.get(kind, 0.0) + float(value.sum())
-            if role == own:
-                for layer, one in enumerate(value, start=1):
-                    parts[f"layer {layer}"] = parts.get(f"layer {layer}", 0.0) + float(one)
+            if role == own_role:
+                for layer, of_layer in enumerate(value, start=1):
+                    parts[f"layer {layer}"] = parts.get(f"layer {layer}", 0.0) + float(of_layer)
             else:
                 parts["encoder"] = parts.get("encoder", 0.0) + float(value.sum())
     parts["last W2"] = float(traces["W2"][-1])
@@ -81,8 +81,8 @@ def beside_theory(found: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
     measured = dict(list(found[found["matrix"] == "gauss-newton"].groupby([*_SIZE, "block"])))
     rows = []
     for row in predicted.itertuples():
-        one = measured.get((row.placement, row.width, row.depth, row.block))
-        if one is None or row.quantity not in one or len(values := one[row.quantity].dropna().to_numpy()) < 2:
+        seeds = measured.get((row.placement, row.width, row.depth, row.block))
+        if seeds is None or row.quantity not in seeds or len(values := seeds[row.quantity].dropna().to_numpy()) < 2:
             continue
         found_here = estimate(values**2).root() if row.quantity == "frobenius" else estimate(values)
         both = Estimate(found_here.mean, np.hypot(found_here.sem, row.predicted_sem), found_here.draws)
@@ -96,7 +96,7 @@ def predicted_exponents(predicted: pd.DataFrame, against: str) -> pd.DataFrame:
     other = "width" if against == "depth" else "depth"
     keys = ["placement", "block", other, "quantity"]
     rows = [
-        (*key, stats.linregress(np.log(one[against]), np.log(one["predicted"])).slope)
-        for key, one in predicted[predicted["predicted"] > 0].groupby(keys) if one[against].nunique() >= LEAST_POINTS
+        (*key, stats.linregress(np.log(part[against]), np.log(part["predicted"])).slope)
+        for key, part in predicted[predicted["predicted"] > 0].groupby(keys) if part[against].nunique() >= LEAST_POINTS
     ]  # fmt: skip
     return pd.DataFrame(rows, columns=[*keys, "exponent"])

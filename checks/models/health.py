@@ -36,8 +36,8 @@ def alarms(frame: pd.DataFrame) -> list[Alarm]:
 def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"], sort=True):
         for part, rows in here.groupby("part", sort=False):
-            for one in _of_list(rows):
-                yield (int(width), int(depth)), str(part), one
+            for finding in _of_list(rows):
+                yield (int(width), int(depth)), str(part), finding
 
 
 def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
@@ -49,7 +49,7 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
         return
     # One alarm says where the gradient stops; what does not get it then is no other.
     silent = unreached(rows, layers)
-    yield from _without_gradient(rows[~rows["layer"].isin(silent)], [one for one in layers if one not in silent])
+    yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
     yield from _structure(rows, layers)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
     for name in sorted(rows.loc[rows["quantity"] == "weight", "parameter"].unique()):
@@ -134,14 +134,14 @@ def _nearest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
 def _outliers(values: NDArray[np.float64], layers: list[int], limit: float) -> Iterator[tuple[int, float]]:
     """Layers that differ from the median of their neighbours by more than a limit, and by how much."""
-    for k, own in enumerate(values):
+    for k, value in enumerate(values):
         near = _nearest(values, k)
-        if len(near) < 2 or not np.isfinite(own):
+        if len(near) < 2 or not np.isfinite(value):
             continue
         # Of two that differ one may be wrong itself: the one that is more like it counts.
-        usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - own))]
-        if abs(own - usual) > limit:
-            yield int(layers[k]), float(own - usual)
+        usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - value))]
+        if abs(value - usual) > limit:
+            yield int(layers[k]), float(value - usual)
 
 
 def _behind_norms(rows: pd.DataFrame) -> bool:
@@ -152,12 +152,12 @@ def _behind_norms(rows: pd.DataFrame) -> bool:
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:
     """Layers whose output has another energy than their neighbours', which have the same."""
-    for k, own in enumerate(energies):
+    for k, energy in enumerate(energies):
         near = _nearest(energies, k)
         even = len(near) >= 2 and near.max() - near.min() < np.log(_EVEN)
-        if even and abs(own - np.median(near)) > np.log(_NORMED):
+        if even and abs(energy - np.median(near)) > np.log(_NORMED):
             what = "its output has the energy {}, and its neighbours' {}: is its norm there?"
-            yield Finding(int(layers[k]), "energy", what, (float(np.exp(own)), float(np.exp(np.median(near)))))
+            yield Finding(int(layers[k]), "energy", what, (float(np.exp(energy)), float(np.exp(np.median(near)))))
 
 
 def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.float64]:

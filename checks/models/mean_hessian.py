@@ -53,14 +53,14 @@ def mean_hessian_verdicts(table: pd.DataFrame, traces: Sequence[tuple[Stack, Seq
         )
     ]  # fmt: skip
     for stack, values, expected in traces:
-        found = estimate(values)
-        off = abs(float(found.mean) - expected) > FAR * float(found.sem)
-        fine = float(found.sem) <= PRECISE * expected
+        trace = estimate(values)
+        off = abs(float(trace.mean) - expected) > FAR * float(trace.sem)
+        fine = float(trace.sem) <= PRECISE * expected
         rows.append(
             Verdict(
                 claim="H3", part=f"E tr H, {title(stack.placement)}", verdict="fails" if off else "holds" if fine else
-                "undecided", claimed=f"{expected:.4g}", predicted=expected, measured=float(found.mean),
-                interval=interval_of(found), agreement="differs" if off else "agrees" if fine else "undecided",
+                "undecided", claimed=f"{expected:.4g}", predicted=expected, measured=float(trace.mean),
+                interval=interval_of(trace), agreement="differs" if off else "agrees" if fine else "undecided",
                 setting=f"d = {stack.width}, L = {stack.depth}, n = {stack.tokens}, V = {stack.vocab}, "
                 f"one network with {len(values)} output matrices",
                 note="trace of the whole Hessian, a unit vector at a time; theory: d (1 - E sum p^2)",

@@ -81,7 +81,7 @@ def module_rates(
     # All sizes of one optimizer, then the next.
     places = {name: place for place, name in enumerate(dict.fromkeys(steps["optimizer"]))}
     ordered = steps.sort_values("optimizer", key=lambda names: names.map(places), kind="stable")
-    for key, own in ordered.groupby(_SIZE, sort=False):
+    for key, group in ordered.groupby(_SIZE, sort=False):
         optimizer, width, depth = key
         predicted = (float("nan"), float("nan"))
         if stack is not None:
@@ -90,7 +90,7 @@ def module_rates(
                 predicted = step.critical_rate, step.critical_rate_sem
             except NoRuleError as error:
                 reasons[str(error).partition(", got ")[0]] = None
-        rows.append((*key, *_row(own, predicted, learning_rate)))
+        rows.append((*key, *_row(group, predicted, learning_rate)))
     table = pd.DataFrame(rows, columns=_COLUMNS)
     return ModuleRates(steps, table, _exponents(_of_whole(steps)), tuple(reasons), learning_rate)
 
@@ -104,13 +104,13 @@ def _of_whole(steps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _row(own: pd.DataFrame, predicted: tuple[float, float], learning_rate: float | None) -> tuple[object, ...]:
+def _row(rows: pd.DataFrame, predicted: tuple[float, float], learning_rate: float | None) -> tuple[object, ...]:
     """Of one optimizer at one size, without these."""
-    whole = _of_whole(own)
+    whole = _of_whole(rows)
     rate, sem = ratio_of_means(2 * whole["gain"].to_numpy(), whole["curvature"].to_numpy())
     ends = whole["break_even_rate"]
     middle, low, high = geometric_mean(ends.dropna().to_numpy())
-    groups = own[own["group"] != WHOLE].groupby("group", sort=False)[["gain", "curvature", "share"]].mean()
+    groups = rows[rows["group"] != WHOLE].groupby("group", sort=False)[["gain", "curvature", "share"]].mean()
     limits, share, alone = "", float("nan"), float("nan")
     if groups["share"].notna().any():
         limits = str(groups["share"].idxmax())
@@ -142,15 +142,15 @@ def geometric_mean(values: np.ndarray) -> tuple[float, float, float]:
     logs = np.log(values)
     half = float(stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)) if len(logs) > 1 else float("nan")
     middle = float(logs.mean())
-    return tuple(float(np.exp(one)) for one in (middle, middle - half, middle + half))  # type: ignore[return-value]
+    return tuple(float(np.exp(log)) for log in (middle, middle - half, middle + half))  # type: ignore[return-value]
 
 
 def _exponents(whole: pd.DataFrame) -> pd.DataFrame:
     """Weighted fits of ln of the geometric means; the scatter over seeds is pooled over the sizes of a fit."""
     rows = []
-    for optimizer, own in whole.groupby("optimizer", sort=False):
+    for optimizer, group in whole.groupby("optimizer", sort=False):
         for against, other in (("width", "depth"), ("depth", "width")):
-            here = own[own[other] == own[other].max()]
+            here = group[group[other] == group[other].max()]
             for rate, column in (("critical", "critical"), ("break-even", "break_even_rate")):
                 logs = np.log(here[column]).groupby(here[against]).agg(["count", "mean", "var"])
                 if len(logs) < LEAST_POINTS or logs["count"].min() < 2:
@@ -172,7 +172,7 @@ def _table_lines(table: pd.DataFrame) -> list[str]:
         for rate, sem in _pairs(table, "critical_rate", "critical_sem")
     ]
     if table["predicted"].notna().any():
-        shown["theory"] = [_number(one) for one in table["predicted"]]
+        shown["theory"] = [_number(rate) for rate in table["predicted"]]
         shown["ratio"] = [_number(a / b) for a, b in _pairs(table, "critical_rate", "predicted")]
     shown["Hessian"] = [
         _number(rate) + (f" ({n} none)" if n else "") for rate, n in _pairs(table, "hessian_rate", "hessian_none")
@@ -210,9 +210,10 @@ def _number(value: float, digits: int = 3) -> str:
 def _exponent_lines(rates: ModuleRates) -> list[str]:
     letters = {"width": "d", "depth": "L"}
     lines = []
-    for (optimizer, against), own in rates.exponents.groupby(["optimizer", "against"], sort=False):
+    for (optimizer, against), group in rates.exponents.groupby(["optimizer", "against"], sort=False):
         powers = [
-            f"{r.rate} ~ {letters[str(against)]}^{r.exponent:.2f} [{r.low:.2f}, {r.high:.2f}]" for r in own.itertuples()
+            f"{r.rate} ~ {letters[str(against)]}^{r.exponent:.2f} [{r.low:.2f}, {r.high:.2f}]"
+            for r in group.itertuples()
         ]
         lines.append(f"first step of {optimizer}: {', '.join(powers)}")
     return lines
@@ -223,12 +224,12 @@ def _answers(rates: ModuleRates) -> list[str]:
     if rates.learning_rate is None:
         return []
     lines = []
-    for optimizer, own in rates.table.groupby("optimizer", sort=False):
-        total = int(own["seeds"].sum())
-        parts = [f"below the break-even rate in {int(own['below_break_even'].sum())} of {total} networks"]
-        if own["critical_rate"].notna().any():
-            parts.append(f"below the critical rate in {int(own['below_critical'].sum())}")
-        least = own.sort_values("break_even_rate").iloc[0]
+    for optimizer, group in rates.table.groupby("optimizer", sort=False):
+        total = int(group["seeds"].sum())
+        parts = [f"below the break-even rate in {int(group['below_break_even'].sum())} of {total} networks"]
+        if group["critical_rate"].notna().any():
+            parts.append(f"below the critical rate in {int(group['below_critical'].sum())}")
+        least = group.sort_values("break_even_rate").iloc[0]
         where = ""
         if np.isfinite(least["break_even_rate"]):
             times = rates.learning_rate / least["break_even_rate"]

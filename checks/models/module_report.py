@@ -91,33 +91,33 @@ class ModuleReport:
 
     def lines(self) -> list[str]:
         """The report as text."""
-        said = []
-        for one in self.classes:
-            is_what = "has branches too weak to tell" if one.kind == "too weak to tell" else f"is {one.kind}"
-            said.append(f"{one.part or self.name} {is_what}: {one.evidence}.")
+        lines = []
+        for judged in self.classes:
+            is_what = "has branches too weak to tell" if judged.kind == "too weak to tell" else f"is {judged.kind}"
+            lines.append(f"{judged.part or self.name} {is_what}: {judged.evidence}.")
         whole = self.exponents[self.exponents["parameter"] == TOTAL]
         for row in whole.itertuples():
             if row.against == "layer":
                 factors = ", ".join(f"{exp(end):.3f}" for end in (row.low, row.high))
-                said.append(
+                lines.append(
                     f"{row.part}: gradient times {exp(row.exponent):.3f} [{factors}] a layer towards the output"
                 )
             else:
                 letter = {"depth": "L", "width": "d"}[str(row.against)]
                 interval = f"[{row.low:.3f}, {row.high:.3f}]"
-                said.append(f"{row.part}, last layer: gradient ~ {letter}^{row.exponent:.3f} {interval}")
+                lines.append(f"{row.part}, last layer: gradient ~ {letter}^{row.exponent:.3f} {interval}")
         if self.theory is not None:
-            said += _theory_lines(self.theory)
+            lines += _theory_lines(self.theory)
             if names := not_compared(self.probed.frame, self.theory):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-                said.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
+                lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
         if self.rates is not None:
-            said += self.rates.lines()
+            lines += self.rates.lines()
         notes = [*other_depths(self.probed.frame), *no_residual_anywhere(self.probed.frame), *self.probed.notes]
-        said += [f"note: {note}" for note in notes[:_SHOWN]]
+        lines += [f"note: {note}" for note in notes[:_SHOWN]]
         if len(notes) > _SHOWN:
-            said.append(f"... and {len(notes) - _SHOWN} notes more")
-        return said + _alarm_lines(self.alarms)
+            lines.append(f"... and {len(notes) - _SHOWN} notes more")
+        return lines + _alarm_lines(self.alarms)
 
 
 def probe(
@@ -168,7 +168,7 @@ def probe(
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
     rounds = 1 + (other is not None) + bool(first_step)
-    found = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
+    probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
     rates = None
     if first_step:
         steps = module_steps(
@@ -179,22 +179,22 @@ def probe(
     if other is not None:
         rest = _part(on_module, rounds - 1, rounds)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
-    exponents = probe_exponents(found.frame)
+    exponents = probe_exponents(probed.frame)
     theory, roles = None, {**ROLES, **getattr(factory, "roles", {})}
-    wrong = alarms(found.frame)
+    wrong = alarms(probed.frame)
     if stack is not None:
-        theory = against_theory(found.frame, stack, roles)
+        theory = against_theory(probed.frame, stack, roles)
         wrong += against_initialization(theory)
-    elif found.stacks:
+    elif probed.stacks:
         # Inputs and loss of the factory are its own: what does not depend on them is compared.
-        theory = relative_to_last(against_theory(found.frame, lambda width, depth: found.stacks[width, depth]))
+        theory = relative_to_last(against_theory(probed.frame, lambda width, depth: probed.stacks[width, depth]))
     if reference is not None:
-        wrong += against_reference(reference_of(name, found.frame), reference)
+        wrong += against_reference(reference_of(name, probed.frame), reference)
     return ModuleReport(
         name=name,
-        probed=found,
+        probed=probed,
         exponents=exponents,
-        classes=classes(found.frame, exponents),
+        classes=classes(probed.frame, exponents),
         alarms=wrong,
         theory=theory,
         rates=rates,
@@ -228,11 +228,11 @@ def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Ref
     return None, against
 
 
-def _alarm_lines(found: Sequence[Alarm]) -> list[str]:
+def _alarm_lines(raised: Sequence[Alarm]) -> list[str]:
     """All alarms, but of those against a reference the first."""
-    own = [alarm for alarm in found if alarm.kind != "reference"]
-    others = [alarm for alarm in found if alarm.kind == "reference"]
-    lines = [f"ALARM {alarm}" for alarm in own + others[:_SHOWN]]
+    first = [alarm for alarm in raised if alarm.kind != "reference"]
+    others = [alarm for alarm in raised if alarm.kind == "reference"]
+    lines = [f"ALARM {alarm}" for alarm in first + others[:_SHOWN]]
     if len(others) > _SHOWN:
         lines.append(f"... and {len(others) - _SHOWN} differences from the reference more")
     return lines or ["No alarm: all layers are like their neighbours."]
@@ -250,5 +250,5 @@ def _theory_lines(table: pd.DataFrame) -> list[str]:
         numbers = f"{row.predicted:11.4g} {row.measured:10.4g} {row.ratio:8.3f} {error}"
         lines.append(f"  {row.quantity:36} {numbers}  {row.agreement}")
     counts = table["agreement"].value_counts()
-    said = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
-    return [*lines, f"  of {len(table)} numbers, all layers and sizes: {said}"]
+    words = ", ".join(f"{counts[word]} {word}" for word in WORDS if word in counts)
+    return [*lines, f"  of {len(table)} numbers, all layers and sizes: {words}"]

@@ -56,16 +56,16 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
         if against == "depth":
             # Layers that do not follow the depth have no exponent in it.
             here = here[here["part"].isin(_followed(gradients))]
-        for (part, parameter), own in here.groupby(["part", "parameter"], sort=False):
-            last = own[own["layer"] == own.groupby(against)["layer"].transform("max")]
-            found = last.groupby(against)["value"].agg(["count", "mean", "var"])
-            if len(found) < LEAST_POINTS or found["count"].min() < 2 or not (found["mean"] > 0).all():
+        for (part, parameter), group in here.groupby(["part", "parameter"], sort=False):
+            last = group[group["layer"] == group.groupby(against)["layer"].transform("max")]
+            moments = last.groupby(against)["value"].agg(["count", "mean", "var"])
+            if len(moments) < LEAST_POINTS or moments["count"].min() < 2 or not (moments["mean"] > 0).all():
                 continue
-            freedom = int((found["count"] - 1).sum())
-            pooled = float(((found["count"] - 1) * found["var"] / found["mean"] ** 2).sum() / freedom)
-            norm = np.sqrt(found["mean"].to_numpy())
-            sem = norm * 0.5 * np.sqrt(max(pooled, 1e-12) / found["count"].to_numpy())
-            fit = power_law(found.index.to_numpy(float), norm, sem)
+            freedom = int((moments["count"] - 1).sum())
+            pooled = float(((moments["count"] - 1) * moments["var"] / moments["mean"] ** 2).sum() / freedom)
+            norm = np.sqrt(moments["mean"].to_numpy())
+            sem = norm * 0.5 * np.sqrt(max(pooled, 1e-12) / moments["count"].to_numpy())
+            fit = power_law(moments.index.to_numpy(float), norm, sem)
             half = float(stats.t.ppf(0.975, freedom)) * fit.sem
             rows.append((part, parameter, against, fit.exponent, fit.exponent - half, fit.exponent + half))
     rows += _growth(gradients)
@@ -75,7 +75,7 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
 def _followed(gradients: pd.DataFrame) -> set[str]:
     """The lists that are longer where the modules are deeper."""
     lengths = gradients.groupby(["part", "depth"])["layer"].max().groupby("part")
-    return {str(part) for part, own in lengths if own.is_monotonic_increasing and own.is_unique}
+    return {str(part) for part, by_depth in lengths if by_depth.is_monotonic_increasing and by_depth.is_unique}
 
 
 def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, float]]:
@@ -83,8 +83,8 @@ def _growth(gradients: pd.DataFrame) -> list[tuple[str, str, str, float, float, 
     here = gradients[gradients["depth"] == gradients["depth"].max()]
     here = here[here["width"] == here["width"].max()]
     rows = []
-    for (part, parameter), own in here.groupby(["part", "parameter"], sort=False):
-        norms = own.set_index(["seed", "layer"])["value"].unstack()
+    for (part, parameter), group in here.groupby(["part", "parameter"], sort=False):
+        norms = group.set_index(["seed", "layer"])["value"].unstack()
         if norms.shape[1] < LEAST_POINTS or len(norms) < 2 or not (norms > 0).all(axis=None):
             continue
         slopes = 0.5 * np.log(norms.to_numpy()) @ slope_weights(norms.columns.to_numpy(float))
@@ -150,7 +150,7 @@ def against_theory(
             theirs = [float(prediction.errors[name][place]) for name in errors if name in prediction.errors]
             noise = float(np.hypot(sem, sum(theirs))) / predicted
             name = parameter or quantity
-            ratio, judged = mean / predicted, all(in_large_width(network, one) for one in errors or ["hidden_energy"])
+            ratio, judged = mean / predicted, all(in_large_width(network, q) for q in errors or ["hidden_energy"])
             word = _word(ratio, noise, len(measured), judged=judged)
             rows.append((width, depth, part, layer, name, predicted, mean, sem, ratio, noise, len(measured), word))
     columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise", "seeds"]

@@ -50,9 +50,9 @@ class Reference:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        found = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
+        content = {"format": _FORMAT, "name": self.name, "columns": list(self.table.columns)}
         rows = [[_plain(value) for value in row] for row in self.table.itertuples(index=False)]
-        write_whole(path, (json.dumps(found | {"rows": rows}) + "\n").encode())
+        write_whole(path, (json.dumps(content | {"rows": rows}) + "\n").encode())
 
     @classmethod
     def read(cls, path: Path) -> "Reference":
@@ -62,10 +62,10 @@ class Reference:
             ValueError: it was not, or by another version.
         """
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if found["format"] != _FORMAT:
-                raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {found['format']}.")
-            return cls(found["name"], pd.DataFrame(found["rows"], columns=found["columns"]))
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != _FORMAT:
+                raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {content['format']}.")
+            return cls(content["name"], pd.DataFrame(content["rows"], columns=content["columns"]))
         except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}.") from error
 
@@ -126,19 +126,19 @@ def against_initialization(table: pd.DataFrame) -> list[Alarm]:
     Args:
         table: of `checks.models.probe.against_theory`, whose Stack has the factory's inputs, loss and initialization.
     """
-    found = []
+    findings = []
     rows = table[(table["width"] >= _WIDE * table["depth"]) & (table["noise"] > 0)]
-    for (width, depth, part, quantity), own in rows.groupby(["width", "depth", "part", "quantity"], sort=False):
-        logs = np.log(own["ratio"].to_numpy())
-        sure = np.abs(logs) > np.maximum(np.log(_FAR), CHANCE * (own["noise"] / own["ratio"]).to_numpy())
+    for (width, depth, part, quantity), group in rows.groupby(["width", "depth", "part", "quantity"], sort=False):
+        logs = np.log(group["ratio"].to_numpy())
+        sure = np.abs(logs) > np.maximum(np.log(_FAR), CHANCE * (group["noise"] / group["ratio"]).to_numpy())
         if sure.all() and abs(np.sign(logs).sum()) == len(logs):
             name = "energy of the stream" if quantity == "hidden_energy" else f"squared gradient of {quantity}"
             words = "{} times theory's" if logs[0] > 0 else "1/{} of theory's"
             number = float(np.exp(abs(np.median(logs))))
-            found.append(
+            findings.append(
                 ((int(width), int(depth)), str(part), Finding(WHOLE_MODEL, "theory", f"{name} is {words}", (number,)))
             )
-    return merged(found)
+    return merged(findings)
 
 
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:

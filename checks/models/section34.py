@@ -31,12 +31,12 @@ def section_3_4(frame: pd.DataFrame, about: str) -> list[Verdict]:
         about: the text, in words, for the setting.
     """
     frame = frame[frame["initialization"] == "xavier"]
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for placement in ("post", "pre"):
-        own = frame[frame["placement"] == placement]
-        if not own.empty:
-            found += [*_concentration(own, about), *_against_depth(own, about), *_over_layers(own, about)]
-    return sorted(found, key=lambda v: v.claim)
+        models = frame[frame["placement"] == placement]
+        if not models.empty:
+            verdicts += [*_concentration(models, about), *_against_depth(models, about), *_over_layers(models, about)]
+    return sorted(verdicts, key=lambda v: v.claim)
 
 
 def _setting(frame: pd.DataFrame, about: str) -> str:
@@ -58,12 +58,12 @@ def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     values = table["share"].to_list()
     if len(values) < 2:
         return
-    found = estimate(values)
-    mean, sem, low, high = _interval(found)
+    share = estimate(values)
+    mean, sem, low, high = _interval(share)
     alone = float(table["predicted"].iloc[0])
     apart = _agreement(mean, alone, sem, len(values), _SHARE_MARGIN) == "differs"
     yield Verdict(
-        claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", verdict=_share_word(found),
+        claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", verdict=_share_word(share),
         claimed=f"at most {_DELTA}", predicted=float("nan"), measured=mean,
         interval=(max(0.0, low), high), agreement="undecided", setting=_setting(least, about),
         note="share of target tokens, of a model's mean; theory has no such network: one token of the simplified "
@@ -76,13 +76,13 @@ def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
 def _all_states(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     """C1 of every layer, since the paper speaks of the hidden states: the one whose share is largest decides."""
     rows = frame[(frame["statistic"] == f"excess {_EPSILON:g}") & (frame["without"] == NOTHING_LEFT_OUT)]
-    layers = {place: estimate(one["value"].to_list()) for place, one in rows.groupby(["part", "layer"])}
+    layers = {place: estimate(group["value"].to_list()) for place, group in rows.groupby(["part", "layer"])}
     if len(layers) < 2:
         return  # of older tables, which have the last layer alone
     worst = max(layers, key=lambda place: float(layers[place].mean))
     mean, _, low, high = _interval(layers[worst])
     level = 1 - 0.05 / len(layers)  # the largest of so many
-    words = [_share_word(one, level) for one in layers.values()]
+    words = [_share_word(share, level) for share in layers.values()]
     word: Word = "fails" if "fails" in words else "undecided" if "undecided" in words else "holds"
     yield Verdict(
         claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of all hidden states", verdict=word,
@@ -93,8 +93,8 @@ def _all_states(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     )  # fmt: skip
 
 
-def _share_word(found: Estimate, level: float = 0.95) -> Word:
-    low, high = (float(end) for end in found.interval(level))
+def _share_word(share: Estimate, level: float = 0.95) -> Word:
+    low, high = (float(end) for end in share.interval(level))
     return "holds" if high <= _DELTA else "fails" if low > _DELTA else "undecided"
 
 
@@ -200,9 +200,9 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
         )  # fmt: skip
 
 
-def _interval(found: Estimate) -> tuple[float, float, float, float]:
+def _interval(value: Estimate) -> tuple[float, float, float, float]:
     """Mean, standard error, and the 95% interval, of seeds."""
-    return float(found.mean), float(found.sem), *interval_of(found)
+    return float(value.mean), float(value.sem), *interval_of(value)
 
 
 def _agreement(measured: float, predicted: float, sem: float, seeds: int, margin: float) -> Agreement:

@@ -44,11 +44,11 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
         matrices whose top direction was asked for.
     """
     rows = []
-    for key, one in table.groupby(MODEL, sort=False):
-        probes = one[one["probe"] >= 0]
-        extreme = one.loc[one["probe"] == EXTREME, "node"]
-        along = one.loc[one["probe"] == ALONG, "node"].tolist() or [float("nan")] * 3
-        row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(one["dimension"].iloc[0])}
+    for key, group in table.groupby(MODEL, sort=False):
+        probes = group[group["probe"] >= 0]
+        extreme = group.loc[group["probe"] == EXTREME, "node"]
+        along = group.loc[group["probe"] == ALONG, "node"].tolist() or [float("nan")] * 3
+        row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(group["dimension"].iloc[0])}
         row |= dict(zip(("along_gauss_newton", "along_radial", "along_rest"), along, strict=True))
         row |= {"smallest": extreme.min(skipna=False), "largest": extreme.max()}
         if len(probes):
@@ -64,8 +64,8 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moments(probe: pd.DataFrame, edge: float) -> tuple[float, float, float]:
-    one = Quadrature(probe["node"].to_numpy(), probe["weight"].to_numpy(), int(probe["dimension"].iloc[0]))
-    return one.moment(1), one.moment(2), one.mass_below(edge)
+    quadrature = Quadrature(probe["node"].to_numpy(), probe["weight"].to_numpy(), int(probe["dimension"].iloc[0]))
+    return quadrature.moment(1), quadrature.moment(2), quadrature.mass_below(edge)
 
 
 def _sem(values: tuple[float, ...]) -> float:
@@ -100,11 +100,11 @@ def curvature_exponents(found: pd.DataFrame, against: str) -> pd.DataFrame:
     """
     other = "width" if against == "depth" else "depth"
     rows = []
-    for key, one in found.groupby(["placement", "matrix", "block", other]):
+    for key, group in found.groupby(["placement", "matrix", "block", other]):
         for name in ("largest", "trace", "frobenius"):
-            if name not in one or one[against].nunique() < LEAST_POINTS or not (one[name] > 0).all():
+            if name not in group or group[against].nunique() < LEAST_POINTS or not (group[name] > 0).all():
                 continue
-            logs = np.log(one.pivot_table(index="seed", columns=against, values=name).dropna())
+            logs = np.log(group.pivot_table(index="seed", columns=against, values=name).dropna())
             if len(logs) < LEAST_SEEDS:
                 continue
             sizes = np.log(logs.columns.to_numpy(dtype=float))
@@ -134,8 +134,8 @@ def more_curvature(
     """
     rows = found[(found["matrix"] == matrix) & (found["block"] == WHOLE) & (found["largest"] > 0)]
     verdicts = []
-    for (width, depth), one in rows.groupby(["width", "depth"]):
-        logs = np.log(one.pivot_table(index="seed", columns="placement", values="largest"))
+    for (width, depth), group in rows.groupby(["width", "depth"]):
+        logs = np.log(group.pivot_table(index="seed", columns="placement", values="largest"))
         if not {"post", "pre"} <= set(logs) or len(logs := logs[["post", "pre"]].dropna()) < LEAST_SEEDS:
             continue
         # Networks of one seed share random numbers, so that their ratio scatters less than they do.
@@ -180,11 +180,11 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
     """
     frames = []
     whole = table[(table["probe"] >= 0) & (table["block"] == WHOLE)]
-    for (width, depth, matrix), one in whole.groupby(["width", "depth", "matrix"]):
-        low, high = one["node"].min(), one["node"].max()
+    for (width, depth, matrix), group in whole.groupby(["width", "depth", "matrix"]):
+        low, high = group["node"].min(), group["node"].max()
         spread = max(high - low, 1e-12) * broadening
         grid = np.linspace(low - 4 * spread, high + 4 * spread, points)
-        for placement, models in one.groupby("placement"):
+        for placement, models in group.groupby("placement"):
             curves = np.array([
                 stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
                 for _, probe in models.groupby(["seed", "probe"])

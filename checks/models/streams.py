@@ -24,11 +24,11 @@ def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.
     """How much of its input every layer's output holds, and the error: means over seeds; nan where it has none."""
     values = []
     for quantity in ("stream_coefficient", "coefficient_error"):
-        own = rows[rows["quantity"] == quantity].groupby("layer")["value"]
+        by_layer = rows[rows["quantity"] == quantity].groupby("layer")["value"]
         mean = (
-            own.mean()
+            by_layer.mean()
             if quantity == "stream_coefficient"
-            else own.apply(lambda v: float(np.sqrt((v**2).sum())) / len(v))
+            else by_layer.apply(lambda v: float(np.sqrt((v**2).sum())) / len(v))
         )
         values.append(mean.reindex(layers).to_numpy(dtype=float))
     return values[0], values[1]
@@ -41,32 +41,32 @@ def without_residual(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]
     Its error is b's, projected; weak embeddings make it large, and a layer is named only where its c is below half of
     its neighbours' by more than chance makes.
     """
-    found, errors = coefficients(rows, layers)
-    for k, own in enumerate(found):
-        near = [j for j in sorted(range(len(found)), key=lambda j: abs(j - k)) if j != k and np.isfinite(found[j])]
+    values, errors = coefficients(rows, layers)
+    for k, value in enumerate(values):
+        near = [j for j in sorted(range(len(values)), key=lambda j: abs(j - k)) if j != k and np.isfinite(values[j])]
         near = near[:_NEAR]
-        if len(near) < 2 or not np.isfinite(own):
+        if len(near) < 2 or not np.isfinite(value):
             continue
         # The lower of two in the middle: the first layer's input may have another size, and so another coefficient.
-        usual = sorted(near, key=lambda j: float(found[j]))[(len(near) - 1) // 2]
-        kept, error = _KEPT * found[usual], np.hypot(errors[k], _KEPT * errors[usual])
-        if kept > _SURE * _KEPT * errors[usual] and kept - own > _SURE * error:
+        usual = sorted(near, key=lambda j: float(values[j]))[(len(near) - 1) // 2]
+        kept, error = _KEPT * values[usual], np.hypot(errors[k], _KEPT * errors[usual])
+        if kept > _SURE * _KEPT * errors[usual] and kept - value > _SURE * error:
             what = "its output holds {} of its input, its neighbours' {}: is its residual connection there?"
-            yield Finding(int(layers[k]), "residual", what, (float(own), float(found[usual])), digits=2)
+            yield Finding(int(layers[k]), "residual", what, (float(value), float(values[usual])), digits=2)
 
 
 def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
     """A line for every list of which no layer has a residual connection; that may be meant."""
-    said = []
+    lines = []
     for part, rows in frame[frame["layer"] > 0].groupby("part", sort=False):
         layers = sorted(rows["layer"].unique())
-        found, errors = coefficients(rows, layers)
-        if len(layers) > 1 and np.isfinite(found).all() and (np.abs(found) < _SURE * errors).all():
-            highest = float(np.abs(found).max())
-            said.append(
+        values, errors = coefficients(rows, layers)
+        if len(layers) > 1 and np.isfinite(values).all() and (np.abs(values) < _SURE * errors).all():
+            highest = float(np.abs(values).max())
+            lines.append(
                 f"no layer of {part} has a residual connection that can be seen (coefficients up to {highest:.2g})"
             )
-    return said
+    return lines
 
 
 def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
@@ -104,9 +104,9 @@ def wrong_depth(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Fin
     counts = frame[frame["quantity"] == "layers"]
     for part, rows in counts.groupby("part", sort=False):
         if rows["depth"].nunique() > 1 and rows["value"].nunique() == 1:
-            found = Finding(WHOLE_MODEL, "depth", "has {} layers whatever the depth", (float(rows["value"].iloc[0]),))
+            finding = Finding(WHOLE_MODEL, "depth", "has {} layers whatever the depth", (float(rows["value"].iloc[0]),))
             for where in rows[["width", "depth"]].drop_duplicates().itertuples(index=False):
-                yield (int(where.width), int(where.depth)), str(part), found
+                yield (int(where.width), int(where.depth)), str(part), finding
 
 
 def other_depths(frame: pd.DataFrame) -> list[str]:

@@ -77,15 +77,15 @@ def predicted(
         seed: of pairs, patterns and what is drawn instead of words or labels.
     """
     generator = np.random.default_rng(seed)
-    some = generator.permutation(len(text))[: 4 * min(groups, len(text) // 4)]
-    pairs = [_pair(translation, text, k, generator) for k in some]
+    chosen = generator.permutation(len(text))[: 4 * min(groups, len(text) // 4)]
+    pairs = [_pair(translation, text, k, generator) for k in chosen]
     lengths = [int(np.median([len(getattr(pair, name)) for pair in pairs])) for name in ("target", "source")]
-    found = predict_minibatch(
+    quantities = predict_minibatch(
         stack_of(translation, *lengths), pairs, size=effective_pairs, groups=len(pairs) // 4, patterns=patterns,
         embedding_dropout=translation.dropout, seed=seed,
     )  # fmt: skip
     rows = []
-    for name, squares in found.items():
+    for name, squares in quantities.items():
         part, _, matrix = name.rpartition("grad_sq_")
         if (part or name.startswith("grad_sq_")) and matrix != "Wemb":
             place = "encoder" if part else "decoder"
@@ -135,11 +135,11 @@ def growth(
     """
     rows = frame[(frame["matrix"] == matrix) & (frame["part"] == part)]
     rows = rows[rows["statistic"].isin([statistic, "predicted"])]
-    found = []
-    for key, one in rows.groupby(["placement", "initialization", "depth", "without", "statistic", "seed"]):
-        found.append((*key, stats.linregress(one["layer"], np.log(one["value"])).slope))
+    fits = []
+    for key, group in rows.groupby(["placement", "initialization", "depth", "without", "statistic", "seed"]):
+        fits.append((*key, stats.linregress(group["layer"], np.log(group["value"])).slope))
     slopes = pd.DataFrame(
-        found, columns=["placement", "initialization", "depth", "without", "statistic", "seed", "slope"]
+        fits, columns=["placement", "initialization", "depth", "without", "statistic", "seed", "slope"]
     )
     keys = ["placement", "initialization", "depth", "without"]
     measured = slopes[slopes["statistic"] == statistic].groupby(keys)["slope"].agg(["mean", "sem", "size"])
@@ -189,7 +189,7 @@ def excess_shares(frame: pd.DataFrame) -> pd.DataFrame:
     kept = ["placement", "initialization", "depth", "width", "seed"]
     table = rows[kept].assign(epsilon=epsilon, share=rows["value"]).sort_values([*kept, "epsilon"])
     laws = []
-    for (placement, depth, width), one in table.groupby(["placement", "depth", "width"]):
+    for (placement, depth, width), group in table.groupby(["placement", "depth", "width"]):
         stack = Stack(placement=placement, depth=int(depth), width=int(width), tokens=1)
-        laws.append(pd.Series(excess_probability(stack, one["epsilon"].to_numpy()), index=one.index))
+        laws.append(pd.Series(excess_probability(stack, group["epsilon"].to_numpy()), index=group.index))
     return table.assign(predicted=pd.concat(laws) if laws else pd.Series(dtype=float))

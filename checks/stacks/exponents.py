@@ -60,12 +60,12 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
     premise = True
     if series[0].stack.output_scale != series[-1].stack.output_scale:
         gradient = np.sqrt([float(prediction_of(s)["loss_gradient_sq"]) for s in series])
-        own = last.exponent(widths, gradient).exponent
+        gradient_exponent = last.exponent(widths, gradient).exponent
         # What the theorem assumes is false then, and says nothing of what it concludes.
-        premise = own <= EXPONENT_MARGIN
+        premise = gradient_exponent <= EXPONENT_MARGIN
         note += (
-            f"; ||dL_i/dx_out,i|| itself grows like d^{own:.3f} here (by theory), where the paper assumes O(1), so an "
-            "exponent near 1 is no support for d sqrt(ln d)"
+            f"; ||dL_i/dx_out,i|| itself grows like d^{gradient_exponent:.3f} here (by theory), where the paper "
+            "assumes O(1), so an exponent near 1 is no support for d sqrt(ln d)"
         )
     choice = model_choice(widths, last.measured, last.errors)
     note += f"; d^a against d^a sqrt(ln d): {choice.model.replace('x', 'd')} (power of ln d "
@@ -177,14 +177,14 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < LEAST_POINTS:
             continue
-        found = {role: _first_layer(series, depths, f"grad_sq_{role}") for role in ("W2", "W1", "WV")}
-        measured, predicted = found["W2"]
+        laws = {role: _first_layer(series, depths, f"grad_sq_{role}") for role in ("W2", "W1", "WV")}
+        measured, predicted = laws["W2"]
         claimed = float(CLAIMS["S1"].numbers["exponent"])
         off = abs(measured.exponent - claimed) > max(EXPONENT_MARGIN, CHANCE * measured.sem)
         right = abs(predicted - claimed) <= EXPONENT_MARGIN
         # The layers' correction is of the order of L/d, and bends the exponent by half of its change.
         bent = 1.6 * depths[-1] / series[-1].stack.width / 2 / np.log(depths[-1] / depths[0]) > EXPONENT_MARGIN
-        others = ", ".join(f"{role} {law.exponent:.3f} ({theory:.3f})" for role, (law, theory) in found.items())
+        others = ", ".join(f"{role} {law.exponent:.3f} ({theory:.3f})" for role, (law, theory) in laws.items())
         rows.append(
             Verdict(
                 claim="S1",

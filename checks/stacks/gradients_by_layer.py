@@ -33,7 +33,7 @@ def layer_table(prediction: Prediction | None, samples: Samples | None) -> pd.Da
         known, measured = _predicted(prediction, name), _measured(samples, name)
         if _SQUARE in name:
             known, measured = known and known.root(), measured and measured.root()
-        sizes = [np.size(one.mean) for one in (known, measured) if one is not None]
+        sizes = [np.size(estimated.mean) for estimated in (known, measured) if estimated is not None]
         columns = {
             "quantity": name.replace(_SQUARE, _NORM),
             "layer": np.arange(1, max(sizes) + 1) if QUANTITIES[name].per_layer else [0],

@@ -37,7 +37,7 @@ def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         ValueError: a judge fails, or returns something else than verdicts on its claim.
     """
     load_entry_points()
-    found = []
+    verdicts = []
     for name, judge in _JUDGES.items():
         try:
             rows = list(judge(cells))
@@ -45,8 +45,8 @@ def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
             raise ValueError(f"claim {name!r} could not be judged: {type(error).__name__}: {error}") from error
         if not all(isinstance(row, Verdict) and row.claim == name for row in rows):
             raise ValueError(f"claim {name!r} must be judged by a list of verdicts on it, got {rows!r}.")
-        found += rows
-    return found
+        verdicts += rows
+    return verdicts
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:

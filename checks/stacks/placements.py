@@ -87,8 +87,8 @@ def spread_lines(spreads: pd.DataFrame) -> list[str]:
     flat = [TITLES[str(name)] for name in spreads.loc[spreads["flat"], "placement"]]
     uneven = spreads[~spreads["flat"]].itertuples()
     others = [f"{TITLES[str(row.placement)]} by a factor of {row.spread:.2g}" for row in uneven]
-    said = f"Flat over the layers, below {FLAT}: {', '.join(flat) or 'none'}."
-    return [*lines, f"{said} Not flat: {', '.join(others)}." if others else said]
+    sentence = f"Flat over the layers, below {FLAT}: {', '.join(flat) or 'none'}."
+    return [*lines, f"{sentence} Not flat: {', '.join(others)}." if others else sentence]
 
 
 def exponent_lines(exponents: pd.DataFrame) -> list[str]:

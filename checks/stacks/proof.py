@@ -22,8 +22,8 @@ def lemma4() -> list[Verdict]:
     """Eigenvalues of I − aᵀa for random unit rows."""
     rows = np.random.default_rng(0).normal(size=(64, _SIZE))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    found = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
-    worst = float(np.abs(found - np.array([0.0] + [1.0] * (_SIZE - 1))).max())
+    eigenvalues = np.linalg.eigvalsh(np.eye(_SIZE) - rows[:, :, None] * rows[:, None, :])
+    worst = float(np.abs(eigenvalues - np.array([0.0] + [1.0] * (_SIZE - 1))).max())
     return [
         Verdict(
             claim="L4",

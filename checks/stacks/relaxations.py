@@ -186,14 +186,14 @@ def _last(samples: Samples, column: str, name: str, *, over: str = "") -> dict[s
     """A quantity of the last layer, over another one's mean; nothing where the network has none."""
     if name not in samples:
         return {}
-    prediction, found = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
+    prediction, measured = prediction_of(samples), estimate(samples[name][:, -1].astype(float))
     scale = float(samples[over][:, -1].mean()) if over else 1.0
     predicted = (
         float(prediction[name][-1]) / (float(prediction[over][-1]) if over else 1.0) if name in prediction else np.nan
     )
     return {
-        column: float(found.mean) / scale,
-        f"{column}_sem": float(found.sem) / scale,
+        column: float(measured.mean) / scale,
+        f"{column}_sem": float(measured.sem) / scale,
         f"{column}_predicted": predicted,
     }
 

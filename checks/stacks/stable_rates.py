@@ -73,13 +73,13 @@ def predictor(table: pd.DataFrame, statistic: str, fitted: np.ndarray, judged: n
     half = _half_width(x[to_fit], y[to_fit] - line.intercept - line.slope * x[to_fit], x[to_judge])
     inside = np.abs(off) <= half
     stacks = table.loc[to_judge, ["placement", "width", "depth", "loss"]].drop_duplicates().shape[0]
-    own = stats.binomtest(round(float(inside.mean()) * stacks), stacks).proportion_ci(LEVEL)
+    share = stats.binomtest(round(float(inside.mean()) * stacks), stacks).proportion_ci(LEVEL)
     return Predictor(
         statistic=statistic,
         exponent=float(line.slope),
         coverage=float(inside.mean()),
-        coverage_low=float(own.low),
-        coverage_high=float(own.high),
+        coverage_low=float(share.low),
+        coverage_high=float(share.high),
         interval_ratio=float(np.median(np.exp(2 * half))),
         off=float(np.exp(np.median(np.abs(off)))),
         networks=int(to_judge.sum()),

@@ -42,12 +42,12 @@ def width_series(found: Sequence[Training], *, mup: bool) -> Iterator[tuple[dict
         mup: whether the output scale follows the width as well.
     """
     groups: dict[tuple[object, ...], dict[int, Training]] = {}
-    for one in found:
-        fixed = asdict(one.stack)
+    for training in found:
+        fixed = asdict(training.stack)
         width = fixed.pop("width")
         if mup:
             fixed.pop("output_scale")
-        groups.setdefault(tuple(fixed.values()), {})[width] = one
+        groups.setdefault(tuple(fixed.values()), {})[width] = training
     for group in groups.values():
         if len(group) >= LEAST_POINTS:
             series = [group[width] for width in sorted(group)]
@@ -72,13 +72,13 @@ def width_exponents(found: Sequence[Training], *, mup: bool, at: Sequence[int] =
     """
     rows = []
     for about, series in width_series(found, mup=mup):
-        widths = [one.stack.width for one in series]
+        widths = [training.stack.width for training in series]
         for quantity in (name for name in CHANGES if name in series[0]):
             for step in at or sorted({1, series[0].schedule.steps}):
                 each = _estimates(series, quantity, step)
-                if not all(0 < one.mean < np.inf for one in each):
+                if not all(0 < change.mean < np.inf for change in each):
                     continue
-                law = power_law(widths, [one.mean for one in each], [one.sem for one in each])
+                law = power_law(widths, [change.mean for change in each], [change.sem for change in each])
                 # Of the root mean square: half the exponent of the mean square.
                 exponent, sem, (low, high) = law.exponent / 2, law.sem / 2, law.interval()
                 row = about | {"quantity": quantity, "step": step, "exponent": exponent}
@@ -94,7 +94,7 @@ def width_exponents(found: Sequence[Training], *, mup: bool, at: Sequence[int] =
 def _estimates(series: Sequence[Training], quantity: str, step: int) -> list[Estimate]:
     """Means over draws; of networks that have diverged they are not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return [estimate(last_of(one, quantity, step)) for one in series]
+        return [estimate(last_of(training, quantity, step)) for training in series]
 
 
 def _claimed(
@@ -103,14 +103,14 @@ def _claimed(
     """The exponent of the root mean square that there should be, and by what."""
     if mup:
         return None if has_scalars(series[0].stack) else (0.0, "limit")
-    schedules = [one.schedule for one in series]
+    schedules = [training.schedule for training in series]
     if any(len(set(schedule.rates.values())) > 1 for schedule in schedules) or schedules[0].factors[0] == 0:
         return None
     rates = np.array([next(iter(schedule.rates.values())) for schedule in schedules])
     rule, slope = schedules[0].optimizer, float(weights @ np.log(rates))
     if quantity == "logit_change_sq" and step == 1 and not rule.weight_decay:
         try:
-            changes = [first_step(one.stack, rule.name).logit_change_sq for one in series]
+            changes = [first_step(training.stack, rule.name).logit_change_sq for training in series]
             return float(weights @ np.log(changes)) / 2 + slope, "theory"
         except NoRuleError:
             pass
@@ -134,9 +134,9 @@ def meetings(found: Sequence[Training], *, resamples: int = 1000) -> pd.DataFram
         Post-LN's root mean square over Pre-LN's before the first step and after the last.
     """
     pairs: dict[tuple[object, ...], dict[str, Training]] = {}
-    for one in found:
-        if "grad_sq_W2" in one:
-            pairs.setdefault(astuple(replace(one.stack, placement="post")), {})[one.stack.placement] = one
+    for t in found:
+        if "grad_sq_W2" in t:
+            pairs.setdefault(astuple(replace(t.stack, placement="post")), {})[t.stack.placement] = t
     rows, rng = [], np.random.default_rng(0)
     for pair in pairs.values():
         if not {"post", "pre"} <= set(pair):
@@ -178,11 +178,13 @@ def wide_limits(found: Sequence[Training], *, mup: bool) -> pd.DataFrame:
     """
     rows = []
     for about, series in width_series(found, mup=True) if mup else ():
-        shares = 1.0 / np.array([one.stack.width for one in series])
+        shares = 1.0 / np.array([training.stack.width for training in series])
         for quantity in (name for name in ("loss", *CHANGES) if name in series[0]):
             for step in range(1, series[0].schedule.steps + 1):
                 each = _estimates(series, quantity, step)
-                mean, sem = (np.array([getattr(one, name) for one in each], dtype=float) for name in ("mean", "sem"))
+                mean, sem = (
+                    np.array([getattr(change, name) for change in each], dtype=float) for name in ("mean", "sem")
+                )
                 if (mean > 0).all() and (sem > 0).all() and np.isfinite(mean + sem).all():
                     rows.append(about | {"quantity": quantity, "step": step} | _limit(shares, mean, sem, quantity))
     names = ["placement", "depth", "quantity", "step", "limit", "low", "high", "slope", "residual", "fit", "left_out"]
@@ -197,13 +199,13 @@ def _limit(shares: Array, mean: Array, sem: Array, quantity: str) -> dict[str, A
     half = float(stats.norm.ppf(0.975)) * covariance[1, 1] ** 0.5
     ends = np.maximum([limit, limit - half, limit + half], 0.0)
     value, low, high = ends if quantity == "loss" else ends**0.5
-    said, error = _said_of_the_widest(shares, mean, sem)
+    extrapolated, error = _said_of_the_widest(shares, mean, sem)
     apart = float(np.hypot(error, sem[-1]))
     return {
         "limit": value, "low": low, "high": high, "slope": slope / limit, "residual": float(np.abs(residuals).max()),
         "fit": float(stats.chi2.sf(residuals @ residuals, freedom)),
-        "left_out": float(said - mean[-1]) / apart,
-        "verdict": _WORDS[scalar_agreement(said, float(mean[-1]), apart, MARGIN * float(mean[-1]))],
+        "left_out": float(extrapolated - mean[-1]) / apart,
+        "verdict": _WORDS[scalar_agreement(extrapolated, float(mean[-1]), apart, MARGIN * float(mean[-1]))],
     }  # fmt: skip
 
 

@@ -18,12 +18,12 @@ RATE = 0.01
 
 def set_apart(first: Sequence[Samples], second: Sequence[Samples]) -> dict[str, tuple[object, object]]:
     """Fields that have one value in each of two runs, and not the same one; by these networks are not matched."""
-    found = {}
+    apart = {}
     for field in fields(Stack):
-        a, b = ({getattr(s.stack, field.name) for s in some} for some in (first, second))
+        a, b = ({getattr(s.stack, field.name) for s in run} for run in (first, second))
         if len(a) == len(b) == 1 and a != b:
-            found[field.name] = (a.pop(), b.pop())
-    return found
+            apart[field.name] = (a.pop(), b.pop())
+    return apart
 
 
 def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.DataFrame:
@@ -44,18 +44,18 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
     names = _names(first, second)
     others = {names[id(s)]: s for s in second}
     rows = []
-    for one in first:
-        other = others.get(names[id(one)])
+    for samples in first:
+        other = others.get(names[id(samples)])
         if other is None:
             continue
-        for quantity in sorted(set(one) & set(other)):
-            a, b = (np.asarray(s[quantity], dtype=float) for s in (one, other))
+        for quantity in sorted(set(samples) & set(other)):
+            a, b = (np.asarray(s[quantity], dtype=float) for s in (samples, other))
             if a.shape[1:] != b.shape[1:]:
                 continue  # per layer, of another depth
             for layer in range(1, a.shape[1] + 1) if a.ndim == 2 else (0,):
                 numbers = _compared(a[:, layer - 1] if layer else a, b[:, layer - 1] if layer else b)
                 if numbers is not None:
-                    rows.append(cell_fields(one) | {"quantity": quantity, "layer": layer} | numbers)
+                    rows.append(cell_fields(samples) | {"quantity": quantity, "layer": layer} | numbers)
     table = pd.DataFrame(rows)
     return table.assign(differs=table["p_value"] < RATE / len(table)) if rows else table
 
@@ -63,7 +63,7 @@ def run_differences(first: Sequence[Samples], second: Sequence[Samples]) -> pd.D
 def only_in_one(first: Sequence[Samples], second: Sequence[Samples]) -> tuple[int, int]:
     """How many networks the first run has alone, and how many the second."""
     names = _names(first, second)
-    a, b = ({names[id(s)] for s in some} for some in (first, second))
+    a, b = ({names[id(s)] for s in run} for run in (first, second))
     return len(a - b), len(b - a)
 
 
@@ -81,8 +81,8 @@ def _compared(a: Array, b: Array) -> dict[str, float] | None:
     """Means, errors and the test of one number; nothing where a quantity is not defined."""
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
-    one, other = estimate(a), estimate(b)
-    first, second, error = float(one.mean), float(other.mean), float(np.hypot(one.sem, other.sem))
+    of_first, other = estimate(a), estimate(b)
+    first, second, error = float(of_first.mean), float(other.mean), float(np.hypot(of_first.sem, other.sem))
     # What does not vary, such as a norm that LayerNorm fixes, differs by rounding.
     if error <= 1e-6 * abs(first):
         same = abs(second - first) <= 1e-5 * abs(first)
@@ -91,6 +91,6 @@ def _compared(a: Array, b: Array) -> dict[str, float] | None:
         errors = (second - first) / error
         p_value = float(stats.ttest_ind(a, b, equal_var=False).pvalue)
     return {
-        "first": first, "first_sem": float(one.sem), "second": second, "second_sem": float(other.sem),
+        "first": first, "first_sem": float(of_first.sem), "second": second, "second_sem": float(other.sem),
         "errors": errors, "p_value": p_value,
     }  # fmt: skip
