@@ -109,8 +109,8 @@ else:
 
         module, _, attribute = _HOMES[name].partition(":")
         check_own_packages(module.partition(".")[0])
-        globals()[name] = found = getattr(import_module(module), attribute or name)
-        return found
+        globals()[name] = value = getattr(import_module(module), attribute or name)
+        return value
 
     def _unknown(name):
         from difflib import get_close_matches

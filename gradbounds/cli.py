@@ -67,9 +67,9 @@ def parsed(arguments: list[str]) -> Any:
     Raises:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
-    said, shown = io.StringIO(), Captured()
+    complaint, shown = io.StringIO(), Captured()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown), _colours_as_asked():
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _colours_as_asked():
             return tyro.cli(
                 Command,
                 prog="gradbounds",
@@ -83,7 +83,7 @@ def parsed(arguments: list[str]) -> Any:
             print(grouped(shown.getvalue()))
             _print_examples(arguments)
             return None
-        raise ValueError(_one_line(said.getvalue(), arguments)) from None
+        raise ValueError(_one_line(complaint.getvalue(), arguments)) from None
 
 
 def _print_examples(arguments: Sequence[str]) -> None:
@@ -143,8 +143,8 @@ def _print_what_can_be_encoded() -> None:
     def plain(error: UnicodeError) -> tuple[str, int]:
         if not isinstance(error, UnicodeEncodeError):
             raise error
-        found = error.object[error.start : error.end]
-        return "".join(_PLAIN.get(character, "?") for character in found), error.end
+        lacking = error.object[error.start : error.end]
+        return "".join(_PLAIN.get(character, "?") for character in lacking), error.end
 
     codecs.register_error("plain", plain)
     for stream in (sys.stdout, sys.stderr):
@@ -166,8 +166,8 @@ def _one_line(box: str, arguments: Sequence[str] = ()) -> str:
     first = 2 if rules[:1] == [1] and "─" not in lines[0] else 1
     last = min((k for k in rules if k > first), default=len(lines))
     # "None" among choices is a flag left out, which nobody types.
-    said = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
-    return f"{said}.{_suggestion(lines, arguments)} See gradbounds --help."
+    message = re.sub(r"'None', |, 'None'(?=[,)])", "", " ".join(lines[first:last])).rstrip(".")
+    return f"{message}.{_suggestion(lines, arguments)} See gradbounds --help."
 
 
 def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:

@@ -33,12 +33,12 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
     """
-    found: list[tuple[str, ...]] = []
+    networks: list[tuple[str, ...]] = []
     for change in changes:
         name = field_name(change.partition("=")[0])
-        again = not found or any(field_name(one.partition("=")[0]) == name for one in found[-1])
-        found[len(found) - (not again) :] = [(change,) if again else (*found[-1], change)]
-    return found
+        again = not networks or any(field_name(earlier.partition("=")[0]) == name for earlier in networks[-1])
+        networks[len(networks) - (not again) :] = [(change,) if again else (*networks[-1], change)]
+    return networks
 
 
 def changed(stack: Stack, changes: Sequence[str]) -> Stack:

@@ -39,7 +39,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
         named = ", ".join(sorted(unknown))
         raise ValueError(f"grid must have fields {', '.join(FIELDS)} and zip, got {named}.{nearest(unknown, FIELDS)}")
     given: dict[str, Any] = {"placement": PAPER} | {name: grid[name] for name in FIELDS if name in grid}
-    values = {name: field_values(name, some) for name, some in given.items()}
+    values = {name: field_values(name, raw) for name, raw in given.items()}
     groups = _groups(grid.get("zip", []), values)
     size = math.prod(len(values[group[0]]) for group in groups)
     if size > MOST_CELLS:
@@ -55,7 +55,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
 def nearest(unknown: Iterable[str], known: Iterable[str]) -> str:
     """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near."""
     names = list(known)
-    close = [found[0] for name in sorted(unknown) if (found := get_close_matches(name, names, n=1))]
+    close = [matches[0] for name in sorted(unknown) if (matches := get_close_matches(name, names, n=1))]
     return f" Did you mean {close[0]}?" if close else ""
 
 
@@ -94,10 +94,10 @@ def field_values(name: str, given: Any) -> list[Any]:
     Raises:
         ValueError: no value, or one that cannot be read.
     """
-    some = given if isinstance(given, list | tuple) else [given]
-    if not some:
+    entries = given if isinstance(given, list | tuple) else [given]
+    if not entries:
         raise ValueError(f"{name} must have at least one value, got none.")
-    return list(dict.fromkeys(value for one in some for value in _spelled_out(name, one)))
+    return list(dict.fromkeys(value for entry in entries for value in _spelled_out(name, entry)))
 
 
 def _spelled_out(name: str, given: Any) -> Iterator[Any]:

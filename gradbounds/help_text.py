@@ -44,7 +44,7 @@ def grouped(text: str) -> str:
 
     A command with flags of few groups, such as widths and depths alone, keeps one list.
     """
-    flags = [found[1] for line in text.splitlines() if (found := _FLAG.match(_COLOUR.sub("", line)))]
+    flags = [match[1] for line in text.splitlines() if (match := _FLAG.match(_COLOUR.sub("", line)))]
     titled = len({_title(flag) for flag in flags}) >= _MANY
     return "\n".join(_lines(text, titled=titled))
 
@@ -53,8 +53,8 @@ def _lines(text: str, *, titled: bool) -> Iterator[str]:
     group = _COMMAND
     for line in text.splitlines():
         plain = _COLOUR.sub("", line)
-        if titled and (found := _FLAG.match(plain)) and _title(found[1]) != group:
-            group = _title(found[1])
+        if titled and (match := _FLAG.match(plain)) and _title(match[1]) != group:
+            group = _title(match[1])
             yield f"├─ {group} ".ljust(len(plain) - 1, "─") + "┤"
         yield line if plain[:1] in tuple("╭│├╰") else folded(line)
 
@@ -77,13 +77,13 @@ def folded(text: str, *, indent: str = "") -> str:
     width = shutil.get_terminal_size((_ENDLESS, 0)).columns
     lines = []
     for line in text.splitlines():
-        own = line[: len(line) - len(line.lstrip())]
+        margin = line[: len(line) - len(line.lstrip())]
         fits = len(_COLOUR.sub("", line)) <= width
         lines.append(
             line
             if fits
             else textwrap.fill(
-                line, width, subsequent_indent=own + indent, break_long_words=False, break_on_hyphens=False
+                line, width, subsequent_indent=margin + indent, break_long_words=False, break_on_hyphens=False
             )
         )
     return "\n".join(lines)

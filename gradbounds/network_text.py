@@ -62,7 +62,7 @@ def _title(stack: Stack) -> str:
     sizes = {name: getattr(stack, name) for name in ("width", "depth", "tokens", "vocab")}
     named = {name: value for name, value in (sizes | stack.non_default()).items() if name != "placement"}
     fields = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]
-    fields = [one if len(one) < _LONG else f"{one[:_LONG]}..." for one in fields]
+    fields = [field if len(field) < _LONG else f"{field[:_LONG]}..." for field in fields]
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"
 
 
@@ -112,15 +112,16 @@ def _number(value: float, error: float) -> str:
 
 def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
     """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
-    said: dict[str, list[str]] = {}
+    by_part: dict[str, list[str]] = {}
     for name in matrices(table):
         norms = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")[value].to_numpy()
         if len(norms) > 1 and norms[-1] > 0:
             ratio = norms[0] / norms[-1]
             whose = ", encoder" if name.startswith("encoder_") else ""
-            said.setdefault(whose, []).append(f"{matrix_name(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
+            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
     return [
-        f"Norms of the first layer over the last layer's{whose}: {', '.join(texts)}." for whose, texts in said.items()
+        f"Norms of the first layer over the last layer's{whose}: {', '.join(texts)}."
+        for whose, texts in by_part.items()
     ]
 
 
@@ -189,8 +190,8 @@ def comparison_lines(changes: Sequence[str], table: pd.DataFrame, other: pd.Data
     lines.append(f"  {'':<12}{'here':>15}{'changed':>15}{'here':>14}{'changed':>14}")
     for name in dict.fromkeys([*matrices(table), *matrices(other), *_STREAM]):
         cells = []
-        for own, column in ((table, value), (other, "predicted")):
-            norms = _of_layers(own, name, column)
+        for frame, column in ((table, value), (other, "predicted")):
+            norms = _of_layers(frame, name, column)
             known = len(norms) > 0 and norms[-1] != 0
             cells.append((f"{norms[0] / norms[-1]:.3g}" if known else "-", f"{norms[-1]:.4g}" if known else "-"))
         (first, last), (changed_first, changed_last) = cells

@@ -89,14 +89,14 @@ def working(what: str) -> Iterator[None]:
 def words(now: "Progress") -> str:
     """Cells, draws per second and time left."""
     elapsed = max(now.seconds, 1e-9)
-    said = (
+    line = (
         f"{now.cells[0]} of {now.cells[1]} cells, {now.blocks[0]} of {now.blocks[1]} blocks, "
         f"{now.draws / elapsed:.3g} draws/s"
     )
     # What starts up counts as sampling at first, and what is left at the end is nothing but rounding.
     if not _FIRST_ESTIMATE <= now.share < 1 - 1e-9:
-        return said
-    return f"{said}, {duration(elapsed * (1 - now.share) / now.share)} left"
+        return line
+    return f"{line}, {duration(elapsed * (1 - now.share) / now.share)} left"
 
 
 def duration(seconds: float) -> str:

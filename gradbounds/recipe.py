@@ -58,12 +58,12 @@ class Recipe:
             ValueError: a value is of the wrong kind.
         """
         given = {name: value for name, value in others.items() if value is not None}
-        return replace(self, grid=tuple({**one, **grid} for one in self.grid), **given)
+        return replace(self, grid=tuple({**table, **grid} for table in self.grid), **given)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as a file has it."""
         plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "grid"}
-        return plain | {"grid": [dict(one) for one in self.grid]}
+        return plain | {"grid": [dict(table) for table in self.grid]}
 
 
 def read_recipe(path: Path) -> Recipe:
@@ -112,6 +112,6 @@ def recipe_of(content: Mapping[str, Any]) -> Recipe:
         raise ValueError(f"file must have keys {', '.join(known)}, got {', '.join(sorted(unknown))}{hint}.{near}")
     grid = content.get("grid", {})
     grids = grid if isinstance(grid, list) else [grid]
-    if not grids or not all(isinstance(one, dict) for one in grids):
+    if not grids or not all(isinstance(table, dict) for table in grids):
         raise ValueError("grid must be a table [grid] or several [[grid]], got something else.")
     return Recipe(**{**content, "grid": tuple(grids)})

@@ -24,10 +24,10 @@ def show(folder: Path) -> int:
     if (folder / MANIFEST).exists():
         print(_inspection(Run.open(folder)))
         return 0
-    found = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
-    if not found:
+    folders = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
+    if not folders:
         raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
-    table = pd.DataFrame([_line(path) for path in found])
+    table = pd.DataFrame([_line(path) for path in folders])
     tell(runs=table)
     print(table.to_string(index=False))
     return 0

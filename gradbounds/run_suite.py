@@ -20,14 +20,14 @@ def judged(folder: str) -> dict[str, dict[str, Any]]:
         ValueError: the folder is no run, or holds no draws.
     """
     sampled = judged_samples(Run.open(folder))
-    found = verdicts(sampled)
-    committed = [v for one in committed_results() for v in one.verdicts]
+    rows = verdicts(sampled)
+    committed = [v for results in committed_results() for v in results.verdicts]
     cells = {
         f"{s.stack.placement}-d{s.stack.width}-L{s.stack.depth}-{s.cell.name[:6]}": comparison([s]) for s in sampled
     }
     return {
-        "exponent": {f"{v.claim}: {v.part}": v for v in found if "exponent" in v.part},
-        "pair": {f"{now.claim}: {now.part}": (now, before) for now, before in common(found, committed)},
+        "exponent": {f"{v.claim}: {v.part}": v for v in rows if "exponent" in v.part},
+        "pair": {f"{now.claim}: {now.part}": (now, before) for now, before in common(rows, committed)},
         "cell": cells,
     }
 
@@ -35,10 +35,10 @@ def judged(folder: str) -> dict[str, dict[str, Any]]:
 def test_exponent_is_the_predicted_one(exponent: Verdict) -> None:
     """An exponent over the run's own grid, within 0.02 of theory's over the same grid or within 4 standard errors."""
     low, high = exponent.interval
-    said = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
-    assert exponent.agreement != "differs", said
+    numbers = f"samples {exponent.measured:.4g} [{low:.4g}, {high:.4g}], theory {exponent.predicted:.4g}"
+    assert exponent.agreement != "differs", numbers
     if exponent.agreement != "agrees":
-        pytest.skip(f"{exponent.agreement}: {said}")
+        pytest.skip(f"{exponent.agreement}: {numbers}")
 
 
 def test_means_are_the_predicted_ones(cell: pd.DataFrame) -> None:

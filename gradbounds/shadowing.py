@@ -25,13 +25,13 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
         ShadowedError: it finds another module first, or has loaded it already.
     """
     for name in _PACKAGES[: _PACKAGES.index(last) + 1]:
-        found = _found(name)
-        if found is not None and Path(found).resolve().parent != _ROOT / name:
+        origin = _found(name)
+        if origin is not None and Path(origin).resolve().parent != _ROOT / name:
             raise ShadowedError(
-                f"gradbounds needs its own package {name!r}, but Python finds {found} first: rename that, or start "
+                f"gradbounds needs its own package {name!r}, but Python finds {origin} first: rename that, or start "
                 "Python with -P or in another folder.",
                 name=name,
-                path=found,
+                path=origin,
             )
 
 

@@ -96,9 +96,9 @@ def _derived(claim: str, *, everything: bool) -> list[str]:
     from theory.paper.derivations import DERIVATIONS  # late: sympy and scipy take a second or two
 
     steps = DERIVATIONS.get(claim, ())
-    some = steps if everything else steps[:_STEPS]
-    derived = [f"{step.words}:\n    {_shown(step.run())}" for step in some]
-    return [*derived, *_more(len(steps) - len(some), "steps", claim)]
+    shown = steps if everything else steps[:_STEPS]
+    derived = [f"{step.words}:\n    {_shown(step.run())}" for step in shown]
+    return [*derived, *_more(len(steps) - len(shown), "steps", claim)]
 
 
 def _more(left: int, what: str, claim: str) -> list[str]:

@@ -48,7 +48,10 @@ def first_steps(
     for stack in track(stacks, description="stepping", disable=not shown, transient=True):
         sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
         scale = _noise_scale(stack)
-        rows += [_row(stack, one, [step[one] for step in sampled]) | {"noise_scale": scale} for one in optimizers]
+        rows += [
+            _row(stack, optimizer, [step[optimizer] for step in sampled]) | {"noise_scale": scale}
+            for optimizer in optimizers
+        ]
     table = pd.DataFrame(rows)
     if as_json:
         print(text({"schema": SCHEMA, "command": "first-step", "steps": table}))
@@ -57,10 +60,10 @@ def first_steps(
             print(line)
     if out is not None:
         write_whole(out / "first_step.csv", table.to_csv(index=False).encode())
-        said = [f"Table   {out / 'first_step.csv'}"]
+        lines = [f"Table   {out / 'first_step.csv'}"]
         if max(table["width"].nunique(), table["depth"].nunique()) > 1:
-            said.append(f"Figure  {save(first_step_rates(table), out, 'first_step')[-1]}")
-        print("\n".join(said), file=sys.stderr if as_json else sys.stdout)
+            lines.append(f"Figure  {save(first_step_rates(table), out, 'first_step')[-1]}")
+        print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
     return 0
 
 
@@ -87,7 +90,7 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
     row["most_of_the_gain"] = "" if step is None else _largest_share(step)
     row["no_rule"] = reason
     gain, curvature, ends = (
-        np.array([getattr(one, name) for one in sampled]) for name in ("gain", "curvature", "break_even_rate")
+        np.array([getattr(measured, name) for measured in sampled]) for name in ("gain", "curvature", "break_even_rate")
     )
     rate = 2 * gain.mean() / curvature.mean() if len(sampled) else float("nan")
     row["sampled_rate"] = rate
@@ -117,7 +120,7 @@ def _largest_share(step: FirstStep) -> str:
         for role, values in step.gain_shares.items()
         for layer, value in enumerate(np.atleast_1d(values), start=1)
     }
-    (role, layer), share = max(shares.items(), key=lambda one: one[1])
+    (role, layer), share = max(shares.items(), key=lambda item: item[1])
     return f"{role}{'' if role == 'Wemb' else f' of layer {layer}'}, {100 * share:.0f}%"
 
 

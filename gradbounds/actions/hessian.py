@@ -48,7 +48,7 @@ def simplified_stacks(
     """
     if accept:
         _check_accept(request)
-        if any(not one.in_paper for one in stacks):
+        if any(not stack.in_paper for stack in stacks):
             raise ValueError(f"accept must be given for the paper's stacks, got {stacks[0].relaxed}.")
     if dry_run:
         print(size(request))
@@ -90,7 +90,7 @@ def _check_accept(request: SpectraRequest) -> None:
         ValueError: this is no checkout, one placement is missing, there are too few seeds, or no eigenvalues.
     """
     check_checkout()
-    placements = {one.placement for one in request.subjects}
+    placements = {subject.placement for subject in request.subjects}
     if not {"post", "pre"} <= placements or request.seeds < LEAST_SEEDS or not request.extreme:
         raise ValueError(
             f"accept must be given with placements post and pre, at least {LEAST_SEEDS} seeds and extreme eigenvalues, "
@@ -123,20 +123,22 @@ def _ratios(predicted: pd.DataFrame) -> dict[tuple[int, int], float]:
     return {(int(width), int(depth)): float(value) for (width, depth), value in ratios.items()}
 
 
-def _theory_lines(found: pd.DataFrame, beside: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
+def _theory_lines(table: pd.DataFrame, beside: pd.DataFrame, predicted: pd.DataFrame) -> list[str]:
     """Every number beside its prediction, and exponents in depth and width beside those of theory."""
-    said = [f"{'Gauss-Newton matrix':46} {'theory':>10} {'measured':>10}"]
+    lines = [f"{'Gauss-Newton matrix':46} {'theory':>10} {'measured':>10}"]
     for row in beside.itertuples():
         name = f"{title(row.placement)} d = {row.width}, L = {row.depth}, {row.block}, {row.quantity}"
-        said.append(f"{name:46} {row.predicted:10.4g} {row.measured:10.4g} +- {row.sem:8.2g} {row.agreement}")
+        lines.append(f"{name:46} {row.predicted:10.4g} {row.measured:10.4g} +- {row.sem:8.2g} {row.agreement}")
     for against, letter in (("depth", "L"), ("width", "d")):
         other = "width" if against == "depth" else "depth"
         keys = ["placement", "block", other, "quantity"]
-        own = curvature_exponents(found[found["matrix"] == "gauss-newton"], against)
-        for row in own.merge(predicted_exponents(predicted, against), on=keys, suffixes=("", "_theory")).itertuples():
+        exponents = curvature_exponents(table[table["matrix"] == "gauss-newton"], against)
+        for row in exponents.merge(
+            predicted_exponents(predicted, against), on=keys, suffixes=("", "_theory")
+        ).itertuples():
             at = getattr(row, other)
             name = f"{title(row.placement)}, {'d' if other == 'width' else 'L'} = {at}, "
             name += ("" if row.block == WHOLE else f"{row.block}, ") + str(row.quantity)
             interval = f"[{row.low:.2f}, {row.high:.2f}]"
-            said.append(f"{name} ~ {letter}^{row.exponent:.2f} {interval}, theory {row.exponent_theory:.2f}")
-    return said
+            lines.append(f"{name} ~ {letter}^{row.exponent:.2f} {interval}, theory {row.exponent_theory:.2f}")
+    return lines

@@ -112,17 +112,18 @@ def of_module(name: str, width: int, depth: int) -> Subject:
     model: Any = first.model
 
     def problem(seed: int, device: str) -> Problem:
-        one = module_problem(factory, width, depth, seed=seed, device=device)
-        if (off := asymmetry(one, "hessian")) > _SYMMETRIC:
+        drawn = module_problem(factory, width, depth, seed=seed, device=device)
+        if (off := asymmetry(drawn, "hessian")) > _SYMMETRIC:
             raise ValueError(
                 f"factory must make modules whose Hessian is symmetric, but that of {name!r} is off by {off:.2g}: "
                 "dropout must be off, and every operation's second derivative right."
             )
-        return one
+        return drawn
 
     return Subject(
         placement=name, width=width, depth=depth,
-        blocks={f"{own}": (f"module.{own}.*",) for one in layer_lists(model.module, (), depth) for own in one.names},
+        blocks={f"{layer}": (f"module.{layer}.*",)
+                for part in layer_lists(model.module, (), depth) for layer in part.names},
         key={"factory": name, "made": _digest(first), "width": width, "depth": depth}, problem=problem,
         parameters=sum(p.numel() for p in first.parameters()), activations=0,
     )  # fmt: skip
@@ -134,9 +135,9 @@ def _digest(problem: Problem) -> str:
     loss = problem.loss(problem.model(inputs), labels)
     gradient = torch.autograd.grad(loss, problem.parameters())
     # Sums may be in another order another time.
-    said = f"{float(loss.detach()):.4e} {float(torch.stack([one.norm() for one in gradient]).norm()):.4e}"
-    found = hashlib.sha256(said.encode())
+    sums = f"{float(loss.detach()):.4e} {float(torch.stack([part.norm() for part in gradient]).norm()):.4e}"
+    digest = hashlib.sha256(sums.encode())
     for name, parameter in problem.model.named_parameters():
-        found.update(name.encode())
-        found.update(parameter.detach().cpu().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -104,7 +104,7 @@ def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | Non
             prediction = predict(stack, patterns=patterns)
             if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
                 return prediction, None, ""
-            return prediction, exponents(prediction, lambda one: predict(one, patterns=max(2, patterns // 4))), ""
+            return prediction, exponents(prediction, lambda other: predict(other, patterns=max(2, patterns // 4))), ""
     except NoRuleError as error:
         return None, None, str(error)
 

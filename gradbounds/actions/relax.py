@@ -47,9 +47,9 @@ def relax(
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
-    for name, some in sizes.items():
-        if len(some) < LEAST_POINTS:
-            raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {some}.")
+    for name, numbers in sizes.items():
+        if len(numbers) < LEAST_POINTS:
+            raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
     check_count("draws", draws, 2)  # one draw has no error
     steps = _values_of(base, along, values) if along else {UNRELAXED: {}, **RELAXATIONS}
     grids, left_out = relaxation_grids(base, sizes, steps)
@@ -84,8 +84,8 @@ def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
     numbers = [name for name, f in FIELDS.items() if not isinstance(f.default, str) and name not in SIZES]
     if field not in numbers:
         raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
-    found = field_values(field, values)
-    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in found}
+    converted = field_values(field, values)
+    return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in converted}
 
 
 def relaxation_grids(

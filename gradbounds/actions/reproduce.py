@@ -72,16 +72,20 @@ class Fig3Request:
     def jobs(self) -> list[tuple[Translation, int, int]]:
         """(model, mini-batches, seed) of everything that is measured, what matters most first."""
         least, first = min(self.depths), self.models[0].initialization
-        asked = [(one, self.batches) for one in self.models]
+        asked = [(model, self.batches) for model in self.models]
         asked += [
-            (replace(one, depth=depth), 1)
+            (replace(model, depth=depth), 1)
             for depth in sorted(self.depths) if depth > least
-            for one in self.models if one.initialization == first
+            for model in self.models if model.initialization == first
         ]  # fmt: skip
         # Where branches are weak, a tied output matrix is what theory lacks.
-        asked += [(replace(one, tied=False), 1) for one in self.models if one.initialization != first and one.tied]
+        asked += [
+            (replace(model, tied=False), 1) for model in self.models if model.initialization != first and model.tied
+        ]
         if self.ingredients:
-            asked += [(one, 1) for model in self.models if model.initialization == first for one in ablated(model)]
+            asked += [
+                (lacking, 1) for model in self.models if model.initialization == first for lacking in ablated(model)
+            ]
         seeds = range(self.seed, self.seed + self.seeds)
         return [(model, batches, seed) for model, batches in asked for seed in seeds]
 
@@ -114,13 +118,13 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
         return 0
     frame = _measured(request, text, out, jobs)
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
-    found = section_3_4(frame, about)
+    verdicts = section_3_4(frame, about)
     grown = growth(frame)
-    tell(profiles=profiles(frame), growth=grown, verdicts=found)
+    tell(profiles=profiles(frame), growth=grown, verdicts=verdicts)
     for line in [*_profile_lines(frame), *_growth_lines(grown)]:
         print(line)
     wrong = []
-    for v in found:
+    for v in verdicts:
         low, high = v.interval
         print(f"{v.claim:4} {v.part:70} {v.words}\n     paper {v.claimed}, theory {number_or_dash(v.predicted)}, "
               f"measured {v.measured:.4g} [{low:.4g}, {high:.4g}]")  # fmt: skip
@@ -133,12 +137,12 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
     for line in wrong:
         print(line)
     if accept:
-        _accept(out, found)
+        _accept(out, verdicts)
     return 1 if wrong else 0
 
 
-def _accept(out: Path, found: list[Verdict]) -> None:
-    accept_verdicts(f"{out.resolve().name}.json", results(found, [], session()["command"]))
+def _accept(out: Path, verdicts: list[Verdict]) -> None:
+    accept_verdicts(f"{out.resolve().name}.json", results(verdicts, [], session()["command"]))
 
 
 def _measured(
@@ -192,6 +196,6 @@ def _growth_lines(grown: pd.DataFrame) -> list[str]:
     lines = []
     for row in grown[grown["depth"] == grown["depth"].min()].itertuples():
         what = "whole" if row.without == "nothing" else f"without {row.without}"
-        said = f"{TITLES[str(row.placement)]:8} {row.initialization:7} decoder {what:28}"
-        lines.append(f"{said} slope of ln||dL/dW2|| {row.growth:7.3f} +- {row.sem:.3f}, theory {row.predicted:7.3f}")
+        label = f"{TITLES[str(row.placement)]:8} {row.initialization:7} decoder {what:28}"
+        lines.append(f"{label} slope of ln||dL/dW2|| {row.growth:7.3f} +- {row.sem:.3f}, theory {row.predicted:7.3f}")
     return lines

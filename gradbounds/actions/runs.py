@@ -42,18 +42,18 @@ def diff(first: Path, second: Path, *, strict: bool) -> int:
     """
     kept = [_kept_probe(path) for path in (first, second)]
     if kept[0] is not None and kept[1] is not None:
-        found = against_reference(kept[1], kept[0])
-        tell(differences=found)
-        print("\n".join(map(str, found)) or f"No difference between {first} and {second}.")
-        return int(strict and bool(found))
+        alarms = against_reference(kept[1], kept[0])
+        tell(differences=alarms)
+        print("\n".join(map(str, alarms)) or f"No difference between {first} and {second}.")
+        return int(strict and bool(alarms))
     runs = [judged_samples(Run.open(path)) for path in (first, second)]
     table, alone = run_differences(*runs), only_in_one(*runs)
     if table.empty:
         raise ValueError(f"runs must have a network in common, but {str(first)!r} and {str(second)!r} have none.")
     differs = table[table["differs"]]
     tell(numbers=table, only_in_first=alone[0], only_in_second=alone[1], differing=len(differs))
-    for name, (one, other) in set_apart(*runs).items():
-        print(f"{name} is {one} in {first} and {other} in {second}; networks are matched without it.")
+    for name, (value, other) in set_apart(*runs).items():
+        print(f"{name} is {value} in {first} and {other} in {second}; networks are matched without it.")
     networks = len(table[[name for name in FIELDS if name in table]].drop_duplicates())
     print(
         f"{networks} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.\n"

@@ -122,7 +122,7 @@ def measured(request: SpectraRequest, out: Path) -> Spectra:
                               "reorthogonalize": request.reorthogonalize}  # fmt: skip
     latest: tuple[tuple[Subject, int], Problem] | None = None
 
-    def one(subject: Subject, seed: int, matrix: Matrix, block: str, probe: int) -> pd.DataFrame:
+    def spectrum(subject: Subject, seed: int, matrix: Matrix, block: str, probe: int) -> pd.DataFrame:
         nonlocal latest
         if latest is None or latest[0] != (subject, seed):
             latest = None  # one network is in memory at a time
@@ -132,7 +132,7 @@ def measured(request: SpectraRequest, out: Path) -> Spectra:
 
     for number, (subject, seed, matrix, block, probe) in enumerate(jobs, start=1):
         key = subject.key | {"seed": seed, "matrix": matrix, "block": block, "probe": probe} | wanted
-        rows, new = kept(out, key, _VERSION, partial(one, subject, seed, matrix, block, probe))
+        rows, new = kept(out, key, _VERSION, partial(spectrum, subject, seed, matrix, block, probe))
         fresh += new
         frames.append(rows.assign(placement=subject.placement, width=subject.width, depth=subject.depth, seed=seed,
                                   matrix=matrix, block=block, probe=probe))  # fmt: skip
@@ -168,18 +168,18 @@ def _one(
     request: SpectraRequest, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
 ) -> pd.DataFrame:
     """Nodes and weights of one probe; or the two extreme eigenvalues; or v'Hv in parts, v the top direction."""
-    own = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
+    own_seed = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
     size = sum(p.numel() for p in problem.parameters(patterns))
     if probe == ALONG:
-        parts = asdict(curvature_along(problem, top_direction(problem, seed=own, tolerance=_OF_DIRECTION)))
+        parts = asdict(curvature_along(problem, top_direction(problem, seed=own_seed, tolerance=_OF_DIRECTION)))
         return pd.DataFrame({"node": parts.values(), "weight": float("nan"), "dimension": size})
     if probe == EXTREME:
-        low, high = extreme_eigenvalues(problem, matrix, seed=own)
+        low, high = extreme_eigenvalues(problem, matrix, seed=own_seed)
         return pd.DataFrame({"node": [low, high], "weight": [float("nan")] * 2, "dimension": size})
-    found = probe_spectrum(
-        problem, matrix, steps=request.steps, seed=own, patterns=patterns, reorthogonalize=request.reorthogonalize
+    quadrature = probe_spectrum(
+        problem, matrix, steps=request.steps, seed=own_seed, patterns=patterns, reorthogonalize=request.reorthogonalize
     )  # fmt: skip
-    return pd.DataFrame({"node": found.nodes, "weight": found.weights, "dimension": size})
+    return pd.DataFrame({"node": quadrature.nodes, "weight": quadrature.weights, "dimension": size})
 
 
 def size(request: SpectraRequest, of_what: str = "") -> str:
@@ -192,13 +192,13 @@ def size(request: SpectraRequest, of_what: str = "") -> str:
     request.check()
     jobs = list(request.jobs())
     products = sum(_EXTREME_PRODUCTS if probe < 0 else request.steps for *_, probe in jobs)
-    largest = max(request.subjects, key=lambda one: one.parameters)
+    largest = max(request.subjects, key=lambda subject: subject.parameters)
     kept_vectors = request.steps if request.reorthogonalize else 3
     memory = 4 * (largest.parameters * (kept_vectors + 8) + largest.activations)
-    more = "" if largest.activations else " besides its activations"
+    aside = "" if largest.activations else " besides its activations"
     return (
         f"{len(jobs)} spectra, about {products} products{of_what}; the largest network has "
-        f"{largest.parameters / 1e6:.2f} million parameters and takes about {memory / 2**30:.2g} GiB{more}."
+        f"{largest.parameters / 1e6:.2f} million parameters and takes about {memory / 2**30:.2g} GiB{aside}."
     )
 
 
@@ -209,26 +209,26 @@ def _or_dash(value: float, width: int) -> str:
 
 def lines(found: pd.DataFrame) -> list[str]:
     """Whole matrices, exponents, and what Gauss-Newton has of the Hessian."""
-    said = [f"{'':46}{'smallest':>10}{'largest':>10}{'trace':>18}{'Frobenius':>18}{'negative':>9}"]
+    text = [f"{'':46}{'smallest':>10}{'largest':>10}{'trace':>18}{'Frobenius':>18}{'negative':>9}"]
     for row in found[found["block"] == WHOLE].itertuples():
         name = f"{title(row.placement)} d = {row.width}, L = {row.depth}, seed {row.seed}, {row.matrix}"
-        said.append(
+        text.append(
             f"{name:46}{_or_dash(row.smallest, 10)}{_or_dash(row.largest, 10)}"
             f"{row.trace:9.3g} +-{_or_dash(row.trace_sem, 6)}"
             f"{row.frobenius:9.3g} +-{_or_dash(row.frobenius_sem, 6)} {100 * row.negative:6.1f}%"
         )
     shares = residual_shares(found[found["block"] == WHOLE])
-    for placement, one in shares.groupby("placement"):
-        part = f"largest eigenvalue {one['eigenvalue'].mean():.3f}, Frobenius norm {one['norm'].mean():.3f}"
-        said.append(f"{title(placement)}, Gauss-Newton over Hessian: {part}")
+    for placement, group in shares.groupby("placement"):
+        part = f"largest eigenvalue {group['eigenvalue'].mean():.3f}, Frobenius norm {group['norm'].mean():.3f}"
+        text.append(f"{title(placement)}, Gauss-Newton over Hessian: {part}")
     along = found[found["block"] == WHOLE].dropna(subset="along_gauss_newton")
-    for placement, one in along.groupby("placement"):
-        radial, rest = ((one[f"along_{part}"] / one["along_gauss_newton"]).mean() for part in ("radial", "rest"))
+    for placement, group in along.groupby("placement"):
+        radial, rest = ((group[f"along_{part}"] / group["along_gauss_newton"]).mean() for part in ("radial", "rest"))
         parts = f"1 (Gauss-Newton) {radial:+.3f} (radial) {rest:+.3f} (rest)"
-        said.append(f"{title(placement)}, v'Hv over v'Gv along Gauss-Newton's top direction: {parts}")
+        text.append(f"{title(placement)}, v'Hv over v'Gv along Gauss-Newton's top direction: {parts}")
     for against, letter in (("depth", "L"), ("width", "d")):
         for row in curvature_exponents(found[found["block"] == WHOLE], against).itertuples():
             other = f"d = {row.width}" if against == "depth" else f"L = {row.depth}"
             name = f"{title(row.placement)}, {other}, {row.matrix}, {row.quantity}"
-            said.append(f"{name} ~ {letter}^{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]")
-    return said
+            text.append(f"{name} ~ {letter}^{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]")
+    return text

@@ -77,8 +77,8 @@ def byte_count(text: str) -> float:
     >>> byte_count("500MB"), byte_count("1.5 GiB")
     (500000000.0, 1610612736.0)
     """
-    found = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
-    if found is None or not float(found[1]) or (found[3] and not found[2]):
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]) or (match[3] and not match[2]):
         raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
-    number, prefix, binary = found.groups()
+    number, prefix, binary = match.groups()
     return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")

@@ -45,10 +45,10 @@ def seconds_of(text: str) -> float:
     >>> seconds_of("90"), seconds_of("1.5h")
     (90.0, 5400.0)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if found is None or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None or float(match[1]) == 0:
         raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
-    return float(found[1]) * _SECONDS[found[2] or "s"]
+    return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
 def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None) -> list[Goal]:

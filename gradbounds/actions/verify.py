@@ -62,20 +62,20 @@ def verify(
         sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     sampled = run.samples()
     with working("judging"):
-        found, table = verdicts(sampled), comparison(sampled)
+        judged, table = verdicts(sampled), comparison(sampled)
     drawn = draw_figures(sampled, out / "figures")
     # What is accepted is judged against theory, not against what it replaces.
     committed = [] if accept else load_results(COMMITTED).verdicts
-    _say(found, table)
-    wrong = [*_differences(found, table), *_changes(found, committed)]
+    _say(judged, table)
+    wrong = [*_differences(judged, table), *_changes(judged, committed)]
     wrong += [
         f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
-        for before in missing(found, committed)
+        for before in missing(judged, committed)
     ]
     figures = [captioned(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".svg"]
     networks = f"{len(cells)} kinds of networks, {draws} networks of each, seed {seed}"
     page = html(
-        found, table, figures, command=_command(draws, seed, text), networks=networks, committed=committed_results()
+        judged, table, figures, command=_command(draws, seed, text), networks=networks, committed=committed_results()
     )
     write_whole(out / "comparison.csv", table.to_csv(index=False).encode())
     write_whole(out / "report.html", page.encode())
@@ -86,7 +86,7 @@ def verify(
     if accept and wrong:
         print("Not accepted: theory and samples differ.")
     elif accept:
-        accept_verdicts(COMMITTED.name, results(without_own(found), sampled, _COMMAND))
+        accept_verdicts(COMMITTED.name, results(without_own(judged), sampled, _COMMAND))
     return 1 if wrong else 0
 
 
@@ -111,33 +111,33 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
     run = Run.open(folder)
     sampled = judged_samples(run)
     with working("judging"):
-        found, table = verdicts(sampled), comparison(sampled)
+        judged, table = verdicts(sampled), comparison(sampled)
     name = f"{folder.resolve().name}.json"
     # What is accepted is judged against theory and the other files, not against what it replaces.
-    committed = [v for one in committed_results(omit=name if accept else "") for v in one.verdicts]
+    committed = [v for r in committed_results(omit=name if accept else "") for v in r.verdicts]
     if csv is not None:
         write_whole(csv, table.to_csv(index=False).encode())
     for samples in sampled if layers else ():
         known = prediction_of(samples)
         lines = network_lines(samples.stack, layer_table(known, samples), "there is no rule for this network.")
         print("\n".join([*lines, ""]))
-    _say(found, table)
+    _say(judged, table)
     _say_what_has_no_rule(sampled)
-    wrong = [*_differences(found, table), *_changes(found, committed)]
-    compared = len(common(found, committed))
-    said = f"{compared} of these {len(found)} verdicts were compared with committed ones."
-    print(folded(said if compared else _NOT_COMMITTED))
+    wrong = [*_differences(judged, table), *_changes(judged, committed)]
+    compared = len(common(judged, committed))
+    sentence = f"{compared} of these {len(judged)} verdicts were compared with committed ones."
+    print(folded(sentence if compared else _NOT_COMMITTED))
     tell(wrong=wrong)
     for line in wrong:
         print(line)
-    if accept and _differences(found, table):
+    if accept and _differences(judged, table):
         print("Not accepted: theory and samples differ.")
     elif accept:
         # A run of relaxations has the paper's setting beside them, whose verdicts other files have.
-        built_in = without_own(found)
+        built_in = without_own(judged)
         about = [v for v in built_in if v.relaxed] or built_in
-        own = [v for v in about if v.cells]
-        accept_verdicts(name, results(own, sampled, run.manifest["sessions"][0]["command"]))
+        kept = [v for v in about if v.cells]
+        accept_verdicts(name, results(kept, sampled, run.manifest["sessions"][0]["command"]))
     return 1 if wrong and (strict or accept) else 0
 
 
@@ -161,10 +161,10 @@ def accept_verdicts(name: str, content: str) -> None:
     print(f"Accepted {_CHECKS / name}, paper_checks.md and {RELAXED_PAGE}")
 
 
-def _say(found: Sequence[Verdict], table: pd.DataFrame) -> None:
+def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:
     """Print verdicts and how many numbers agree with theory."""
-    tell(verdicts=list(found), comparison=table)
-    for v in found:
+    tell(verdicts=list(judged), comparison=table)
+    for v in judged:
         low, high = v.interval
         known = number_or_dash(v.predicted)
         lines = [
@@ -190,11 +190,11 @@ def _say_what_has_no_rule(sampled: Sequence[Samples]) -> None:
         try:
             predict(stack, patterns=2)
         except NoRuleError as error:
-            more = f"{len(without)} of {len(sampled)} networks"
-            print(f"Theory has no rule for {more}: {error} Their numbers are in --layers and --csv.")
+            count = f"{len(without)} of {len(sampled)} networks"
+            print(f"Theory has no rule for {count}: {error} Their numbers are in --layers and --csv.")
 
 
-def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
+def _differences(judged: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
     """Where theory and samples differ, a line each."""
     rows = table[table["agreement"] == "differs"].itertuples()
     return [
@@ -203,14 +203,14 @@ def _differences(found: Sequence[Verdict], table: pd.DataFrame) -> list[str]:
         for row in rows
     ] + [
         f"DIFFERS {v.claim}, {v.part}: samples {v.measured:.4g}, theory {v.predicted:.4g}"
-        for v in found
+        for v in judged
         if v.agreement == "differs"
     ]
 
 
-def _changes(found: Sequence[Verdict], committed: Sequence[Verdict]) -> list[str]:
+def _changes(judged: Sequence[Verdict], committed: Sequence[Verdict]) -> list[str]:
     """Where a verdict is another than the committed one, a line each."""
-    pairs = changed(found, committed)
+    pairs = changed(judged, committed)
     return [f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}" for now, old in pairs]
 
 

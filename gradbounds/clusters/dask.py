@@ -82,8 +82,8 @@ def dask_pool(address: str, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
             f"dask must be the address of a running scheduler, such as tcp://host:8786, got {address!r}: "
             f"{str(error) or 'no answer'}."
         ) from error
-    with client_pool(client, gpu=gpu) as found:
-        yield found
+    with client_pool(client, gpu=gpu) as pair:
+        yield pair
 
 
 @contextmanager
@@ -106,9 +106,9 @@ def client_pool(client: Any, *, gpu: bool) -> Iterator[tuple[Executor, int]]:
         _check_versions(client)
         _check_resources(client, gpu=gpu)
         print(f"Dask: {threads} threads of workers; dashboard {client.dashboard_link}", flush=True)
-        more: dict[str, Any] = {"resources": {"GPU": 1}} if gpu else {}
+        options: dict[str, Any] = {"resources": {"GPU": 1}} if gpu else {}
         try:
-            pool = SameVersions(client.get_executor(retries=_RETRIES, pure=False, **more))
+            pool = SameVersions(client.get_executor(retries=_RETRIES, pure=False, **options))
             yield pool, max(_LEAST_WORKERS, threads)
         except (ImportError, AttributeError) as error:
             # So it ends where a worker that joined has no gradbounds, or one without these functions.

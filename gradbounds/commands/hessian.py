@@ -99,15 +99,17 @@ class HessianStack(OfSpectra):
         from gradbounds.actions.hessian_subjects import of_stack
 
         given = {name: list(value) for name in FIELDS if (value := getattr(self.grid, name)) is not None}
-        found = list(stacks(_STACKS | given))
-        several = [name for name in FIELDS if len({getattr(one, name) for one in found}) > 1 and name not in _SIZES]
+        networks = list(stacks(_STACKS | given))
+        several = [
+            name for name in FIELDS if len({getattr(stack, name) for stack in networks}) > 1 and name not in _SIZES
+        ]
         if several:
             raise ValueError(
                 f"{several[0]} must have one value here, where placement, width and depth alone may have several; run "
-                f"the command once for each, got {sorted({getattr(one, several[0]) for one in found})}."
+                f"the command once for each, got {sorted({getattr(stack, several[0]) for stack in networks})}."
             )
-        request = self.request([of_stack(one) for one in found])
-        return simplified_stacks(request, found, self.out, dry_run=self.dry_run, accept=self.accept)
+        request = self.request([of_stack(stack) for stack in networks])
+        return simplified_stacks(request, networks, self.out, dry_run=self.dry_run, accept=self.accept)
 
 
 @dataclass(frozen=True, kw_only=True)

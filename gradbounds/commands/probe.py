@@ -43,7 +43,7 @@ class Probe(WithJson):
         from gradbounds.grid import field_values
 
         with counted("probing") as on_module:
-            found = probe(
+            outcome = probe(
                 self.factory,
                 widths=field_values("width", self.width),
                 depths=field_values("depth", self.depth),
@@ -56,4 +56,4 @@ class Probe(WithJson):
                 device=self.device,
                 on_module=on_module,
             )
-        return report(found, self.out, strict=self.strict)
+        return report(outcome, self.out, strict=self.strict)

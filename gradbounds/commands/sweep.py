@@ -102,8 +102,8 @@ class Sweep:
         """
         recipe = self.recipe()
         self._check_flags()
-        for one in recipe.grid:  # what is wrong with a value is said before torch is loaded
-            deque(islice(stacks(one), _CHECKED), maxlen=0)
+        for grid in recipe.grid:  # what is wrong with a value is said before torch is loaded
+            deque(islice(stacks(grid), _CHECKED), maxlen=0)
         from gradbounds.actions.sweep import dry_run, sweep_into
 
         if self.dry_run and self.cluster is not None:

@@ -67,11 +67,11 @@ def train_into(
         counts = {cell.name: cell.blocks(recipe.draws) * cell.draws_per_block for cell in cells}
         if outcome is not None:
             counts = {cell.name: int(count) for cell, count in zip(cells, outcome.counts, strict=True)}
-        found = findings(trainings(run, cells, seed=recipe.seed, draws=counts), mup=plan.mup)
-    tell(steps=found.steps, exponents=found.exponents, limits=found.limits, meetings=found.meetings)
-    print("\n".join(lines(found)))
+        tables = findings(trainings(run, cells, seed=recipe.seed, draws=counts), mup=plan.mup)
+    tell(steps=tables.steps, exponents=tables.exponents, limits=tables.limits, meetings=tables.meetings)
+    print("\n".join(lines(tables)))
     if out is not None:
-        _write(out, found, plan)
+        _write(out, tables, plan)
     missed = [] if outcome is None else outcome.missed
     for goal, error in missed:
         print(f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}")
@@ -118,19 +118,19 @@ def _trained(
         )  # fmt: skip
 
 
-def _write(out: Path, found: Findings, plan: Plan) -> None:
+def _write(out: Path, tables: Findings, plan: Plan) -> None:
     """Tables, verdicts and figures, into the run's folder."""
-    write_whole(out / "training.csv", found.steps.to_csv(index=False).encode())
+    write_whole(out / "training.csv", tables.steps.to_csv(index=False).encode())
     print(f"Table    {out / 'training.csv'}")
-    verdicts = {"exponents": found.exponents, "limits": found.limits, "meetings": found.meetings}
+    verdicts = {"exponents": tables.exponents, "limits": tables.limits, "meetings": tables.meetings}
     write_whole(out / "verdicts.json", (text(verdicts) + "\n").encode())
     print(f"Verdicts {out / 'verdicts.json'}")
-    drawn = _without_other_fields(found.steps)
+    drawn = _without_other_fields(tables.steps)
     changes = "logit_change_sq" in set(drawn["quantity"])
     if changes:
-        print(f"Figure   {save(training_steps(drawn, found.limits), out, 'training')[-1]}")
+        print(f"Figure   {save(training_steps(drawn, tables.limits), out, 'training')[-1]}")
     if changes and drawn["width"].nunique() > 1:
-        print(f"Figure   {save(coordinate_check(drawn, found.exponents), out, 'coordinate_check')[-1]}")
+        print(f"Figure   {save(coordinate_check(drawn, tables.exponents), out, 'coordinate_check')[-1]}")
     if drawn["placement"].nunique() > 1:
         print(f"Figure   {save(placement_losses(drawn, plan.rates), out, 'losses')[-1]}")
 

@@ -49,7 +49,7 @@ def change_moments(run: Run, cells: Sequence[Cell], seed: int, asked: Mapping[st
         if not each:
             mean, variance = _relative(arrays["loss"][:, -1])
             each = [(mean, _OF_A_MEAN * variance)]
-        means[k], variances[k] = max(each, key=lambda one: one[1])
+        means[k], variances[k] = max(each, key=lambda moments: moments[1])
     return counts, means, variances
 
 

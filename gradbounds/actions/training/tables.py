@@ -40,23 +40,23 @@ class Findings:
 
 def findings(found: Sequence[Training], *, mup: bool) -> Findings:
     """All tables; `mup` is whether output scale and rates are those of mu-P."""
-    steps = pd.concat([_means(one) for one in found], ignore_index=True)
+    steps = pd.concat([_means(training) for training in found], ignore_index=True)
     return Findings(steps, width_exponents(found, mup=mup), wide_limits(found, mup=mup), meetings(found))
 
 
-def _means(found: Training) -> pd.DataFrame:
+def _means(training: Training) -> pd.DataFrame:
     """One row per quantity, step and layer: mean and standard error over draws; layer 0 is the network."""
     rows = []
-    for name, values in found.arrays.items():
+    for name, values in training.arrays.items():
         wide = values.astype(float) if values.ndim == 3 else values.astype(float)[:, :, None]
         with np.errstate(invalid="ignore", over="ignore"):  # of networks that have diverged
-            mean, sem = wide.mean(0), wide.std(0, ddof=1) / found.draws**0.5
+            mean, sem = wide.mean(0), wide.std(0, ddof=1) / training.draws**0.5
         for step, layer in np.ndindex(mean.shape):
             at = layer + 1 if values.ndim == 3 else 0
             rows.append(
                 {"quantity": name, "step": step, "layer": at, "mean": mean[step, layer], "sem": sem[step, layer]}
             )
-    network = asdict(found.stack) | {"engine": found.cell.engine, "draws": found.draws}
+    network = asdict(training.stack) | {"engine": training.cell.engine, "draws": training.draws}
     return pd.DataFrame(rows).assign(**network)
 
 
@@ -87,14 +87,14 @@ def lines(found: Findings) -> list[str]:
 
 def _steps(table: pd.DataFrame) -> pd.DataFrame:
     last, shown = _last(table), []
-    for (placement, width, depth), some in last.groupby(["placement", "width", "depth"], sort=False):
+    for (placement, width, depth), rows in last.groupby(["placement", "width", "depth"], sort=False):
         for step in sorted({0, 1, last["step"].max()}):
             row = {"placement": TITLES[placement], "width": width, "depth": depth, "step": step}
-            for name, said in _SHOWN.items():
-                value = some[(some["quantity"] == name) & (some["step"] == step)]["mean"]
+            for name, label in _SHOWN.items():
+                value = rows[(rows["quantity"] == name) & (rows["step"] == step)]["mean"]
                 if len(value):
                     root = name.endswith("change_sq")
-                    row[said] = f"{value.iloc[0] ** 0.5 if root else value.iloc[0]:.3g}"
+                    row[label] = f"{value.iloc[0] ** 0.5 if root else value.iloc[0]:.3g}"
             shown.append(row)
     return pd.DataFrame(shown)
 
@@ -104,13 +104,13 @@ def _named(row: Any) -> str:
 
 
 def _exponent(row: Any) -> str:
-    said = f"{_named(row)}: d^{row.exponent:.3f} ({row.low:.3f} to {row.high:.3f})"
-    return f"{said}; {row.source} d^{row.expected:.3f}: {row.verdict}" if row.verdict else said
+    line = f"{_named(row)}: d^{row.exponent:.3f} ({row.low:.3f} to {row.high:.3f})"
+    return f"{line}; {row.source} d^{row.expected:.3f}: {row.verdict}" if row.verdict else line
 
 
 def _limit(row: Any) -> str:
-    said = f"{_named(row)}: {row.limit:.4g} ({row.low:.4g} to {row.high:.4g})"
-    return f"{said}; widest off by {abs(row.left_out):.1f} s.e.: {row.verdict}"
+    line = f"{_named(row)}: {row.limit:.4g} ({row.low:.4g} to {row.high:.4g})"
+    return f"{line}; widest off by {abs(row.left_out):.1f} s.e.: {row.verdict}"
 
 
 def _meeting(row: Any) -> str:
