@@ -35,9 +35,9 @@ def distribution(table: pd.DataFrame) -> Figure:
                 counts.append(share.max())
                 axis.stairs(share, edges, linewidth=1.4, label=f"layer {layer}", **look)
             for k, (look, (layer, here)) in enumerate(zip(_LOOK, rows.groupby("layer"), strict=False)):
-                own = ratios[here.index]
+                of_layer = ratios[here.index]
                 axis.errorbar(
-                    own.mean(), (1.08 + 0.09 * k) * max(counts), xerr=2 * own.sem(), color=look["color"],
+                    of_layer.mean(), (1.08 + 0.09 * k) * max(counts), xerr=2 * of_layer.sem(), color=look["color"],
                     marker="os"[k], markersize=4, capsize=2.5, linestyle="none",
                     label=f"mean of layer {layer} (± 2 s.e.)",
                 )  # fmt: skip

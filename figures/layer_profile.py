@@ -38,17 +38,17 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
         for axis, placement in zip(drawn, placements, strict=True):
             here = rows[rows["placement"] == placement]
             for name, look in WEIGHTS.items():
-                one = here[here["quantity"] == name].sort_values("layer")
-                if one.empty:
+                profile = here[here["quantity"] == name].sort_values("layer")
+                if profile.empty:
                     continue
-                norm = np.sqrt(one["mean"])
+                norm = np.sqrt(profile["mean"])
                 axis.plot(
-                    one["layer"], np.sqrt(one["predicted"]), color=look["color"], linewidth=1.3,
+                    profile["layer"], np.sqrt(profile["predicted"]), color=look["color"], linewidth=1.3,
                     linestyle="--" if name.startswith("grad_sq_X") else "-",
                 )  # fmt: skip
                 # d√m = dm / (2√m), twice for two standard errors
                 axis.errorbar(
-                    one["layer"], norm, yerr=one["sem"] / norm, linestyle="none", markersize=4.5, capsize=2.5,
+                    profile["layer"], norm, yerr=profile["sem"] / norm, linestyle="none", markersize=4.5, capsize=2.5,
                     elinewidth=1, **look,
                 )  # fmt: skip
             last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")

@@ -37,10 +37,10 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFr
     return figure
 
 
-def _seeds(axis: Axes, found: pd.DataFrame) -> None:
+def _seeds(axis: Axes, models: pd.DataFrame) -> None:
     names: list[str] = []
-    for (placement, matrix), look in zip(found.groupby(["placement", "matrix"]).groups, looks(), strict=False):
-        rows = found[(found["placement"] == placement) & (found["matrix"] == matrix)]
+    for (placement, matrix), look in zip(models.groupby(["placement", "matrix"]).groups, looks(), strict=False):
+        rows = models[(models["placement"] == placement) & (models["matrix"] == matrix)]
         axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
         names.append(f"{title(placement)},\n{_NAMES[str(matrix)]}")
     axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
@@ -65,25 +65,25 @@ def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
     axis.legend(title="mean; band: probes and seeds", title_fontsize=8)
 
 
-def _largest(axis: Axes, found: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
+def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
     """Geometric means over seeds against one size: the depth at the largest width, the width at the least depth."""
     other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
-    at = found[other].max() if other == "width" else found[other].min()
+    at = models[other].max() if other == "width" else models[other].min()
     look = looks()
-    for (placement, matrix), rows in found[found[other] == at].groupby(["placement", "matrix"]):
-        grouped, own = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
+    for (placement, matrix), rows in models[models[other] == at].groupby(["placement", "matrix"]):
+        grouped, mark = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
         # Seeds differ by factors.
         mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
         axis.errorbar(
             mean.index, mean, yerr=[mean - mean / factor, mean * factor - mean], capsize=2,
-            **({"markersize": 4} | own), label=f"{title(placement)}, {_NAMES[str(matrix)]}",
+            **({"markersize": 4} | mark), label=f"{title(placement)}, {_NAMES[str(matrix)]}",
         )  # fmt: skip
     if predicted is not None:
         rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]
-        for number, (_, one) in enumerate(rows.groupby("placement")):
+        for number, (_, group) in enumerate(rows.groupby("placement")):
             label = "theory, Gauss-Newton" if number == 0 else None
-            axis.plot(one[against], one["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
-    sizes = sorted(found[against].unique())
+            axis.plot(group[against], group["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
+    sizes = sorted(models[against].unique())
     axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
              title=f"at ${letters[other]} = {at}$, geometric mean ± 2 s.e.")  # fmt: skip
     value_ticks(axis, [float(size) for size in sizes])

@@ -89,18 +89,18 @@ def stable_rates(table: pd.DataFrame, width: int) -> Figure:
         figure, axes = panels(len(losses), share_y=False)
         for axis, loss in zip(axes, losses, strict=True):
             here = rows[rows["loss"] == loss]
-            for shift, (look, (placement, one)) in enumerate(
+            for shift, (look, (placement, group)) in enumerate(
                 zip(looks(), here.groupby("placement", sort=False), strict=False)
             ):
-                found = one[one.groupby("depth")["bounded"].transform("mean") > 0.5]
-                quartiles = found.groupby("depth")["eta_max"].quantile([0.25, 0.5, 0.75]).unstack()
+                bounded = group[group.groupby("depth")["bounded"].transform("mean") > 0.5]
+                quartiles = bounded.groupby("depth")["eta_max"].quantile([0.25, 0.5, 0.75]).unstack()
                 depth, middle = quartiles.index.to_numpy(float), quartiles[0.5].to_numpy()
                 mark = {name: value for name, value in look.items() if name != "linestyle"}
                 axis.errorbar(
                     depth * 1.04 ** (shift - 1.5), middle, linestyle="none", capsize=2.5, label=TITLES[str(placement)],
                     yerr=np.abs(quartiles[[0.25, 0.75]].to_numpy().T - middle), **({"markersize": 4.5} | mark),
                 )  # fmt: skip
-                curvature = one.groupby("depth")["2/λ"].median()
+                curvature = group.groupby("depth")["2/λ"].median()
                 line = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.2}
                 axis.plot(curvature.index, curvature, **line)
             value_ticks(axis, sorted(set(here["depth"])))

@@ -50,17 +50,22 @@ def _profile(axis: Axes, table: pd.DataFrame, placement: str) -> None:
     whole = table[(table["without"] == _WHOLE) & (table["matrix"] == "W2") & (table["depth"] == table["depth"].min())]
     look = looks()
     for part, rows in whole.groupby("part"):
-        rows, own = rows.sort_values("layer"), next(look)
+        rows, mark = rows.sort_values("layer"), next(look)
         if "predicted" in rows:
             axis.plot(
-                rows["layer"], rows["predicted"], color=own["color"], linewidth=3, alpha=0.35, label=f"{part}, theory"
+                rows["layer"], rows["predicted"], color=mark["color"], linewidth=3, alpha=0.35, label=f"{part}, theory"
             )
         axis.errorbar(
             rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2,
-            **({"markersize": 4} | own | {"linestyle": "none"}), label=f"{part}, E‖∇‖",
+            **({"markersize": 4} | mark | {"linestyle": "none"}), label=f"{part}, E‖∇‖",
         )  # fmt: skip
         axis.plot(
-            rows["layer"], rows["norm of mean"], color=own["color"], marker="x", linestyle="none", label=f"{part}, ‖E∇‖"
+            rows["layer"],
+            rows["norm of mean"],
+            color=mark["color"],
+            marker="x",
+            linestyle="none",
+            label=f"{part}, ‖E∇‖",
         )
     axis.set(xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$", title=TITLES[placement])
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
