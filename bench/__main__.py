@@ -39,7 +39,7 @@ def main() -> None:
         drawing.draw(Path(sys.argv[2]), Path(sys.argv[3]))
         return
     if sys.argv[1:2] == ["growth"] and len(sys.argv) >= 4:
-        drawing.draw_growth([Path(one) for one in sys.argv[2:-1]], Path(sys.argv[-1]))
+        drawing.draw_growth([Path(path) for path in sys.argv[2:-1]], Path(sys.argv[-1]))
         return
     if len(sys.argv) != 2 or sys.argv[1] not in REPORTS:
         sys.exit(

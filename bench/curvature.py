@@ -79,18 +79,20 @@ def peak(call: str) -> float:
 
 def sampled() -> None:
     """What one network says of the largest eigenvalue, the trace and the norm."""
-    one = stack_problem(STACK, seed=0, dtype=torch.float32)
-    extreme_eigenvalues(one, "gauss-newton", seed=0)
-    probe_spectrum(one, "gauss-newton", steps=2, seed=0)
+    built = stack_problem(STACK, seed=0, dtype=torch.float32)
+    extreme_eigenvalues(built, "gauss-newton", seed=0)
+    probe_spectrum(built, "gauss-newton", steps=2, seed=0)
 
 
 def report() -> dict[str, object]:
     """Medians of repetitions, taken in turn, and peak memory."""
     torch.set_num_threads(1)
-    one = problem()
-    vector = torch.randn(sum(p.numel() for p in one.parameters()), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(ours(one, vector), by_hand(one, vector), rtol=1e-3, atol=1e-4)
-    times = [(seconds(lambda: by_hand(one, vector)), seconds(lambda: ours(one, vector))) for _ in range(REPETITIONS)]
+    built = problem()
+    vector = torch.randn(sum(p.numel() for p in built.parameters()), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(built, vector), by_hand(built, vector), rtol=1e-3, atol=1e-4)
+    times = [
+        (seconds(lambda: by_hand(built, vector)), seconds(lambda: ours(built, vector))) for _ in range(REPETITIONS)
+    ]
     theory = [(seconds(lambda: gauss_newton_norms(STACK)), seconds(sampled)) for _ in range(3)]
     whole, network = (median(column) for column in zip(*theory, strict=True))
     return {

@@ -100,7 +100,7 @@ def by_batch(placement: str) -> dict[str, object]:
     """
     stack = Stack(placement=placement, width=1024, depth=SHALLOW, tokens=TOKENS)  # type: ignore[arg-type]
     cell = Cell(stack)
-    own = cell.draws_per_block
+    draws_of_block = cell.draws_per_block
 
     def single(count: int) -> Callable[[], object]:
         def call() -> object:
@@ -112,10 +112,10 @@ def by_batch(placement: str) -> dict[str, object]:
     calls: dict[str, Callable[[], object]] = {"one block": lambda: sample_blocks(cell, 0, [0])}
     calls |= {str(count): single(count) for count in BATCHES}
     seconds = fastest(calls, BATCH_REPETITIONS)
-    draws = {name: own if name == "one block" else int(name) for name in calls}
+    draws = {name: draws_of_block if name == "one block" else int(name) for name in calls}
     each = {name: 1000 * seconds[name] / (SHALLOW * draws[name]) for name in calls}
     return {
-        "placement": placement, "width": 1024, "tokens": TOKENS, "depth": SHALLOW, "draws of one block": own,
+        "placement": placement, "width": 1024, "tokens": TOKENS, "depth": SHALLOW, "draws of one block": draws_of_block,
         "milliseconds per layer and draw, by blocks of one draw in a batch": each,
         "over one block": {name: value / each["one block"] for name, value in each.items()},
     }  # fmt: skip

@@ -49,8 +49,8 @@ def growth_tables(results: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
             stack, growth = stacks[v["cells"][0]], np.exp(-v["measured"])
             sem = growth * (v["interval"][1] - v["interval"][0]) / (2 * 1.96)
             fields = ("activation", "ffn", "initialization", "ffn_ratio", "width", "depth", "tokens")
-            found = {"growth": growth, "sem": sem, "limit": 1 / layer_factor(stack)}
-            rows.append({name: getattr(stack, name) for name in fields} | found)
+            numbers = {"growth": growth, "sem": sem, "limit": 1 / layer_factor(stack)}
+            rows.append({name: getattr(stack, name) for name in fields} | numbers)
     table = pd.DataFrame(rows)
     curves = [
         (initialization, ratio, 1 / layer_factor(_gated(initialization, ratio)))

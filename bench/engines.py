@@ -188,14 +188,15 @@ def middle() -> dict[str, object]:
     ways |= {name: blocks(cell, 1) for name, cell in cells.items()}
     draws = {"loop": 1} | {name: cell.draws_per_block for name, cell in cells.items()}
     each = {
-        name: [one / draws[name] for one in seconds] for name, seconds in timed(ways, MIDDLE_REPETITIONS, clock).items()
+        name: [spent / draws[name] for spent in seconds]
+        for name, seconds in timed(ways, MIDDLE_REPETITIONS, clock).items()
     }
-    ratios = [loop / own for loop, own in zip(each["loop"], each["conditioned"], strict=True)]
+    ratios = [loop / ours for loop, ours in zip(each["loop"], each["conditioned"], strict=True)]
     return {
         "width": MIDDLE.width, "depth": MIDDLE.depth, "tokens": MIDDLE.tokens, "vocab": MIDDLE.vocab,
         "limits per second of the processor, one thread": rates,
-        "processor seconds per draw, minima": {name: min(one) for name, one in each.items()},
-        "processor seconds per draw, medians": {name: statistics.median(one) for name, one in each.items()},
+        "processor seconds per draw, minima": {name: min(spent) for name, spent in each.items()},
+        "processor seconds per draw, medians": {name: statistics.median(spent) for name, spent in each.items()},
         "loop over conditioned, of minima": min(each["loop"]) / min(each["conditioned"]),
         "loop over conditioned, median of ratios of neighbours": statistics.median(ratios),
         "limits": {name: limit(cell, rates, min(each[name])) for name, cell in cells.items()},

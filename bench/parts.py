@@ -20,7 +20,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "normals": [(RandomStreams, "fill_normal")],
     "Gram matrices": [(ConditionedEngine, "gram")],
     "factorizations": [(conditioned, "factor")],
-    "products": [(one, name) for one in (ConditionedMap, DenseMap) for name in ("forward", "pullback")],
+    "products": [(kind, name) for kind in (ConditionedMap, DenseMap) for name in ("forward", "pullback")],
     "norm of the output matrix": [(DenseEngine, "spectral_norm")],
 }
 

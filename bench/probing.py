@@ -70,7 +70,7 @@ def peak(call: str) -> float:
 def report() -> dict[str, object]:
     """Medians of repetitions, taken in turn, and peak memory."""
     torch.set_num_threads(1)
-    found: dict[str, object] = {"width, depth, seeds": [WIDTH, DEPTH, SEEDS]}
+    results: dict[str, object] = {"width, depth, seeds": [WIDTH, DEPTH, SEEDS]}
     for name in NAMES:
         for sequences in SEQUENCES:
             times = [
@@ -80,11 +80,11 @@ def report() -> dict[str, object]:
             # Of neighbours in time: what else the machine does drifts.
             ratio = median(1 + (after - before) / alone for before, alone, after in times)
             memory = [peak(f"{call}({name!r}, {sequences})") for call in ("plain", "probed")]
-            found[f"{name}, {sequences * _TOKENS} tokens"] = {
+            results[f"{name}, {sequences * _TOKENS} tokens"] = {
                 "made, forward and backward, seconds": round(whole, 3),
                 "forward and backward alone, seconds": round(running, 3),
                 "probed, seconds": round(with_hooks, 3),
                 "forward and backward with probing over without": round(ratio, 3),
                 "peak MiB, plain and probed": [round(value) for value in memory],
             }
-    return found
+    return results

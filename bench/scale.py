@@ -28,8 +28,8 @@ class Empty(Executor):
     """Gives one draw of something for every block, without a network."""
 
     def __init__(self) -> None:
-        found = sample_block(Cell(Stack(width=16, depth=1), "conditioned"), 0, 0)
-        self.values = {name: value[:1] for name, value in found.items()}
+        values = sample_block(Cell(Stack(width=16, depth=1), "conditioned"), 0, 0)
+        self.values = {name: value[:1] for name, value in values.items()}
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """A finished future."""
@@ -64,18 +64,18 @@ def empty_sweep(cells: list[Cell], draws: int, run: Run) -> list[dict[str, float
 
 def measured(cells: int, draws: int) -> dict[str, Any]:
     """A sweep of empty blocks, its folder, and what it takes to find out that nothing is left to do."""
-    made = time.perf_counter()
-    some = many_cells(cells)
-    made = time.perf_counter() - made
+    spent = time.perf_counter()
+    swept = many_cells(cells)
+    spent = time.perf_counter() - spent
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(folder)
-        seen = empty_sweep(some, draws, run)
-        scan = seconds(lambda: sweep(some, draws=draws, seed=0, run=run))
+        seen = empty_sweep(swept, draws, run)
+        scan = seconds(lambda: sweep(swept, draws=draws, seed=0, run=run))
         sizes = [file.stat().st_size for file in run.files()]
     return {
         "cells": cells,
         "blocks of each": draws,
-        "cells made, ms each": round(1000 * made / cells, 3),
+        "cells made, ms each": round(1000 * spent / cells, 3),
         "ms per block": round(1000 * seen[-1]["seconds"] / seen[-1]["blocks"], 3),
         "along the way": seen,
         "files": len(sizes),
@@ -98,7 +98,9 @@ def dask_overhead() -> dict[str, float]:
 
     cell = Cell(Stack(width=8, depth=1, tokens=2, vocab=4))
     draws = DASK_BLOCKS * cell.draws_per_block
-    found = {"bare": 1000 * seconds(lambda: [sample_block(cell, 0, k) for k in range(DASK_BLOCKS)]) / DASK_BLOCKS}
+    milliseconds = {
+        "bare": 1000 * seconds(lambda: [sample_block(cell, 0, k) for k in range(DASK_BLOCKS)]) / DASK_BLOCKS
+    }
     with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         pool = client.get_executor(pure=False)
         list(pool.map(abs, range(100)))
@@ -107,8 +109,8 @@ def dask_overhead() -> dict[str, float]:
             with tempfile.TemporaryDirectory() as folder:
                 run = new_run(folder)
                 spent = seconds(lambda run=run, how=how: sweep([cell], draws=draws, seed=0, run=run, execution=how))
-            found[f"tasks of {task_seconds} s"] = 1000 * spent / DASK_BLOCKS - found["bare"]
-    return {name: round(value, 2) for name, value in found.items()}
+            milliseconds[f"tasks of {task_seconds} s"] = 1000 * spent / DASK_BLOCKS - milliseconds["bare"]
+    return {name: round(value, 2) for name, value in milliseconds.items()}
 
 
 def report() -> dict[str, object]:

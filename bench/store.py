@@ -100,5 +100,5 @@ def report() -> dict[str, object]:
         "10^4 cells, MiB on disk": size / 2**20,
         "overhead per block, milliseconds": overhead(many[:300]),
         "peak memory of a sweep, MiB": {f"{count} cells": value for count, value in memory.items()},
-        "one worker over two": min(one for one, _ in both) / min(two for _, two in both),
+        "one worker over two": min(single for single, _ in both) / min(two for _, two in both),
     }
