@@ -10,15 +10,6 @@ from tests.test_architecture import FILES, ROOT
 # Words that fit whatever a variable holds, and so say nothing of it.
 VAGUE = {"found", "own", "one", "said", "some", "more", "held", "made"}
 
-# Files, and folders of files, that still bind such words: renamed with their next change.
-STILL_VAGUE = (
-    "checks/models/warmup.py",
-    "checks/models/warmup_claims.py",
-    "figures/translation/warmup.py",
-    "gradbounds/actions/warmup/",
-    "theory/configurations/",
-)
-
 
 def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Names of variables and parameters, with their lines; not fields, nor parameters that callers may name."""
@@ -50,7 +41,7 @@ def test_a_local_is_named_for_what_it_holds():
     seen = {}
     for path in FILES:
         name = str(path.relative_to(ROOT))
-        if not name.startswith(("tests/", *STILL_VAGUE)) and (names := vague(path.read_text(encoding="utf-8"))):
+        if not name.startswith("tests/") and (names := vague(path.read_text(encoding="utf-8"))):
             seen[name] = names
     assert not seen, "name a variable for what it holds: verdicts, rows, norms"
 
@@ -69,9 +60,3 @@ def test_a_local_is_named_for_what_it_holds():
 )
 def test_a_vague_name_is_seen(source, names):
     assert sorted(name for name, _ in vague(source)) == names
-
-
-def test_what_is_still_vague_is_there():
-    for name in STILL_VAGUE:
-        files = [path for path in FILES if str(path.relative_to(ROOT)).startswith(name)]
-        assert any(vague(path.read_text(encoding="utf-8")) for path in files), f"{name} is named well: strike it out"

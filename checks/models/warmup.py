@@ -60,7 +60,7 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
             "continued the run; delete the run's file and run it again."
         )
     whole = table[table["layer"] == 0]
-    series = {name: own.set_index("update")["value"] for name, own in whole.groupby("statistic")}
+    series = {name: rows.set_index("update")["value"] for name, rows in whole.groupby("statistic")}
     validation, rates = series["validation loss"], series["rate"].cumsum()
     finite = bool(np.isfinite(series["loss"]).all())
     first, final = float(validation.iloc[0]), float(validation.iloc[-1]) if finite else float("nan")
@@ -79,11 +79,11 @@ def measured_row(table: pd.DataFrame, unigram: float, start: int) -> dict[str, A
 
 
 def _layers(table: pd.DataFrame) -> dict[str, list[float]]:
-    own = table[((table["statistic"] == "gradient norm") & table["matrix"].isin(KEPT_MATRICES)) |
+    kept = table[((table["statistic"] == "gradient norm") & table["matrix"].isin(KEPT_MATRICES)) |
                 (table["statistic"] == "hidden energy")]  # fmt: skip
     return {
         f"{part} {matrix or 'energy'}": _short(rows.sort_values("layer")["value"])
-        for (part, matrix), rows in own.groupby(["part", "matrix"])
+        for (part, matrix), rows in kept.groupby(["part", "matrix"])
     }
 
 
@@ -188,7 +188,7 @@ def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
     Raises:
         ValueError: a seed has two rows in one of them.
     """
-    first, second = ({run["seed"]: run for run in some} for some in (runs, others))
+    first, second = ({run["seed"]: run for run in group} for group in (runs, others))
     if len(first) < len(runs) or len(second) < len(others):
         raise ValueError("runs must have one row for every seed.")
     return [(first[seed], second[seed]) for seed in first if seed in second]
@@ -198,8 +198,8 @@ def _at_equal_rates(run: Run, other: Run) -> float:
     """The difference of validation losses where both sums of rates are the smaller run's, between measurements."""
     least = min(run["summed"][-1], other["summed"][-1])
     ends = [
-        float(np.interp(least, one["summed"], one["validation"])) if np.isfinite(one["final"]) else end_of(one)
-        for one in (run, other)
+        float(np.interp(least, each["summed"], each["validation"])) if np.isfinite(each["final"]) else end_of(each)
+        for each in (run, other)
     ]
     return ends[0] - ends[1]
 

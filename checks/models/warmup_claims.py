@@ -82,7 +82,7 @@ class Statement:
     def __str__(self) -> str:
         """What both are, then in what they differ."""
         both = list(zip(self.runs.words, self.others.words, strict=True))
-        alike = ", ".join(one for one, other in both if one == other)
+        alike = ", ".join(word for word, other in both if word == other)
         differ = [", ".join(pair[k] for pair in both if pair[0] != pair[1]) for k in (0, 1)]
         word = "worse" if self.worse else "not worse"
         return f"{alike}: {differ[0]} {word} than {differ[1]}" + (" at equal sums of rates" if self.equal_rates else "")
@@ -114,17 +114,20 @@ def judge(table: Sequence[Run], rates: PaperRates, setting: str) -> list[Verdict
         rates: which stand for the paper's.
         setting: the models and the text, in words.
     """
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for statement in STATEMENTS:
-        own = rates.scaled("sgd" if statement.runs.optimizer == "sgd" else "adam")
+        stands_for_paper = rates.scaled("sgd" if statement.runs.optimizer == "sgd" else "adam")
         peaks = sorted({run["peak"] for run in table if run["optimizer"] == statement.runs.optimizer})
-        scaled = [peak for peak in peaks if any(isclose(peak, one) for one in own)]
-        for some, relaxed in ((scaled, ""), ([p for p in peaks if p not in scaled], "the paper's number at another d")):
-            compared = partial(_compared, table, statement, some)
-            found += _rows(statement.claim, str(statement), compared, statement.worse, setting, relaxed)
-    found += [*_short_warmup(table, rates, setting), *_fixed(table, rates, setting), *_faster(table, rates, setting)]
-    found += [*_gradients(table, rates, setting), *_spread(table, rates, setting)]
-    return sorted(found, key=lambda v: v.claim)
+        scaled = [peak for peak in peaks if any(isclose(peak, rate) for rate in stands_for_paper)]
+        for chosen, relaxed in (
+            (scaled, ""),
+            ([p for p in peaks if p not in scaled], "the paper's number at another d"),
+        ):
+            compared = partial(_compared, table, statement, chosen)
+            verdicts += _rows(statement.claim, str(statement), compared, statement.worse, setting, relaxed)
+    verdicts += [*_short_warmup(table, rates, setting), *_fixed(table, rates, setting), *_faster(table, rates, setting)]
+    verdicts += [*_gradients(table, rates, setting), *_spread(table, rates, setting)]
+    return sorted(verdicts, key=lambda v: v.claim)
 
 
 def _compared(
@@ -146,18 +149,26 @@ def _rows(
 ) -> Iterator[Verdict]:  # fmt: skip
     """A verdict for each reading, from the comparisons at its rates: the one that is least favourable is shown."""
     for reading in readings:
-        found = compared(reading)
-        if not found:
+        comparisons = compared(reading)
+        if not comparisons:
             continue
         words: dict[str, Word] = {
-            peak: "undecided" if one.answer == "undecided" else "holds" if (one.answer == "worse") == worse else "fails"
-            for peak, one in found.items()
+            peak: "undecided"
+            if pairs.answer == "undecided"
+            else "holds"
+            if (pairs.answer == "worse") == worse
+            else "fails"
+            for peak, pairs in comparisons.items()
         }
         word: Word = next(w for w in ("fails", "undecided", "holds") if w in words.values())
         # Of the rates with that word the one whose mean is farthest from the statement.
-        peak = min((p for p in found if words[p] == word), key=lambda p: found[p].mean * (1 if worse else -1))
-        shown = found[peak]
-        others = ", ".join(f"{one.mean:.3g} at {p} ({words[p]})" for p, one in found.items() if p != peak)
+        peak = min(
+            (p for p in comparisons if words[p] == word), key=lambda p: comparisons[p].mean * (1 if worse else -1)
+        )
+        shown = comparisons[peak]
+        others = ", ".join(
+            f"{comparison.mean:.3g} at {p} ({words[p]})" for p, comparison in comparisons.items() if p != peak
+        )
         at = f", at the rate {peak}" if peak != ALL else ""
         yield Verdict(
             claim=claim, part=f"{part}, {_READINGS[reading]}", verdict=word,
@@ -193,11 +204,11 @@ def _fixed(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Ve
     """W4: a small fixed rate ends better than no warm-up at the paper's smaller rate, and worse than the long one."""
 
     def against(runs: Runs, *, swapped: bool, reading: str) -> dict[str, Comparison]:
-        found = {}
+        pairs = {}
         for small, (low, _) in zip(rates.fixed, rates.adam, strict=True):
             two = _two(table, _POST, runs, small, low, "fixed", reading)
-            found[f"{small:g}"] = two[::-1] if swapped else two
-        return _with_seeds(found)
+            pairs[f"{small:g}"] = two[::-1] if swapped else two
+        return _with_seeds(pairs)
 
     part = "Post-LN, Adam, small fixed rate"
     better = partial(against, _POST, swapped=True)
@@ -216,8 +227,8 @@ def _faster(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[V
         def ahead(reading: str, pre: Runs = pre) -> dict[str, Comparison]:
             pairs = {peak: paired(*_two(table, pre, _POST_LONG, peak, peak, reading)) for peak in rates.scaled("adam")}
             return {
-                f"{peak:g}": mean_over_seeds([lead(*one) for one in own], margin=0.0)
-                for peak, own in pairs.items() if len(own) > 1
+                f"{peak:g}": mean_over_seeds([lead(*pair) for pair in of_seeds], margin=0.0)
+                for peak, of_seeds in pairs.items() if len(of_seeds) > 1
             }  # fmt: skip
 
         readings = ("b",) if pre is _PRE_LONG else ("a", "b")  # which agree for the long warm-up
@@ -228,12 +239,14 @@ def _gradients(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterato
     """W8: Post-LN's gradients behind the long warm-up, small beside those before it, and even over the layers."""
     after, slopes = {}, {}
     for peak in rates.scaled("adam"):
-        own = _POST_LONG.of(table, peak, "b")
-        runs = [layers for run in own if len(layers := list(run["layers"].values())) > 1]
+        trained = _POST_LONG.of(table, peak, "b")
+        runs = [layers for run in trained if len(layers := list(run["layers"].values())) > 1]
         if len(runs) > 1:
-            after[f"{peak:g}"] = mean_over_seeds([_mean_log(one[0]) - _mean_log(one[1]) for one in runs], margin=0.0)
+            after[f"{peak:g}"] = mean_over_seeds(
+                [_mean_log(layers[0]) - _mean_log(layers[1]) for layers in runs], margin=0.0
+            )
         if len(runs) > 1 and len(runs[0][1]["decoder W2"]) > 1:
-            slopes[f"{peak:g}"] = mean_over_seeds([abs(_slope(one[1])) for one in runs], margin=ALMOST)
+            slopes[f"{peak:g}"] = mean_over_seeds([abs(_slope(layers[1])) for layers in runs], margin=ALMOST)
     unit = "ln of the norms of W1 and W2 before the first update over those behind the warm-up, mean over layers"
     yield from _rows("W8", "Post-LN, Adam, smaller behind the warm-up", lambda _: after, True, setting, unit=unit,
                      margin=0.0, readings=("b",))  # fmt: skip
@@ -263,7 +276,7 @@ def _spread(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[V
                     for run in Runs(placement=placement, warmup=warmup).of(table, peak, reading):
                         ends.setdefault(run["seed"], []).append(end_of(run))
                 every = len(rates.scaled("adam"))
-                spreads.append({seed: float(np.ptp(own)) for seed, own in ends.items() if len(own) == every})
+                spreads.append({seed: float(np.ptp(finals)) for seed, finals in ends.items() if len(finals) == every})
             both = sorted(set(spreads[0]) & set(spreads[1]))
             differences = [spreads[0][seed] - spreads[1][seed] for seed in both]
             return {ALL: mean_over_seeds(differences)} if len(both) > 1 else {}

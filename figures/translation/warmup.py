@@ -35,8 +35,8 @@ def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
     with style():
         figure, axes = panels(max(1, len(drawn)))
         for axis, (title, curves) in zip(axes, drawn.items(), strict=False):
-            for look, (label, own) in zip(looks(), curves.items(), strict=False):
-                x, values = own[0]["updates"], _aligned(own)
+            for look, (label, seeds) in zip(looks(), curves.items(), strict=False):
+                x, values = seeds[0]["updates"], _aligned(seeds)
                 axis.plot(x, np.nanmean(values, axis=0), label=label, **({"markersize": 4} | look))
                 axis.fill_between(
                     x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=look["color"], alpha=0.2, linewidth=0
@@ -53,9 +53,9 @@ def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
 def _curves(runs: Sequence[Run], kinds: Sequence[tuple[str, str, float]]) -> dict[str, list[Run]]:
     """The runs of a panel by what the legend says of them."""
     return {
-        (f"{TITLES[placement]}, " if len(kinds) > 1 else "") + _said(warmup, reading): own
+        (f"{TITLES[placement]}, " if len(kinds) > 1 else "") + _said(warmup, reading): seeds
         for optimizer, placement, rate in kinds
-        for (warmup, reading), own in _kinds(runs, optimizer, placement, rate).items() if reading != "fixed"
+        for (warmup, reading), seeds in _kinds(runs, optimizer, placement, rate).items() if reading != "fixed"
     }  # fmt: skip
 
 
@@ -70,12 +70,12 @@ def warmup_ends(runs: Sequence[Run]) -> Figure:
     with style():
         figure, axes = panels(2)
         for axis, placement in zip(axes, ("post", "pre"), strict=True):
-            own = [r for r in runs if (r["optimizer"], r["placement"]) == ("adam", placement)]
-            kinds = dict.fromkeys((r["warmup"], r["reading"]) for r in sorted(own, key=_order))
+            trained = [r for r in runs if (r["optimizer"], r["placement"]) == ("adam", placement)]
+            kinds = dict.fromkeys((r["warmup"], r["reading"]) for r in sorted(trained, key=_order))
             shift = 1.0
             for look, (warmup, reading) in zip(looks(), kinds, strict=False):
                 ends: dict[float, list[float]] = {}
-                for r in own:
+                for r in trained:
                     if (r["warmup"], r["reading"]) == (warmup, reading):
                         ends.setdefault(r["peak"], []).append(r["final"] if np.isfinite(r["final"]) else r["first"])
                 rates = sorted(ends)
@@ -87,7 +87,7 @@ def warmup_ends(runs: Sequence[Run]) -> Figure:
                 )  # fmt: skip
                 shift *= 1.02
             axis.set_xscale("log")
-            rates = sorted({r["peak"] for r in own if r["reading"] != "fixed"})
+            rates = sorted({r["peak"] for r in trained if r["reading"] != "fixed"})
             axis.set_xticks(rates, [f"{rate:g}" for rate in rates], rotation=45)
             axis.minorticks_off()
             axis.set_xlabel(r"largest rate $\eta$")
@@ -110,15 +110,15 @@ def warmup_gradients(runs: Sequence[Run], peak: float) -> Figure:
     with style():
         figure, axes = panels(2)
         for axis, placement in zip(axes, ("post", "pre"), strict=True):
-            own = [
-                r for kind, some in _kinds(runs, "adam", placement, peak).items() if kind[0] == longest for r in some
+            warmed = [
+                r for kind, seeds in _kinds(runs, "adam", placement, peak).items() if kind[0] == longest for r in seeds
             ]
             for look, place in zip(looks(), range(3), strict=False):
-                found = [list(r["layers"].items())[place] for r in own if len(r["layers"]) == 3]
-                if not found:
+                places = [list(r["layers"].items())[place] for r in warmed if len(r["layers"]) == 3]
+                if not places:
                     continue
-                norms = np.array([layers["decoder W2"] for _, layers in found])
-                _norms(axis, norms, {0: "before the first update"}.get(place, f"after {found[0][0]} updates"), look)
+                norms = np.array([layers["decoder W2"] for _, layers in places])
+                _norms(axis, norms, {0: "before the first update"}.get(place, f"after {places[0][0]} updates"), look)
             _logarithmic(axis)
             axis.set_xlabel("layer $l$ of the decoder")
             axis.set_title(f"{TITLES[placement]}, Adam, warm-up {longest}, rate {peak:g}")
@@ -149,9 +149,9 @@ def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
     with style():
         figure, axes = panels(len(kinds))
         for axis, (placement, warmup, reading) in zip(axes, kinds, strict=True):
-            own = _kinds(runs, "adam", placement, peak).get((warmup, reading), [])
+            seeds = _kinds(runs, "adam", placement, peak).get((warmup, reading), [])
             for look, (name, label) in zip(looks(), curves.items(), strict=False):
-                whole = [r for r in own if len(r["steps"]) == max(len(one["steps"]) for one in own)]
+                whole = [r for r in seeds if len(r["steps"]) == max(len(other["steps"]) for other in seeds)]
                 if whole and whole[0]["steps"]:
                     # A line has a gap where no seed has the rate.
                     middle = pd.DataFrame([r[name] for r in whole]).median()
@@ -189,11 +189,11 @@ def _order(run: Run) -> tuple[int, str]:
 
 def _kinds(runs: Iterable[Run], optimizer: str, placement: str, peak: float) -> dict[tuple[int, str], list[Run]]:
     """Runs of a rate, by warm-up and reading."""
-    found: dict[tuple[int, str], list[Run]] = {}
+    kinds: dict[tuple[int, str], list[Run]] = {}
     for run in sorted(runs, key=_order):
         if (run["optimizer"], run["placement"]) == (optimizer, placement) and np.isclose(run["peak"], peak):
-            found.setdefault((run["warmup"], run["reading"]), []).append(run)
-    return found
+            kinds.setdefault((run["warmup"], run["reading"]), []).append(run)
+    return kinds
 
 
 def _aligned(runs: Sequence[Run]) -> np.ndarray:

@@ -19,7 +19,7 @@ def t5(r: Reading, tokens: int) -> Fields:
     factor = r.number("initializer_factor", default=1.0)
     if factor != 1.0:
         raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
-    width, heads, own = r.count("d_model"), r.count("num_heads"), r.count("d_kv", default=64)
+    width, heads, head_width = r.count("d_model"), r.count("num_heads"), r.count("d_kv", default=64)
     depth, hidden = r.count("num_layers"), r.count("d_ff")
     other = r.count("num_decoder_layers", default=depth)
     if other != depth:
@@ -36,14 +36,18 @@ def t5(r: Reading, tokens: int) -> Fields:
     scaled = r.take("scale_decoder_outputs", default=tied)
     if tied:
         r.say("tie_word_embeddings", True, "the output matrix is another than the inputs' here")
-    r.say("W^Q", f"N(0, 1/(d d_kv)), d_kv = {own}", f"its gradient's norm is sqrt({own}) times what stands here")
+    r.say(
+        "W^Q",
+        f"N(0, 1/(d d_kv)), d_kv = {head_width}",
+        f"its gradient's norm is sqrt({head_width}) times what stands here",
+    )
     return {
         "width": width,
         "depth": depth,
         "vocab": r.count("vocab_size"),
         "source_tokens": tokens,
         "heads": heads,
-        "head_width": 0 if own * heads == width else own,
+        "head_width": 0 if head_width * heads == width else head_width,
         "query_key_scale": 1.0,
         "output_projection": "random",
         "ffn": "gated" if gated else "plain",

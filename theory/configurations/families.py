@@ -83,12 +83,12 @@ def _attention(r: Reading, sizes: Fields, tokens: int) -> None:
     if sizes["heads"] % kv:
         raise ValueError(f"num_key_value_heads must divide num_attention_heads = {sizes['heads']}, got {kv}.")
     sizes["kv_heads"] = 0 if kv == sizes["heads"] else kv
-    own, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
-    if own is not None and own != usual:
-        sizes["head_width"] = own
+    given, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
+    if given is not None and given != usual:
+        sizes["head_width"] = given
     window, used = r.number("sliding_window", default=None), r.take("use_sliding_window", default=True)
     listed = r.left.get("layer_types") or []
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
     kinds = set(listed)
     r.neutral(
@@ -130,12 +130,12 @@ def _rotary(r: Reading, sizes: Fields) -> None:
     width = sizes.get("head_width", sizes["width"] // sizes["heads"])
     sizes |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
     scaling = _object("rope_scaling", r.take("rope_scaling", default={}))
-    for name, one in (("rope_scaling", scaling), ("rope_parameters", given)):
-        kind = one.get("rope_type", one.get("type", "default"))
+    for name, rule in (("rope_scaling", scaling), ("rope_parameters", given)):
+        kind = rule.get("rope_type", rule.get("type", "default"))
         if kind in ("llama3", "dynamic"):
-            r.notes.append(_neutral(name, dict(one), _SLOW))
+            r.notes.append(_neutral(name, dict(rule), _SLOW))
         elif kind != "default":
-            r.say(name, dict(one), f"rotations are not scaled as {kind!r} has it here")
+            r.say(name, dict(rule), f"rotations are not scaled as {kind!r} has it here")
 
 
 def _object(name: str, value: Any) -> Mapping[str, Any]:
@@ -180,10 +180,10 @@ def _gemma2(r: Reading, tokens: int) -> Fields:
     """Gemma 2 and 3: norms before and after every branch."""
     qk_norm = str(r.left.get("model_type", "")).startswith("gemma3")
     fields = _gemma(r, tokens) | {"placement": "peri"}
-    own = fields.get("head_width", fields["width"] // fields["heads"])
+    head_width = fields.get("head_width", fields["width"] // fields["heads"])
     scale = r.number("query_pre_attn_scalar", default=256)
-    if scale != own:
-        r.say("query_pre_attn_scalar", scale, f"logits are divided by sqrt({own}), the width of a head, here")
+    if scale != head_width:
+        r.say("query_pre_attn_scalar", scale, f"logits are divided by sqrt({head_width}), the width of a head, here")
     fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.neutral("it is causal", "use_bidirectional_attention")

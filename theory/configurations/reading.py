@@ -66,11 +66,11 @@ class Reading:
         Raises:
             ValueError: it has none and is required, or two of its names have different values.
         """
-        found = {name: self.left.pop(name) for name in names if name in self.left}
-        found = {name: value for name, value in found.items() if value is not None}
-        values = list(found.values())
+        given = {name: self.left.pop(name) for name in names if name in self.left}
+        given = {name: value for name, value in given.items() if value is not None}
+        values = list(given.values())
         if any(value != values[0] for value in values[1:]):
-            raise ValueError(f"{' and '.join(found)} must be one number, got {' and '.join(map(repr, values))}.")
+            raise ValueError(f"{' and '.join(given)} must be one number, got {' and '.join(map(repr, values))}.")
         if not values and default is _REQUIRED:
             raise ValueError(f"config must have {' or '.join(names)}, got none.")
         return values[0] if values else default

@@ -56,13 +56,13 @@ def stack_from_config(
         why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
     reading = Reading(fields)
-    found = FAMILIES[family](reading, tokens)
-    reading.finish({name for one in PUBLISHED.values() for name in one})
+    values = FAMILIES[family](reading, tokens)
+    reading.finish({name for config in PUBLISHED.values() for name in config})
     if embeddings is not None:
-        if found["embeddings"] != embeddings:
-            reading.say("tie_word_embeddings", found["embeddings"] == "tied", f"embeddings are {embeddings} here")
-        found["embeddings"] = embeddings
-    return Stack(tokens=tokens, **found), tuple(reading.notes)
+        if values["embeddings"] != embeddings:
+            reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
+        values["embeddings"] = embeddings
+    return Stack(tokens=tokens, **values), tuple(reading.notes)
 
 
 def _read(path: str | Path) -> dict[str, Any]:

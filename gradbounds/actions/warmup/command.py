@@ -112,7 +112,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     left = [run for run, name in zip(runs, names, strict=True) if name not in known]
     done = finished(left, texts, request.out)
     if dry_run:
-        print("\n".join(_dry(grid, runs, sum(not one for one in done), texts, request)))
+        print("\n".join(_dry(grid, runs, done.count(False), texts, request)))
         return 0
     unigram = unigram_loss(*texts)
     ours, updates = Execution(workers=request.workers), grid.runs[0].training.updates
@@ -124,14 +124,14 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
             left, texts, request.out, execution=execution, device=request.device, on_run=on_run, on_update=on_update
         )
     described = (run.described() | {"name": name_of(run, texts)} for run in left)
-    rows = [one | measured_row(table, unigram, grid.start) for one, table in zip(described, tables, strict=True)]
+    rows = [about | measured_row(table, unigram, grid.start) for about, table in zip(described, tables, strict=True)]
     # In the grid's order, wherever a run was done.
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
-    found = judge(rows, grid.paper, setting_of(grid, text, rows))
-    tell(runs=[_flat(row) for row in rows], verdicts=found)
-    said = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
-    print("\n".join([*outcome_lines(rows), *said, "", *verdict_lines(found)]))
+    verdicts = judge(rows, grid.paper, setting_of(grid, text, rows))
+    tell(runs=[_flat(row) for row in rows], verdicts=verdicts)
+    signature = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
+    print("\n".join([*outcome_lines(rows), *signature, "", *verdict_lines(verdicts)]))
     command = _command(request)
     content = rows_file(rows, command)
     write_whole(request.out / "rows.json", content)
@@ -146,7 +146,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     if accept:
         name = f"{request.out.resolve().name}.json"
         write_whole(Path("checks") / "data" / "warmup" / name, content)
-        of_paper = [v for v in found if not v.relaxed]
+        of_paper = [v for v in verdicts if not v.relaxed]
         accept_verdicts(name, results(of_paper, [], command))
     return 0
 
@@ -154,15 +154,15 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
 def _command(request: WarmupRequest) -> str:
     """The command that gives the same rows, without the folders of this machine."""
     names = f"--source {request.source.name} --target {request.target.name}"
-    some = "" if request.seeds is None else f" --seeds {request.seeds}"
-    return f"gradbounds reproduce warmup --preset {request.preset} {names}{some}"
+    seeds = "" if request.seeds is None else f" --seeds {request.seeds}"
+    return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds}"
 
 
 def _middle(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> float:
     """Of the rates that stand for the paper's and that an optimizer's runs have the middle one; 0 if there is none."""
-    own = {row["peak"] for row in rows if row["optimizer"] == optimizer}
-    found = [rate for rate in scaled if any(isclose(rate, one) for one in own)]
-    return found[len(found) // 2] if found else 0.0
+    peaks = {row["peak"] for row in rows if row["optimizer"] == optimizer}
+    common = [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)]
+    return common[len(common) // 2] if common else 0.0
 
 
 def rows_file(rows: Sequence[Run], command: str) -> bytes:
@@ -192,15 +192,15 @@ def _known(path: Path | None) -> dict[str, dict[str, Any]]:
 
 def _no_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _no_nan(one) for name, one in value.items()}
+        return {name: _no_nan(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_no_nan(one) for one in value]
+        return [_no_nan(part) for part in value]
     return None if isinstance(value, float) and value - value != 0 else value
 
 
 def _nan(value: Any) -> Any:
     if isinstance(value, list):
-        return [_nan(one) for one in value]
+        return [_nan(part) for part in value]
     return float("nan") if value is None else value
 
 
@@ -253,12 +253,12 @@ def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
 
     if not console.is_terminal:
 
-        def said(place: int) -> None:
+        def print_run(place: int) -> None:
             left = next_one(place)
             if not done[place]:
                 print(f"run {ready} of {count}, {duration(left)} left", file=sys.stderr, flush=True)
 
-        yield said, None
+        yield print_run, None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True) as bar:

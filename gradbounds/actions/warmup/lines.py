@@ -23,14 +23,14 @@ def outcome_lines(rows: Sequence[Run]) -> list[str]:
     translated = any(row["bleu"] == row["bleu"] for row in rows)
     head = f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10} {'learns':>6}"
     lines = [head + (f" {'BLEU':>6}" if translated else "") + "  outcomes"]
-    for (optimizer, placement, warmup, reading, peak), own in kinds.items():
-        outcomes = [row["outcome"] for row in own]
-        counts = ", ".join(f"{outcomes.count(one)} {one}" for one in dict.fromkeys(outcomes))
-        times = [time_to(row["updates"], row["validation"], (1 - STUCK) * row["unigram"]) for row in own]
+    for (optimizer, placement, warmup, reading, peak), runs in kinds.items():
+        outcomes = [row["outcome"] for row in runs]
+        counts = ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
+        times = [time_to(row["updates"], row["validation"], (1 - STUCK) * row["unigram"]) for row in runs]
         middle = median_time(*zip(*times, strict=True))
         learns = f"{middle:.0f}" if middle < float("inf") else "-"
-        line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in own):10.3f}"
-        lines.append(f"{line} {learns:>6}" + (f" {fmean(r['bleu'] for r in own):6.2f}" if translated else "")
+        line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in runs):10.3f}"
+        lines.append(f"{line} {learns:>6}" + (f" {fmean(r['bleu'] for r in runs):6.2f}" if translated else "")
                      + f"  {counts}")  # fmt: skip
     return lines
 

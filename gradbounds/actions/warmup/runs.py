@@ -29,7 +29,7 @@ def name_of(planned: Planned, texts: Texts) -> str:
 
 
 def _key(planned: Planned, texts: Texts) -> dict[str, Any]:
-    sizes = {"text": texts[0].digest, "pairs": [len(one) for one in texts]}
+    sizes = {"text": texts[0].digest, "pairs": [len(text) for text in texts]}
     return {"run": planned.key()} | sizes
 
 
@@ -63,11 +63,11 @@ def run_all(
         ValueError: a run does; or the folder cannot be written.
     """
     here = execution.workers == 1 and execution.pool is None
-    own = on_update if here else None
+    watched = on_update if here else None
     futures: dict[Future[pd.DataFrame], int] = {}
     with execution.executor() as pool:
         for place, planned in enumerate(plan):
-            future = pool.submit(one_run, planned, texts, out, device, own)
+            future = pool.submit(one_run, planned, texts, out, device, watched)
             futures[future] = place
             if here and future.exception() is None:
                 on_run(place)  # which has just been run here
@@ -99,22 +99,22 @@ def one_run(
 
     def make() -> pd.DataFrame:
         with one_thread():
-            found = train(
+            trained = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
                 at_step=step_rates if planned.rates else None, at_end=translated if planned.search else None,
                 on_update=on_update,
             )  # fmt: skip
-        return _table(found)
+        return _table(trained)
 
     table, _ = kept(out, key, _VERSION, make)
     checkpoint.unlink(missing_ok=True)
     return table
 
 
-def _table(found: Trained) -> pd.DataFrame:
+def _table(trained: Trained) -> pd.DataFrame:
     rows = [
         (update, "", 0, "", statistic, value)
-        for statistic, values in (("loss", found.losses), ("rate", found.rates))
+        for statistic, values in (("loss", trained.losses), ("rate", trained.rates))
         for update, value in enumerate(values, start=1)
     ]
-    return pd.DataFrame([*rows, *found.measured], columns=list(MEASURED))
+    return pd.DataFrame([*rows, *trained.measured], columns=list(MEASURED))
