@@ -190,8 +190,8 @@ def _unmeasured(stack: Stack) -> str:
         return "alpha, tau, beta and final norms of one's own are not measured"
     if stack.branch_scaling != "none" or stack.lower_share or stack.norm_gain != 1.0 or stack.normalization == "tanh":
         return "scaled branches, layers of two placements, gains of norms and tanh in their place are not measured"
-    if stack.loss_share < 1.0:
-        return "losses on a share of the positions are not measured"
+    if stack.loss_share < 1.0 or stack.output_transform == "added" or stack.positions == "learned_segment":
+        return "losses on a share of the positions, segments, and transforms before the output are not measured"
     if stack.layout == "parallel":
         return "parallel branches are not measured"
     shaped = stack.rotary or stack.query_key_norm != "none" or stack.head_width or stack.logit_softcap

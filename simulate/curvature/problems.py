@@ -120,14 +120,17 @@ def translation_problem(
 
 
 def check_curved(stack: Stack) -> None:
-    """Refuse stacks without a Hessian of their own.
+    """Refuse stacks without a Hessian of their own, or with a matrix that it does not cover.
 
     Raises:
-        ValueError: something is dropped, embeddings are tied, or the positions that count are drawn.
+        ValueError: something is dropped, embeddings are tied, the positions that count are drawn, or the output matrix
+            has a transform.
     """
-    if stack.dropout or stack.attention_dropout or stack.embeddings == "tied" or stack.loss_share < 1.0:
+    drawn = stack.dropout or stack.attention_dropout or stack.loss_share < 1.0
+    if drawn or stack.embeddings == "tied" or stack.output_transform == "added":
         raise ValueError(
-            "dropout, attention_dropout must be 0, embeddings untied and loss_share 1 for a Hessian of a stack."
+            "dropout, attention_dropout must be 0, embeddings untied, loss_share 1 and output_transform 'none' for a "
+            "Hessian of a stack."
         )
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 from simulate.curvature.first_step import first_step_problem
 from simulate.curvature.problems import StackModule, check_curved
 from simulate.network.engines import GivenMatrices
+from simulate.network.loss import sequence_loss
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
-from simulate.network.transformer import layers, sequence_loss
+from simulate.network.transformer import layers
 from theory.stack import Stack
 
 Loss = Literal["cross-entropy", "squared"]

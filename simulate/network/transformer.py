@@ -15,11 +15,12 @@ from torch import Tensor
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine
 from simulate.network.logits import attention_logits, of_every_head, of_heads
+from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
 from theory.stack.initializations import INITIALIZATIONS
-from theory.stack.weights import gain, rows_met, weight_shapes
+from theory.stack.weights import gain, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
 Branch = Callable[[Stream], Stream]
@@ -179,23 +180,6 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     return apply_weight(stack, engine, "W2", hidden)
 
 
-def sequence_loss(
-    logits: Float[Tensor, "draws tokens vocab"],
-    labels: Int[Tensor, "draws tokens"],
-    smoothing: float = 0.0,
-    weights: Float[Tensor, "draws tokens"] | None = None,
-) -> Tensor:
-    """Cross-entropy in nats, averaged over the positions of each draw; the target is spread by `smoothing`."""
-    losses = F.cross_entropy(logits.mT, labels, reduction="none", label_smoothing=smoothing)
-    return losses.mean(1) if weights is None else (losses * weights).sum(1)
-
-
-def _weights_of_some(engine: Engine, rows: int, count: int) -> Float[Tensor, "draws rows"]:
-    """1/P for P of the rows, drawn anew in every draw, and 0 for the others."""
-    ranks = engine.streams.uniform(rows, dtype=engine.dtype).argsort(1).argsort(1)
-    return (ranks < count).to(engine.dtype) / count
-
-
 def _branches(stack: Stack, engine: Engine, record: Record, memory: Source | None) -> list[tuple[str, list[Branch]]]:
     """What is added to the stream in a layer, one sum after the other, with the name of the energy of each sum."""
     attend, units = partial(attention, stack, engine, record), partial(feed_forward, stack, engine, record)
@@ -213,7 +197,7 @@ def layers(
     """All layers of a stack.
 
     Returns:
-        What the output matrix, or the layers that attend to this stack, are given; and the last residual sum.
+        What stands below the output matrix or its transform, or is attended to; and the last residual sum.
     """
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
@@ -231,6 +215,15 @@ def layers(
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total
     return (normalize(stack, x) if composition.final_norm else x), total
+
+
+def _transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
+    """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H))."""
+    if stack.output_transform == "none":
+        return output
+    std, uniform = (transform_gain(stack) / stack.width) ** 0.5, INITIALIZATIONS[stack.initialization].uniform
+    before = engine.apply("WH", output, stack.width, std, uniform=uniform)
+    return normalize(stack, activation_of(stack.activation, stack.leaky_slope)(before))
 
 
 def run(
@@ -263,12 +256,13 @@ def run(
         leaves += [source, memory]
     output, total = layers(stack, engine, record, inputs, memory)
     counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
-    logits = engine.apply("Wemb", output[:, counted], stack.vocab, stack.output_scale * stack.width**-0.5)
-    logits = logits if words is None else words.put_in(logits, output[:, counted])
+    given = _transformed(stack, engine, output[:, counted])
+    logits = engine.apply("Wemb", given, stack.vocab, stack.output_scale * stack.width**-0.5)
+    logits = logits if words is None else words.put_in(logits, given)
     record.keep(logits)
     rows = labels[0, counted].numel()
     count = max(1, round(stack.loss_share * rows))
-    weights = [] if count == rows else [_weights_of_some(engine, rows, count)]
+    weights = [] if count == rows else [weights_of_some(engine, rows, count)]
     loss = sequence_loss(logits, labels[:, counted], stack.label_smoothing, *weights)
     leaves = [output, total, *([] if words is None else [words.rows]), *leaves]
     output_gradient, last_gradient, *gradients = torch.autograd.grad(loss.sum(), leaves)
@@ -280,6 +274,8 @@ def run(
         record.network(name, gradient.square().sum((1, 2)))
     record_last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=count)
     record.gradients(stack, engine.gradients)
+    if stack.output_transform == "added":
+        record.network("grad_sq_WH", engine.gradients.of("WH")[:, 0])
     of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)
     record.network("grad_sq_Wemb", engine.gradients.of("Wemb")[:, 0] + of_words)
     if stack.encoder is not None:

@@ -47,9 +47,9 @@ def _kept(s: Stack, streams: int) -> int:
 
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
-    """Rows, d_in and d_out of every matrix of the layers."""
+    """Rows, d_in and d_out of every matrix but the output matrix."""
     each = [(rows_met(part)[role], a, b) for part in s.parts for role, (a, b) in weight_shapes(part).items()]
-    return each * s.depth
+    return each * s.depth + [(s.rows, s.width, s.width)] * (s.output_transform == "added")
 
 
 def _dense(s: Stack) -> tuple[float, float]:

@@ -73,8 +73,10 @@ def positions(stack: Stack, engine: Engine) -> Tensor:
     streams = engine.streams
     if stack.positions == "none":
         return torch.empty(0, device=streams.device)
-    if stack.positions == "learned":
-        return streams.normal(stack.tokens, stack.width, dtype=engine.dtype) * stack.embedding_scale
+    if stack.positions in ("learned", "learned_segment"):
+        segments = int(stack.positions == "learned_segment")
+        vectors = streams.normal(stack.tokens + segments, stack.width, dtype=engine.dtype) * stack.embedding_scale
+        return vectors[:, : stack.tokens] + vectors[:, stack.tokens :].sum(1, keepdim=True)
     even = torch.arange(0, stack.width, 2, device=streams.device, dtype=torch.float64)
     angles = torch.arange(stack.tokens, device=streams.device)[:, None] * 10000 ** (-even / stack.width)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1).to(engine.dtype)[None]

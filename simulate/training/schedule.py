@@ -88,7 +88,8 @@ def check_covered(stack: Stack, schedule: Schedule) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: tied embeddings, a source, a loss on some positions, ReZero's scalars by Muon.
+        ValueError: tied embeddings, a source, a loss on some positions, a transform before the output matrix, ReZero's
+            scalars by Muon.
     """
     if stack.embeddings == "tied":
         raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
@@ -96,6 +97,8 @@ def check_covered(stack: Stack, schedule: Schedule) -> None:
         raise ValueError(f"source_tokens must be 0 in training, got {stack.source_tokens}.")
     if stack.loss_share < 1.0:
         raise ValueError(f"loss_share must be 1 in training, got {stack.loss_share}.")
+    if stack.output_transform == "added":
+        raise ValueError(f"output_transform must be 'none' in training, got {stack.output_transform!r}.")
     if has_scalars(stack) and schedule.optimizer.name != "sgd":
         raise ValueError(
             f"optimizer must be 'sgd' for ReZero, whose scalars are no matrices, got {schedule.optimizer.name!r}; a "

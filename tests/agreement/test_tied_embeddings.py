@@ -1,5 +1,7 @@
 """Tied embeddings: words that repeat, both uses of the matrix, and the overlaps on the way back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from gradbounds.cli import main
 from simulate import sample
 from simulate.network.tied_words import Words
 from simulate.text import read_windows
-from tests.helpers.agreement import off
+from tests.helpers.agreement import deviations, off
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
 from theory.coverage import NoRuleError
@@ -26,10 +28,23 @@ def text(tmp_path):
     return path
 
 
+@pytest.mark.parametrize("output_transform", ["none", "added"])
 @pytest.mark.parametrize("placement", ["post", "pre"])
-def test_the_network_is_the_slow_one_on_a_text(text, placement):
-    stack = Stack(placement=placement, width=12, depth=2, tokens=4, vocab=9, **TIED)
+def test_the_network_is_the_slow_one_on_a_text(text, placement, output_transform):
+    stack = Stack(placement=placement, width=12, depth=2, tokens=4, vocab=9, output_transform=output_transform, **TIED)
     assert deviation(stack, read_windows(text, tokens=4, vocab=9)) < 1e-9
+
+
+def test_behind_a_transform_words_add_to_their_own_matrix_alone(text):
+    """All but the gradient of W_emb is as untied; that has the inputs' part too, which repeated words share."""
+    tied = Stack(width=1024, depth=2, tokens=4, vocab=9, output_transform="added", activation="gelu", **TIED)
+    samples = sample(tied, draws=256, seed=0, text=text)
+    windows = samples.cell.text.ids
+    assert off(samples, predict(tied, windows))[0] <= 1
+    untied = predict(replace(tied, embeddings="untied"), windows)
+    others = [name for name in untied if name != "grad_sq_Wemb"]
+    assert all(np.array_equal(untied[name], predict(tied, windows)[name]) for name in others)
+    assert {row["quantity"] for row in deviations(samples, untied) if row["of what is allowed"] > 1} == {"grad_sq_Wemb"}
 
 
 def test_planted_errors_are_seen(monkeypatch, text):

@@ -100,8 +100,16 @@ LATER |= {f.name for f in dataclasses.fields(Matrices)} - {"initialization"} | {
     "embedding_norm",
     "head_width",
 }
-LATER |= {"branch_scaling", "lower_placement", "lower_share", "tanh_scale", "norm_gain", "loss_share"}
-LATER |= {"query_key_norm", "rotary", "rotary_base"}
+LATER |= {
+    "branch_scaling",
+    "lower_placement",
+    "lower_share",
+    "tanh_scale",
+    "norm_gain",
+    "loss_share",
+    "output_transform",
+}
+LATER |= {"query_key_norm", "rotary", "rotary_base", "output_transform"}
 LATER |= {"kv_heads", "window", "mask_rows", "logit_softcap"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 

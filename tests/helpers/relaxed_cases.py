@@ -52,6 +52,7 @@ ALONE: list[dict[str, Any]] = [
     {"input_gram": "[[1.0, 0.5, 0.0, 0.0], [0.5, 2.0, 0.0, 0.3], [0.0, 0.0, 1.0, 0.0], [0.0, 0.3, 0.0, 0.5]]"},
     {"positions": "sinusoidal"},
     {"positions": "learned"},
+    {"positions": "learned_segment"},
     {"embedding_scale": 0.2},
     {"embedding_norm": "added", "embedding_scale": 2.0},
     {"embeddings": "tied"},
@@ -60,6 +61,7 @@ ALONE: list[dict[str, Any]] = [
     {"label_smoothing": 0.3},
     {"loss_on": "last"},
     {"loss_share": 0.5},
+    {"output_transform": "added"},
     {"sequences": 3},
     {"source_tokens": 5},
 ]
@@ -107,5 +109,10 @@ TOGETHER: list[dict[str, Any]] = [
     },
     {"placement": "scaled", "normalization": "tanh", "tanh_scale": 0.8, "source_tokens": 3, "branch_scaling": "depth"},
     {"placement": "residual", "residual_scale": 1.3, "branch_scale": 0.6, "norm_gain": 1.2, "mask": "causal"},
+    {
+        "output_transform": "added", "activation": "gelu", "embeddings": "tied", "embedding_norm": "added",
+        "positions": "learned_segment", "loss_share": 0.5, "sequences": 2, "ffn_ratio": 4.0, "init_std": 0.03,
+    },
+    {"placement": "pre", "output_transform": "added", "normalization": "rms", "dropout": 0.1, "embeddings": "tied"},
     {"placement": "peri", "mask": "causal", "window": 3, "sequences": 2, "loss_on": "last", "ffn_ratio": 2.0},
 ]  # fmt: skip

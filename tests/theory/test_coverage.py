@@ -53,6 +53,7 @@ LACKING = {
     "heads of at least 16": {"width": 64, "heads": 8, "query_key_scale": 1.0},
     "the paper's setting": {"activation": "gelu"},
     "a final norm": {"norm_epsilon": 0.1},
+    "output_transform 'none'": {"output_transform": "added"},
 }
 
 

@@ -1,6 +1,5 @@
 """What the fields of each family's configuration mean: one function per family, from a Reading to fields of a Stack."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -249,17 +248,11 @@ def _neox(r: Reading, tokens: int) -> Fields:
 
 
 def _bert(r: Reading, tokens: int) -> Fields:
-    """BERT and RoBERTa: Post-LN, a norm of the embeddings, and one vector of the token type in all of them."""
+    """BERT: Post-LN, a norm of the embeddings, one vector of the token type in all of them, and a head's own layer."""
     sizes = _sizes(r)
     without_dropout(r)
     fields = sizes | _one_std(r, sizes) | _tied(r, True)
-    if r.number("type_vocab_size", default=2):
-        shared = [[1.0 + float(i == j) for j in range(tokens)] for i in range(tokens)]
-        fields["input_gram"] = json.dumps(shared)
-    if fields["embeddings"] == "tied":
-        r.say("tie_word_embeddings", True, "the output matrix is another than the inputs' here")
-        fields["embeddings"] = "untied"
-    r.say("the head's own layer", "dense, GELU, norm", "the output matrix follows the last layer here")
+    typed = r.number("type_vocab_size", default=2) > 0
     r.say("masked words", "some positions", "the loss is averaged over all positions here")
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "positions are added to the inputs here")
@@ -268,8 +261,16 @@ def _bert(r: Reading, tokens: int) -> Fields:
         "norm_epsilon": r.number("layer_norm_eps", default=1e-12),
         "activation": activation_of(r, "hidden_act", default="gelu"),
         "embedding_norm": "added",
-        "positions": "learned",
+        "positions": "learned_segment" if typed else "learned",
+        "output_transform": "added",
     }
+
+
+def _roberta(r: Reading, tokens: int) -> Fields:
+    fields = _bert(r, tokens)
+    if fields["activation"] != "gelu":
+        r.say("the head's activation", "gelu", "the head's own layer has the units' activation here")
+    return fields
 
 
 def _nanogpt(r: Reading, tokens: int) -> Fields:
@@ -293,7 +294,7 @@ FAMILIES: dict[str, Callable[[Reading, int], Fields]] = {
     "gpt_neox": _neox,
     "phi": _parallel,
     "bert": _bert,
-    "roberta": _bert,
+    "roberta": _roberta,
     "nanogpt": _nanogpt,
 }
 """By `model_type`; nanoGPT's files have none."""

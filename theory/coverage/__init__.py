@@ -1,10 +1,20 @@
 """What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
 
-from theory.coverage.networks import is_exchangeable, is_fluctuating
+from theory.coverage.networks import holds_words, is_exchangeable, is_fluctuating
 from theory.coverage.table import GAPS, SUBJECTS, Gap
 from theory.stack import Stack
 
-__all__ = ["GAPS", "SUBJECTS", "Gap", "NoRuleError", "gaps", "is_exchangeable", "is_fluctuating", "require"]
+__all__ = [
+    "GAPS",
+    "SUBJECTS",
+    "Gap",
+    "NoRuleError",
+    "gaps",
+    "holds_words",
+    "is_exchangeable",
+    "is_fluctuating",
+    "require",
+]
 
 
 class NoRuleError(ValueError):

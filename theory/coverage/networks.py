@@ -32,6 +32,11 @@ def is_tied(stack: Stack) -> bool:
     return stack.embeddings == "tied"
 
 
+def holds_words(stack: Stack) -> bool:
+    """Whether logits hold the words of their own positions: embeddings are tied, and no matrix comes in between."""
+    return is_tied(stack) and stack.output_transform == "none"
+
+
 def is_annealable(stack: Stack) -> bool:
     """Whether random queries and keys have a closed form."""
     without = replace(stack, query_key_scale=0.0, query_key_norm="none")
@@ -60,7 +65,7 @@ def is_squashed(stack: Stack) -> bool:
     """Whether tanh stands in a norm's place where its input, or what it leads to, is not Gaussian."""
     layers = (stack.composition, stack.of_layer(1).composition)
     after_sums = any(composition.stream_norm or composition.output_norm for composition in layers)
-    given = stack.embedding_norm == "added" or stack.positions == "sinusoidal"
+    given = stack.embedding_norm == "added" or stack.positions == "sinusoidal" or stack.output_transform == "added"
     return stack.normalization == "tanh" and (after_sums or given)
 
 

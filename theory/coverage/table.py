@@ -7,6 +7,7 @@ from theory.coverage.networks import (
     ends_on_a_sphere,
     has_other_two_streams,
     has_unlike_layers,
+    holds_words,
     is_annealable,
     is_approximate,
     is_exchangeable,
@@ -70,21 +71,21 @@ GAPS = (
         "tied embeddings with queries that are the keys",
         "untied embeddings or query_key 'untied'",
         "what one matrix of queries and keys knows of the words is not derived",
-        lambda stack: is_tied(stack) and stack.query_key_scale > 0.0 and stack.query_key == "tied",
+        lambda stack: holds_words(stack) and stack.query_key_scale > 0.0 and stack.query_key == "tied",
     ),
     Gap(
         _TIED,
         "tied embeddings with dropout",
         "untied embeddings or no dropout",
         "a dropped branch has no rule for the part of the logits that follows the words",
-        lambda stack: is_tied(stack) and stack.dropout > 0.0,
+        lambda stack: holds_words(stack) and stack.dropout > 0.0,
     ),
     Gap(
         _TIED,
         "tied embeddings with a source",
         "untied embeddings or no source_tokens",
         "the norm's projection along the stream is coherent over positions, which the rule leaves out",
-        lambda stack: is_tied(stack) and stack.source_tokens > 0,
+        lambda stack: holds_words(stack) and stack.source_tokens > 0,
     ),
     Gap(
         _TIED,
@@ -92,7 +93,7 @@ GAPS = (
         "untied embeddings, or one stream with branches one after the other, and no embedding_norm",
         "the response of the logits to the words has not been derived there",
         lambda stack: (
-            is_tied(stack)
+            holds_words(stack)
             and bool(stack.composition.second_stream or stack.layout == "parallel" or stack.embedding_norm == "added")
         ),
     ),
@@ -103,7 +104,7 @@ GAPS = (
         "untied embeddings, or layers alike in placement and branch_scaling, norm_gain 1, no tanh, and loss_share 1",
         "the response of the logits to the words has not been derived there",
         lambda stack: (
-            is_tied(stack)
+            holds_words(stack)
             and (
                 has_unlike_layers(stack)
                 or stack.norm_gain != 1.0
@@ -117,14 +118,14 @@ GAPS = (
         "tied embeddings with values that heads share, and no matrix after them",
         "untied embeddings, or output_projection 'random' with kv_heads",
         "values stand in the stream as often as they are shared, and all layers find each other's copies there",
-        lambda stack: is_tied(stack) and stack.key_heads < stack.heads and stack.output_projection == "identity",
+        lambda stack: holds_words(stack) and stack.key_heads < stack.heads and stack.output_projection == "identity",
     ),
     Gap(
         _TIED,
         f"tied embeddings with fixed attention and more than {MOST_TIED_ROWS} tokens of all sequences",
         f"untied embeddings or at most {MOST_TIED_ROWS} tokens x sequences",
         "moments of the logits take the fourth power of it in memory",
-        lambda stack: is_tied(stack) and stack.rows > MOST_TIED_ROWS and not is_fluctuating(stack),
+        lambda stack: holds_words(stack) and stack.rows > MOST_TIED_ROWS and not is_fluctuating(stack),
     ),
     Gap(
         ("prediction",),
@@ -135,8 +136,9 @@ GAPS = (
     ),
     Gap(
         ("prediction", *_RESPONSE, "noise_scale"),
-        "tanh in the place of norms of branches, sums or embeddings, or with sinusoidal positions",
-        "a norm, or tanh before branches and the output alone, and no sinusoidal positions",
+        "tanh in the place of norms of branches, sums or embeddings, or with sinusoidal positions or an "
+        "output_transform",
+        "a norm, or tanh before branches and the output alone, no sinusoidal positions and no output_transform",
         "coordinates of the stream are no longer Gaussian",
         is_squashed,
     ),
@@ -174,6 +176,13 @@ GAPS = (
         "no dropout",
         "a dropped branch is not one network's",
         lambda stack: stack.dropout > 0.0,
+    ),
+    Gap(
+        (*_RESPONSE, "noise_scale", "mean_hessian"),
+        "a transform before the output matrix",
+        "output_transform 'none'",
+        "the part of W^H has not been compared with networks",
+        lambda stack: stack.output_transform == "added",
     ),
     Gap(
         ("first_step",),

@@ -29,7 +29,7 @@ from theory.first_step.setting import check
 from theory.first_step.tangent import Walk, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import MatrixLayout
-from theory.mean_field.recursion import output_gradient
+from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack
 
 Array = NDArray[np.float64]

@@ -125,15 +125,16 @@ def position_kernel(stack: Stack) -> Any:
     """p_i·p_j/d of the position vectors, (N, N), or 0; every sequence has the same.
 
     Sinusoidal ones have sin and cos of i ω_k with ω_k = 10000^(−2k/d), k < d/2, so that p_i·p_j is the sum of
-    cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale.
+    cos((i − j) ω_k). Learned ones are independent N(0, I_d), times the embeddings' scale; a segment's vector is one
+    more, the same for all tokens.
 
     Source: Vaswani et al. (2017), section 3.5.
     """
     n = stack.tokens
     if stack.positions == "none":
         return 0.0
-    if stack.positions == "learned":
-        kernel = np.eye(n) * stack.embedding_scale**2
+    if stack.positions in ("learned", "learned_segment"):
+        kernel = (np.eye(n) + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     else:
         lag = np.arange(n)[:, None] - np.arange(n)
         kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width

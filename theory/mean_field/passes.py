@@ -1,10 +1,11 @@
 """What one pass of the recursion hands on: the forward to the backward, and the backward to the predictions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.kernels import Kernel, Number
+from theory.mean_field.outputs import OutputPullback
 from theory.mean_field.sublayers import Inside, Pullback, SquaredNorms, TokenMoments
 
 
@@ -21,7 +22,8 @@ class Forward(Generic[Kernel]):
         hidden: kernel of the last feed-forward units.
         stream: after the last sub-layer.
         output: kernel of the tokens that the output matrix is given.
-        output_scales: what the norm before the output matrix divides a kernel by; 1 if there is none.
+        transform: from the gradient kernel there to that at the layers' output, which a transform may stand above.
+        output_scales: what the final norm of the layers divides a kernel by; 1 if there is none.
         encoded: the encoder's way up, and the memory it leaves; None without an encoder.
     """
 
@@ -33,6 +35,7 @@ class Forward(Generic[Kernel]):
     hidden: Kernel
     stream: TokenMoments[Kernel]
     output: Kernel
+    transform: OutputPullback[Kernel]
     output_scales: Number
     encoded: tuple["Forward[Kernel]", Memory[Kernel]] | None = None
 
@@ -43,11 +46,12 @@ class Backward(Generic[Kernel]):
 
     Attributes:
         loss: E of the cross-entropy.
-        output: gradient kernel at what the output matrix is given.
+        output: gradient kernel at the layers' output.
         total: gradient kernel at the last residual sum.
         inputs: gradient kernel at x_0.
         embedding: E‖∂L/∂W_emb‖²/d.
         energies: E‖∂L/∂W‖²/d of the matrices of every sub-layer, from above.
+        transform: the same of the matrix before the output matrix, if there is one.
     """
 
     loss: Number
@@ -56,3 +60,4 @@ class Backward(Generic[Kernel]):
     inputs: Kernel
     embedding: Number
     energies: list[SquaredNorms]
+    transform: SquaredNorms = field(default_factory=dict)

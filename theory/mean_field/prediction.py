@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import is_exchangeable, is_fluctuating, require
+from theory.coverage import holds_words, is_exchangeable, is_fluctuating, require
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
@@ -136,7 +136,7 @@ def predict(
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     _check_sampling(patterns, target)
     inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
-    if not is_fluctuating(stack) and stack.embeddings == "untied":
+    if not is_fluctuating(stack) and not holds_words(stack):
         quantities = _batch(stack, inputs, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     # At least two patterns for each batch of windows, whose scatter is the error.
@@ -144,7 +144,7 @@ def predict(
     repeats = max(2, -(-patterns // count))
     values: Arrays = {}
     while True:
-        if stack.embeddings == "tied":
+        if holds_words(stack):
             batch = _tied_batch(stack, inputs, repeats, generator)
         else:
             batch = _batch(stack, inputs.repeated(repeats), generator)

@@ -18,13 +18,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.coverage import holds_words
 from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
-from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
-from theory.mean_field.gaussian_interpolation import values_at
-from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
+from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
+from theory.mean_field.outputs import expected_loss, output_gradient, transformed, word_energy
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
@@ -51,31 +51,17 @@ Quantities = dict[str, Number | list[Number]]
 """By name; of every layer a list."""
 
 
-def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
-    """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
-
-    G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
-    share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
-    (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
-    """
-    vocab, smoothing = stack.vocab, stack.label_smoothing
-    overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
-    targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
-    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2
-    return of_counted(stack, tokens, gradient)
-
-
 def recursion(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
     forward = forward_pass(stack, tokens, inputs, generator)
-    if stack.embeddings == "tied":
+    if holds_words(stack):
         # Repeated words tell tokens apart, so that these are arrays.
         arrays = tied_backward(stack, cast(Inputs[Array], inputs), cast(Forward[Array], forward), generator)
         backward = cast(Backward[Kernel], arrays)
     else:
-        backward = _backward(stack, tokens, forward, inputs.same_label)
+        backward = _backward(stack, tokens, forward, inputs)
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
     positions = float(loss_count(stack))
     through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)
@@ -97,6 +83,7 @@ def recursion(
     }
     if stack.branches == "attention":  # the chain of the proof begins with feed-forward units
         del values["chain_positions_sq"], values["chain_jacobian_sq"]
+    values |= {f"grad_sq_{role}": stack.width * energy for role, energy in backward.transform.items()}
     values |= forward.layers | _weight_gradients(stack, backward.energies)
     if stack.encoder is not None and forward.encoded is not None:
         values |= _of_encoder(stack.encoder, *forward.encoded)
@@ -122,7 +109,8 @@ def gradients_from(
     """
     forward = forward_pass(stack, tokens, inputs, generator)
     gradient = output(forward.output)
-    _, energies = _pulled_back(forward, gradient)
+    below_transform, _ = forward.transform(gradient)
+    _, energies = _pulled_back(forward, below_transform)
     squares = _weight_gradients(stack, energies)
     if stack.encoder is not None and forward.encoded is not None:
         of_encoder = _of_encoder(stack.encoder, *forward.encoded)
@@ -219,11 +207,14 @@ def forward_pass(
             layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
         else:  # the last residual sum of a layer is that of attention
             layers["hidden_energy"].append(energy)
-    output, output_scales, pullback = _read_out(stack, tokens, stream)
+    read, output_scales, pullback = _read_out(stack, tokens, stream)
+    output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
     pullbacks.append(pullback)
     layers = {name: values for name, values in layers.items() if values}
-    return Forward(layers, pullbacks, insides, total, total_scales, hidden, stream, output, output_scales, encoded)
+    return Forward(
+        layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
+    )
 
 
 def _passed(
@@ -248,7 +239,7 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
 
 
 def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:
-    """What the output matrix is given: the stream, normalized if it is not yet; of two streams p + N(u)."""
+    """The layers' output: the stream, normalized if it is not yet; of two streams p + N(u)."""
     if stack.composition.second_stream:
         return read_out(stack, tokens, stream)
     final_norm = stack.composition.final_norm
@@ -263,18 +254,21 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
 
 
 def _backward(
-    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], same_label: Kernel
+    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], entered: Inputs[Kernel]
 ) -> Backward[Kernel]:
-    output = output_gradient(stack, tokens, forward.output, same_label)
+    given = output_gradient(stack, tokens, forward.output, entered.same_label)
+    output, of_transform = forward.transform(given)
     inputs, energies = _pulled_back(forward, output)
+    embedding = tokens.total(forward.output * given) / stack.output_scale**2 + word_energy(stack, entered, inputs)
     return Backward(
-        loss=_loss(stack, tokens, forward.output),
+        loss=expected_loss(stack, tokens, forward.output),
         output=output,
         # LayerNorm's projector is O(1/d), so ‖J_i‖‖g_i‖ and ‖J_i^T g_i‖ are one.
         total=output / forward.total_scales,
         inputs=inputs,
-        embedding=tokens.total(forward.output * output) / stack.output_scale**2,
+        embedding=embedding,
         energies=energies,
+        transform=of_transform,
     )
 
 
@@ -286,15 +280,3 @@ def _pulled_back(forward: Forward[Kernel], gradient: Kernel) -> tuple[Kernel, li
         gradient, energies, above = pullback(gradient, above)
         collected.append(energies)
     return gradient, collected
-
-
-def _loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:
-    """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
-
-    def at(energies: Any) -> Any:
-        if isinstance(energies, float):
-            return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
-        counted = energies[..., loss_positions(stack) > 0]
-        return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
-
-    return tokens.diagonal_mean(at, output)

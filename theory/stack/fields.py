@@ -1,15 +1,38 @@
-"""Kinds of fields of a `theory.Stack`: what values they take, and the one error for those they do not."""
+"""Groups of fields of a `theory.Stack`, and kinds of fields: what they take, and the one error for what they do not."""
 
 import json
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from theory.stack.registry import Table
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Group:
+    """Some fields, each checked when it is given."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, f.metadata["check"](f.name, getattr(self, f.name)))
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse what fields do not allow together."""
+
+    def __repr__(self) -> str:
+        """What makes this one, without the fields that are at their defaults."""
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
+
+    def non_default(self) -> dict[str, str | int | float]:
+        """The fields that differ from the defaults, in field order: what makes two of them different."""
+        return {
+            f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
+        }
 
 
 def choice(default: str, allowed: Sequence[str], about: str) -> Any:

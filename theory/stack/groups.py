@@ -6,14 +6,14 @@ group refuses what is wrong by itself, and Stack what its groups do not allow to
 """
 
 import json
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS, Activation
-from theory.stack.fields import choice, integer, matrix, named, real, zeros_and_ones
+from theory.stack.fields import Group, choice, integer, matrix, named, real, zeros_and_ones
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
 
@@ -28,11 +28,12 @@ QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal", "given"]
 QueryKeyNorm = Literal["none", "head", "all"]
-Positions = Literal["none", "sinusoidal", "learned"]
+Positions = Literal["none", "sinusoidal", "learned", "learned_segment"]
 Embeddings = Literal["untied", "tied"]
 EmbeddingNorm = Literal["none", "added"]
 Labels = Literal["uniform", "zipf"]
 LossOn = Literal["all", "last"]
+OutputTransform = Literal["none", "added"]
 FinalNorm = Literal["own", "added"]
 Branches = Literal["both", "attention", "feed_forward"]
 Layout = Literal["sequential", "parallel"]
@@ -41,29 +42,6 @@ _LEAK = 0.01
 _TANH = 0.5
 _SOME = "a finite number of at least 0"
 _POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Group:
-    """Some fields, each checked when it is given."""
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            object.__setattr__(self, f.name, f.metadata["check"](f.name, getattr(self, f.name)))
-        self._check()
-
-    def _check(self) -> None:
-        """Refuse what fields do not allow together."""
-
-    def __repr__(self) -> str:
-        """What makes this one, without the fields that are at their defaults."""
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
-
-    def non_default(self) -> dict[str, str | int | float]:
-        """The fields that differ from the defaults, in field order: what makes two of them different."""
-        return {
-            f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
-        }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -245,7 +223,10 @@ class Inputs(Group):
     embedding_scale: float = real(
         1.0, "standard deviation of the inputs' coordinates, and of learned positions", **_POSITIVE
     )
-    positions: Positions = choice("none", get_args(Positions), "encodings added to the inputs")
+    positions: Positions = choice(
+        "none", get_args(Positions),
+        "encodings added to the inputs; learned_segment adds one more vector, the same to all tokens (BERT)",
+    )  # fmt: skip
     embedding_norm: EmbeddingNorm = choice("none", get_args(EmbeddingNorm), "norm of the inputs, or none")
     embeddings: Embeddings = choice(
         "untied", get_args(Embeddings),
@@ -267,7 +248,7 @@ class Inputs(Group):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Loss(Group):
-    """The labels, and which of them count."""
+    """The labels, which of them count, and what stands before the output matrix."""
 
     labels: Labels = choice("uniform", get_args(Labels), "law of the independent labels; zipf has p_k ~ 1/k")
     label_groups: int = integer(0, 0, "groups of neighbouring positions that share a label; 0 for a label of each")
@@ -279,6 +260,10 @@ class Loss(Group):
         low=5e-324, high=1,
     )  # fmt: skip
     loss_on: LossOn = choice("all", get_args(LossOn), "positions of a sequence whose cross-entropies are averaged")
+    output_transform: OutputTransform = choice(
+        "none", get_args(OutputTransform),
+        "a matrix W^H, the activation and a norm before the output matrix (BERT's head), or nothing",
+    )  # fmt: skip
 
     def _check(self) -> None:
         super()._check()

@@ -31,7 +31,7 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
     return Quantity(
         name=f"grad_sq_{matrix}",
         meaning=f"squared Frobenius norm of the loss gradient with respect to {role}",
-        per_layer=matrix != "Wemb",
+        per_layer=matrix not in ("WH", "Wemb"),
         in_paper=matrix in ("W1", "W2", "WV", "Wemb"),
     )
 
@@ -83,6 +83,7 @@ _OF_STACK: dict[str, Quantity] = {
         _weight_gradient("XV", "the value matrix of the attention to a source"),
         _weight_gradient("XO", "the matrix after the attention to a source"),
         _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
+        _weight_gradient("WH", "the matrix of the transform before the output matrix, where there is one"),
         _weight_gradient("Wemb", "the output matrix"),
         Quantity(
             name="loss_gradient_sq",

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
-from theory.stack.groups import Attention, FeedForward, Group, Inputs, Loss, Matrices, Placement, Residual, Sizes
+from theory.stack.fields import Group
+from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
@@ -239,6 +240,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             "mask_rows": "",
             "window": 0,
             "loss_on": "all",
+            "output_transform": "none",
         }
         return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **changes)  # type: ignore[arg-type]
 

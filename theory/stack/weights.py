@@ -61,6 +61,12 @@ def inner_ratio(stack: Stack) -> float:
     return stack.heads * stack.key_width / stack.width if stack.head_width else 1.0
 
 
+def transform_gain(stack: Stack) -> float:
+    """Variance of an entry of W^H, the (d, d) matrix before the output matrix, times d."""
+    d = stack.width
+    return float(stack.init_std**2 * d or INITIALIZATIONS[stack.initialization].gain("WH", d, d))
+
+
 _GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}
 
 

@@ -1,7 +1,9 @@
 """Published architectures, built by their own code with random weights, against the prediction of their own config.
 
 Reduced in width (d = 512), depth (L = 4) and vocabulary (512), nothing downloaded: the classes of Hugging Face
-transformers, attention written out. 16 tokens of different words, independent uniform labels, embeddings untied.
+transformers, attention written out. 16 tokens of different words, independent uniform labels at all of them. Embeddings
+are untied but where a name says otherwise, and in BERT and RoBERTa; of these the matrix of both is measured too, and
+that of BERT's head.
 """
 
 from typing import Any
@@ -40,15 +42,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT2": ("GPT2LMHeadModel", _GPT),
     "GPTJ": ("GPTJForCausalLM", _GPT | {"rotary_dim": 16}),
     "GPTNeoX": ("GPTNeoXForCausalLM", _BERT),
-    "Bert": ("BertModel", _BERT),
-    "Roberta": ("RobertaModel", _BERT),
+    "GPT2, tied": ("GPT2LMHeadModel", _GPT),
+    "Qwen3, tied": ("Qwen3ForCausalLM", _LLAMA | {"head_dim": 128}),
+    "Gemma2, tied": ("Gemma2ForCausalLM", _LLAMA | {"head_dim": 64, "query_pre_attn_scalar": 64}),
+    "Bert": ("BertForMaskedLM", _BERT),
+    "Roberta": ("RobertaForMaskedLM", _BERT),
 }
-"""The class that is built, by the name of its configuration's."""
+"""The class that is built, by the name of its configuration's, and whether embeddings are tied."""
 
 _ROLES = {
     "q_proj": "WQ", "k_proj": "WK", "v_proj": "WV", "o_proj": "WO", "gate_proj": "WG", "up_proj": "W1",
     "down_proj": "W2", "fc1": "W1", "fc2": "W2", "out_proj": "WO", "fc_in": "W1", "fc_out": "W2",
     "dense_h_to_4h": "W1", "dense_4h_to_h": "W2", "query": "WQ", "key": "WK", "value": "WV", "c_fc": "W1",
+}  # fmt: skip
+_WHOLE = {
+    "transform.dense.weight": "WH", "lm_head.dense.weight": "WH", "word_embeddings.weight": "Wemb",
+    "wte.weight": "Wemb", "embed_tokens.weight": "Wemb",
 }  # fmt: skip
 _FUSED = {"c_attn": (("WQ", "WK", "WV"), 1), "qkv_proj": (("WQ", "WK", "WV"), 0), "gate_up_proj": (("WG", "W1"), 0)}
 
@@ -71,23 +80,24 @@ def _parts(name: str, gradient: torch.Tensor, family: str) -> list[tuple[str, to
     return [(_ROLES[leaf], gradient)]
 
 
+def _is_tied(family: str) -> bool:
+    return family.endswith("tied") or family in ("Bert", "Roberta")
+
+
 def _draw(family: str, config: Any, seed: int) -> dict[str, list[float]]:
     """Squared norms of gradients by role and layer, and the stream's energies, of one network."""
     torch.manual_seed(seed)
     built = MODELS[family][0]
-    options = {"add_pooling_layer": False} if built.endswith("Model") and "GPT" not in built else {}
-    model = getattr(transformers, built)._from_config(config, attn_implementation="eager", **options).eval()
+    model = getattr(transformers, built)._from_config(config, attn_implementation="eager").eval()
     ids, labels = torch.randperm(VOCAB)[None, :TOKENS], torch.randint(VOCAB, (TOKENS,))
     out = model(input_ids=ids, output_hidden_states=True)
-    if options:
-        # The head of masked words has a layer of its own; a plain one of the same law stands here.
-        logits = out.last_hidden_state @ (torch.randn(WIDTH, VOCAB) * config.initializer_range)
-    else:
-        logits = out.logits
-    torch.nn.functional.cross_entropy(logits[0], labels).backward()
+    torch.nn.functional.cross_entropy(out.logits[0], labels).backward()
     found: dict[str, list[float]] = {}
     for name, parameter in model.named_parameters():
         layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
+        whole = next((role for part, role in _WHOLE.items() if part in name), "")
+        if layer is None and whole and _is_tied(family):
+            found[whole] = [float(parameter.grad.square().sum())]
         if layer is None or parameter.ndim < 2:
             continue
         for role, part in _parts(name, parameter.grad, family):
@@ -99,9 +109,10 @@ def _draw(family: str, config: Any, seed: int) -> dict[str, list[float]]:
 
 def case(family: str) -> dict[str, Any]:
     """Every number of one architecture over its prediction, with standard errors; and what its config leaves out."""
-    config = getattr(transformers, f"{family}Config")(
-        **MODELS[family][1], vocab_size=VOCAB, tie_word_embeddings=False, bos_token_id=0, eos_token_id=1, pad_token_id=2
-    )
+    config = getattr(transformers, f"{family.partition(',')[0]}Config")(
+        **MODELS[family][1], vocab_size=VOCAB, tie_word_embeddings=_is_tied(family), bos_token_id=0, eos_token_id=1,
+        pad_token_id=2,
+    )  # fmt: skip
     stack, notes = stack_from_config(config.to_dict(), tokens=TOKENS)
     expected = predict(stack, patterns=512)
     draws = [_draw(family, config, seed) for seed in range(DRAWS)]
@@ -112,6 +123,7 @@ def case(family: str) -> dict[str, Any]:
         theory = expected["hidden_energy" if name == "stream" else f"grad_sq_{name}"]
         # Of a Post-LN model the stream is what is normalized after the sum.
         theory = np.ones(DEPTH) if name == "stream" and stack.placement == "post" else theory
+        theory = np.atleast_1d(theory)
         for layer, (one, error) in enumerate(zip(mean, sem, strict=True)):
             row = {"of": name, "layer": layer + 1, "ratio": one / theory[layer], "sem": error / theory[layer]}
             rows.append(row | {"beyond": bool(abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"]))})

@@ -47,7 +47,9 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     phi = PHI.get(stack.activation, lambda u: torch.where(u > 0, u, stack.leaky_slope * u))
 
     def norm(rows, last=False):
-        if stack.normalization == "none" and not (last and "added" in (stack.final_norm, stack.embedding_norm)):
+        if stack.normalization == "none" and not (
+            last and "added" in (stack.final_norm, stack.embedding_norm, stack.output_transform)
+        ):
             return rows
         if stack.normalization == "tanh":
             return stack.norm_gain * torch.tanh(stack.tanh_scale * rows)
@@ -151,6 +153,8 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         memory, read = layers(source, "encoder_")
         memory.retain_grad()
     output, sums = layers(x, "", memory)
+    if "WH" in weights:
+        output = norm(phi(output @ weights["WH"][0]), last=True)
     logits = output @ weights["Wemb"][0]
     losses = []
     for i in range(n):
@@ -189,7 +193,7 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
     for role, group in weights.items():
         norms = torch.stack([w.grad.square().sum() for w in group])
         prefix, matrix = ("encoder_", role[8:]) if role.startswith("encoder_") else ("", role)
-        found[f"{prefix}grad_sq_{matrix}"] = norms[0] if role == "Wemb" else norms
+        found[f"{prefix}grad_sq_{matrix}"] = norms[0] if role in ("WH", "Wemb") else norms
     return found
 
 

@@ -9,6 +9,7 @@ from theory import Stack, predict
 from theory.configurations import PUBLISHED, published, stack_from_config
 from theory.configurations.families import FAMILIES
 from theory.configurations.reading import SAID_ELSEWHERE
+from theory.mean_field.inputs import position_kernel
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96,
@@ -57,8 +58,13 @@ def test_every_published_model_is_read_and_has_a_prediction():
 
 def test_bert_has_one_vector_of_the_token_type_in_every_input():
     stack, _ = stack_from_config(published("bert-base"), tokens=3)
-    np.testing.assert_array_equal(stack.input_covariance, 1.0 + np.eye(3))
-    assert (stack.embedding_norm, stack.positions, stack.embeddings) == ("added", "learned", "untied")
+    assert (stack.embedding_norm, stack.positions) == ("added", "learned_segment")
+    np.testing.assert_allclose(position_kernel(stack), (1.0 + np.eye(3)) * 0.02**2, rtol=1e-12)
+
+
+def test_bert_has_its_heads_own_layer_and_one_matrix_for_words():
+    stack, _ = stack_from_config(published("bert-base"), tokens=3)
+    assert (stack.output_transform, stack.embeddings) == ("added", "tied")
 
 
 T5 = {

@@ -1,0 +1,94 @@
+"""What stands above the layers: the transform before the output matrix, the loss, and the gradient sent down."""
+
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from theory.mean_field.activations import Activation, activation_of
+from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
+from theory.mean_field.gaussian_interpolation import values_at
+from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
+from theory.mean_field.kernels import Kernel, KernelLayout, MatrixLayout, Number, Pair
+from theory.mean_field.sublayers import SquaredNorms, TokenMoments, normed
+from theory.stack import Stack
+from theory.stack.weights import transform_gain
+
+OutputPullback = Callable[[Kernel], tuple[Kernel, SquaredNorms]]
+"""From the gradient kernel at what the output matrix is given to that at the layers' output; E‖∂L/∂W^H‖²/d by role."""
+
+
+def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> tuple[Kernel, OutputPullback[Kernel]]:
+    """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H)), and the way back.
+
+    N centres φ's coordinates, whose mean E φ does not vanish. What it removes of the gradient along φ is O(1/d).
+    """
+    if stack.output_transform == "none":
+        return output, lambda gradient: (gradient, {})
+    activation, energy_gain = activation_of(stack.activation, stack.leaky_slope), transform_gain(stack)
+    before = output * energy_gain
+    units = activation.kernel(tokens, before)
+    if stack.normalization != "rms":
+        units = units + _products_of_means(tokens, activation, before) * -1.0
+    after, scales = normed(stack, tokens, TokenMoments(units), norm=True)
+
+    def pullback(gradient: Kernel) -> tuple[Kernel, SquaredNorms]:
+        below = gradient / scales * activation.slope_kernel(tokens, before)
+        return below * energy_gain, {"WH": tokens.total(output * below)}
+
+    return after.kernel, pullback
+
+
+def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, kernel: Kernel) -> Kernel:
+    """E φ(u_i) E φ(u_j) of u ~ N(0, K): the activation's kernel between tokens and independent copies of them."""
+    if isinstance(kernel, Pair):
+        independent = activation.kernel(tokens, cast(Any, Pair(kernel.diagonal, 0.0)))
+        return cast(Any, Pair(independent.off, independent.off))
+    n = tokens.count
+    variances = np.tile(np.linalg.diagonal(cast(Any, kernel)), 2)
+    copies = activation.kernel(MatrixLayout(2 * n), variances[..., None] * np.eye(2 * n))
+    return cast(Any, copies[..., :n, n:])
+
+
+def word_energy(stack: Stack, inputs: Inputs[Any], gradient: Any) -> Number:
+    """What tied embeddings add to E‖∂L/∂W_emb‖²/d through the inputs, where the logits do not hold the words.
+
+    Behind a transform the output has no overlap of order √d with the words, and neither have the two uses' gradients.
+
+    Args:
+        stack: the network.
+        inputs: with the words of every row.
+        gradient: its kernel at x_0.
+    """
+    if stack.embeddings == "untied":
+        return 0.0
+    same = inputs.words[..., :, None] == inputs.words[..., None, :]
+    return (same * gradient).sum((-2, -1)) * (stack.embedding_scale / stack.output_scale) ** 2
+
+
+def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:
+    """Gradient kernel at the stack's output, for the cross-entropy averaged over the P positions that count.
+
+    G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
+    share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
+    (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
+    """
+    vocab, smoothing = stack.vocab, stack.label_smoothing
+    overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
+    targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
+    gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2
+    return of_counted(stack, tokens, gradient)
+
+
+def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> Number:
+    """E of the cross-entropy, averaged over the positions that count; smoothing does not change it."""
+
+    def at(energies: Any) -> Any:
+        if isinstance(energies, float):
+            return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
+        counted = energies[..., loss_positions(stack) > 0]
+        return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
+
+    return tokens.diagonal_mean(at, output)
