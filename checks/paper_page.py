@@ -1,16 +1,20 @@
-"""`paper_checks.md`: every claim in one line, a section for each, and settings and commands at the end.
+"""`paper_checks.md`: every claim in one line, a section for each, and settings at the end.
 
-The rows without one of the paper's assumptions have a page of their own, `docs/relaxed_claims.md`.
+It has the largest of the rows that say the same; `docs/claim_rows.md` has every row, and `docs/relaxed_claims.md` those
+without one of the paper's assumptions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from checks.paper_sections import (
     PAPER_WIDTH,
     Listed,
     bound_by_width,
     bound_stack,
+    every_row,
+    heading,
     largest_first,
+    largest_rows,
     looseness,
     row,
     section,
@@ -27,14 +31,14 @@ _INTRODUCTION = """# Paper checks
 What Xiong et al. (2020), *On Layer Normalization in the Transformer Architecture* (arXiv:2002.04745v2), states, what
 exact large-width theory predicts for the same number, and what randomly initialized networks did.
 
-First every claim in one line, with the row that decides it. Then a section for each claim: its statement, its rows from
-the largest setting to the smallest, and what the numbers are. Settings and commands are listed once, at the end.
-Intervals are 95%; a second one is by resampling draws, where an end of it is elsewhere by a tenth of the first's
-length. Norms are root mean squares over draws.
-Samples agree with theory where nothing else is said behind theory's number. "-" stands for no number, "..." for what
-the part above begins with. Where a note has "p / q", the row with the mark a has p and the row with b has q.
-[docs/verdicts.md](docs/verdicts.md) says what a verdict means. This page is generated from the results in `checks/data`
-and never edited by hand.
+First every claim in one line, with the number that decides it and what is claimed of it. Then a section for each
+claim: its statement, its rows, and what the numbers are. Of rows that say the same the largest setting is shown, with
+the settings of the others behind its own; [docs/claim_rows.md](docs/claim_rows.md) has every row to four digits.
+Intervals are 95%; a second one is by resampling draws, where it differs by a tenth. Norms are root mean squares over
+draws. "(beyond)" behind theory's number: samples are further off than their error allows, but the width is too small
+for theory to be judged; "(undecided)": too few draws to tell. "-" is no number, "..." what the part above begins with,
+and "p / q" in a note has p for the row marked a, q for b. [docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
+This page is generated from the results in `checks/data` and never edited by hand.
 
 ## In short
 """
@@ -61,9 +65,18 @@ More: [relaxations.md](relaxations.md), [queries.md](queries.md), [layer_growth.
 the paper itself are in [paper_checks.md](../paper_checks.md). This page is generated from the results in `checks/data`
 and never edited by hand."""
 
-# Where the rows of relaxations are, seen from paper_checks.md.
-RELAXED_PAGE = "docs/relaxed_claims.md"
+_ROWS = """# Every row
 
+What does each row behind a verdict say, in every setting? These are all rows of [paper_checks.md](../paper_checks.md),
+which shows the largest of those that say the same, and explains the columns. This page is generated from the results in
+`checks/data` and never edited by hand."""
+
+# Where the rows of relaxations and all rows are, seen from paper_checks.md.
+RELAXED_PAGE = "docs/relaxed_claims.md"
+ROWS_PAGE = "docs/claim_rows.md"
+
+# Significant digits of numbers, here and on the page of every row.
+_DIGITS, _ALL_DIGITS = 3, 4
 
 # So many parts of a claim that fail or are corrected are named in the summary; others are counted.
 _NAMED = 2
@@ -75,37 +88,54 @@ def markdown(committed: Sequence[Results]) -> str:
     Args:
         committed: the results, of which those without one of the paper's assumptions are counted here and no more.
     """
-    settings, commands = Listed(), Listed()
-    for results in committed:  # the default experiment's is the first
-        if any(not v.relaxed for v in results.verdicts):
-            commands.number(shown_command(results.command))
-    rows = [(v, r.command) for r in committed for v in r.verdicts]
-    built_in = [name for name in CLAIMS if name not in CLAIMS.versions]
-    by_claim = {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
+    settings, by_claim = Listed(), _by_claim(committed)
     lines = [
         _INTRODUCTION,
         *_in_short({name: [v for v, _ in pairs] for name, pairs in by_claim.items()}),
         "\n## The claims\n",
-        "| claim | source | in words | verdict | the row that decides |",
+        "| claim | source | in words | verdict | what decides |",
         "|-|-|-|-|-|",
         *(_summary(CLAIMS[name], [v for v, _ in largest_first(pairs)]) for name, pairs in by_claim.items()),
     ]
     for name, claim_rows in by_claim.items():
-        judged = largest_first([(v, command) for v, command in claim_rows if not v.relaxed])
-        if judged:
+        if rows := largest_rows([(v, command) for v, command in claim_rows if not v.relaxed]):
             below = bound_by_width(committed) if name == "T1" else []
-            lines += section(CLAIMS[name], judged, settings, commands, below)
+            lines += heading(CLAIMS[name]) + section(rows, settings, None, digits=_DIGITS, below=below)
     lines += ["\n## What was not tested\n", *_untested(by_claim)]
     if counts := _relaxed_counts(committed):
         lines += ["\n## Relaxations\n", f"Without one of the paper's assumptions ([the numbers]({RELAXED_PAGE})):", ""]
         lines += counts
-    lines += [
-        "\n## Settings\n",
-        "Of command 1 where none is named.\n",
-        *settings.lines(),
-        "\n## Commands\n",
-        *commands.lines(),
-    ]
+    lines += ["\n## Settings\n", f"The commands are in [{ROWS_PAGE}]({ROWS_PAGE}).\n", *settings.lines()]
+    return _finished(lines)
+
+
+def rows_markdown(committed: Sequence[Results]) -> str:
+    """The page of every row but those without one of the paper's assumptions, as `markdown` has them else."""
+    settings, commands, lines = Listed(), _commands(committed), [_ROWS]
+    for name, claim_rows in _by_claim(committed).items():
+        if rows := every_row([(v, command) for v, command in claim_rows if not v.relaxed]):
+            lines += [f"\n## {name}\n", *section(rows, settings, commands, digits=_ALL_DIGITS)]
+    lines += ["\n## Settings\n", "Of command 1 where none is named.\n", *settings.lines()]
+    return _finished([*lines, "\n## Commands\n", *commands.lines()])
+
+
+def _by_claim(committed: Sequence[Results]) -> dict[str, list[tuple[Verdict, str]]]:
+    """The verdicts of every built-in claim, with the commands behind them."""
+    rows = [(v, results.command) for results in committed for v in results.verdicts]
+    built_in = [name for name in CLAIMS if name not in CLAIMS.versions]
+    return {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
+
+
+def _commands(committed: Sequence[Results]) -> Listed:
+    """The commands behind verdicts on the paper; the default experiment's is the first."""
+    commands = Listed()
+    for results in committed:
+        if any(not v.relaxed for v in results.verdicts):
+            commands.number(shown_command(results.command))
+    return commands
+
+
+def _finished(lines: Sequence[str]) -> str:
     return "\n".join(lines).replace("||", "‖") + "\n"
 
 
@@ -176,7 +206,7 @@ def relaxed_markdown(committed: Sequence[Results]) -> str:
     lines = [_RELAXATIONS.format(counts="\n".join(_relaxed_counts(committed)))]
     for results in committed:
         lines += _relaxed_table([v for v in results.verdicts if v.relaxed], shown_command(results.command).strip("`"))
-    return "\n".join(lines).replace("||", "‖") + "\n"
+    return _finished(lines)
 
 
 def _relaxed_counts(committed: Sequence[Results]) -> list[str]:
@@ -196,8 +226,7 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     if not of_paper:
         return row([*cells, f"one row for each network, in [{RELAXED_PAGE}]({RELAXED_PAGE})"])
     decides = deciding(of_paper)
-    told = f"{short_part(decides)}: {decides.measured:.4g}, claimed {decides.claimed}"
-    return row([*cells, told])
+    return row([*cells, f"{significant(decides.measured)}, claimed {decides.claimed}"])
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
@@ -229,3 +258,11 @@ def _number(v: Verdict | None) -> str:
     if v is None:
         return ""
     return f"{v.measured:.3f} ± {(v.interval[1] - v.interval[0]) / 2:.3f} ({v.predicted:.3f}) {v.verdict}"
+
+
+PAGES: dict[str, Callable[[Sequence[Results]], str]] = {
+    "paper_checks.md": markdown,
+    ROWS_PAGE: rows_markdown,
+    RELAXED_PAGE: relaxed_markdown,
+}
+"""What renders each generated page of results, by its path in a checkout."""

@@ -1,7 +1,8 @@
 """Sections of `paper_checks.md`: a claim's rows, and its notes with what several of them say said once."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +23,9 @@ _NUMBERS = re.compile(rf"{_NUMBER}(?: \+- {_NUMBER}|\.\.{_NUMBER}|(?:, {_NUMBER}
 PAPER_WIDTH = 512
 
 
+_HEADS = ("part", "setting", "paper", "theory", "samples", "verdict", "note")
+
+
 class Listed:
     """Texts that are listed once, numbered in the order in which they are asked for."""
 
@@ -37,32 +41,105 @@ class Listed:
         return [f"{number}. {text}" for text, number in self._texts.items()]
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A row of a claim's table: a verdict, the command behind it, and others that say the same of smaller settings."""
+
+    verdict: Verdict
+    command: str
+    smaller: Sequence[tuple[Verdict, str]] = ()
+
+
+def every_row(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
+    """Each verdict in a row of its own, of each kind the largest first."""
+    return [Shown(v, command) for v, command in largest_first(rows)]
+
+
+def largest_rows(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
+    """Of verdicts of one kind that say the same word the largest, with the others behind it."""
+    kinds: dict[tuple[str, str], list[tuple[Verdict, str]]] = {}
+    for v, command in largest_first(rows):
+        kinds.setdefault((_kind(v), v.verdict), []).append((v, command))
+    return [Shown(*these[0], these[1:]) for these in kinds.values()]
+
+
 def section(
-    claim: Claim, rows: Sequence[tuple[Verdict, str]], settings: Listed, commands: Listed, below: Sequence[str] = ()
+    rows: Sequence[Shown], settings: Listed, commands: Listed | None, *, digits: int, below: Sequence[str] = ()
 ) -> list[str]:
-    """A claim's statement, its rows, what stands below them, and its notes.
+    """A claim's rows, what stands below them, and its notes.
 
     Args:
-        claim: the claim.
-        rows: its verdicts with the commands behind them, in the order in which they are shown.
+        rows: in the order in which they are shown.
         settings: of the page; new ones are added.
-        commands: of the page; new ones are added.
+        commands: of the page; new ones are added. None where settings do not name theirs.
+        digits: of numbers.
         below: lines between rows and notes.
     """
-    marks, notes = merged([_sentence(v.note) for v, _ in rows])
+    marks, notes = merged([_sentence(shown.verdict.note) for shown in rows])
     noted = len(notes) > 1 or len(set(marks)) > 1
-    heads = ["part", "setting", "paper", "theory", "samples", "verdict", *(["note"] if noted else [])]
-    lines = [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n", row(heads), "|-" * len(heads) + "|"]
+    numbers = [_settings(shown, settings, commands) for shown in rows]
+    rows_cells = [_cells(shown, number, digits) for shown, number in zip(rows, numbers, strict=True)]
+    if len(rows) == 1 and not below:
+        return [_told(rows_cells[0], notes[0])]
+    # What all rows have in common is said once, below them.
+    one_setting, no_theory = len(set(numbers)) == 1, not any(np.isfinite(shown.verdict.predicted) for shown in rows)
+    left_out = {"setting": one_setting, "theory": no_theory, "note": not noted}
+    heads = [head for head in _HEADS if not left_out.get(head)]
+    lines = [row(heads), "|-" * len(heads) + "|"]
     above = ""
-    for (v, command), mark in zip(rows, marks, strict=True):
-        part = short_part(v)
-        made_by = commands.number(shown_command(command))
-        number = settings.number(_beside(v) + (f" (command {made_by})" if made_by > 1 else ""))
-        cells = [after(above, part), str(number), v.claimed, _theory(v), _samples(v), v.words]
-        lines.append(row([*cells, mark] if noted else cells))
-        above = part
+    for cells, mark in zip(rows_cells, marks, strict=True):
+        named = cells | {"part": after(above, cells["part"]) + cells["others"], "note": mark}
+        lines.append(row([named[head] for head in heads]))
+        above = cells["part"]
     lines += ["", *below]
-    return [*lines, *(f"{k}. {note}" if noted else note for k, note in enumerate(notes, start=1))]
+    of_all = [_numbered(numbers[0])] if one_setting else []
+    of_all += ["No theory stands beside these rows."] if no_theory else []
+    if noted:
+        return [
+            *lines,
+            *(f"{k}. {note}" for k, note in enumerate(notes, start=1)),
+            *["", " ".join(of_all)] * bool(of_all),
+        ]
+    return [*lines, " ".join([*notes, *of_all])]
+
+
+def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
+    """What a row says, by column; "others" are smaller settings that its part does not name."""
+    v, part = shown.verdict, short_part(shown.verdict)
+    others = {short_part(other) for other, _ in shown.smaller} - {part}
+    return {
+        "part": part,
+        "others": f", and {len(others)} smaller" if others else "",
+        "setting": number,
+        "paper": v.claimed,
+        "theory": _theory(v, digits),
+        "samples": _samples(v, digits),
+        "verdict": v.words,
+    }
+
+
+def _told(cells: Mapping[str, str], note: str) -> str:
+    """A row that stands alone, in words."""
+    numbers = f"claimed {cells['paper']}; theory {cells['theory']}; samples {cells['samples']}: **{cells['verdict']}**"
+    return f"{_capital(cells['part'])}{cells['others']}: {numbers}. {note} {_numbered(cells['setting'])}"
+
+
+def _numbered(settings: str) -> str:
+    return f"Setting{'s' * (',' in settings)} {settings}."
+
+
+def heading(claim: Claim) -> list[str]:
+    """A claim's name, its statement, and where it is attained."""
+    return [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n"]
+
+
+def _settings(shown: Shown, settings: Listed, commands: Listed | None) -> str:
+    """The numbers of a row's setting and of those behind it."""
+    numbers = []
+    for v, command in [(shown.verdict, shown.command), *shown.smaller]:
+        made_by = commands.number(shown_command(command)) if commands else 1
+        numbers.append(settings.number(_beside(v) + (f" (command {made_by})" if made_by > 1 else "")))
+    return ", ".join(dict.fromkeys(map(str, numbers)))
 
 
 def merged(notes: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -156,19 +233,20 @@ def _sizes(v: Verdict) -> tuple[int, int]:
 _ELSEWHERE = 0.1
 
 
-def _theory(v: Verdict) -> str:
+def _theory(v: Verdict, digits: int) -> str:
     """What theory has, and how samples stand to it unless they agree."""
     if not np.isfinite(v.predicted):
         return "-"
-    return f"{v.predicted:.4g}" if v.agreement == "agrees" else f"{v.predicted:.4g} ({v.agreement})"
+    predicted = significant(v.predicted, digits)
+    return predicted if v.agreement == "agrees" else f"{predicted} ({v.agreement})"
 
 
-def _samples(v: Verdict) -> str:
+def _samples(v: Verdict, digits: int) -> str:
     """The measured number, its interval, and behind it the one by resampling draws where an end is elsewhere."""
     (low, high), ends = v.interval, [v.interval]
     if v.bootstrap and max(abs(v.bootstrap[0] - low), abs(v.bootstrap[1] - high)) > _ELSEWHERE * (high - low):
         ends.append(v.bootstrap)
-    return " ".join([f"{v.measured:.4g}", *map(_interval, ends)])
+    return " ".join([significant(v.measured, digits), *(_interval(pair, digits) for pair in ends)])
 
 
 def short_part(v: Verdict) -> str:
@@ -196,9 +274,9 @@ def after(above: str, part: str) -> str:
     return f"... {', '.join(words[same:])}" if len(", ".join(words[:same])) >= _LONG else part
 
 
-def _interval(ends: tuple[float, float]) -> str:
+def _interval(ends: tuple[float, float], digits: int) -> str:
     """Both ends of an interval."""
-    return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
+    return f"[{significant(ends[0], digits)}, {significant(ends[1], digits)}]"
 
 
 def row(cells: Sequence[str]) -> str:

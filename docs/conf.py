@@ -60,7 +60,7 @@ pygments_dark_style = "native"
 
 # The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
 CONTENTS = {
-    "Results": ["paper_checks", "docs/relaxed_claims", "docs/answer", "docs/prior_art"],
+    "Results": ["paper_checks", "docs/claim_rows", "docs/relaxed_claims", "docs/answer", "docs/prior_art"],
     "Start": [
         "docs/gallery/index",
         "docs/setting",

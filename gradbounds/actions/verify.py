@@ -8,7 +8,7 @@ import pandas as pd
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.paper_page import RELAXED_PAGE, markdown, relaxed_markdown
+from checks.paper_page import PAGES
 from checks.report import agreement_counts, captioned, html, shown_only
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.gradients_by_layer import layer_table
@@ -155,10 +155,10 @@ def accept_verdicts(name: str, content: str) -> None:
     """Commit a results file, and write the pages of all of them again."""
     write_whole(_CHECKS / name, content.encode())
     committed = committed_results(folder=_CHECKS)
-    write_whole(Path("paper_checks.md"), markdown(committed).encode())
-    Path(RELAXED_PAGE).parent.mkdir(exist_ok=True)
-    write_whole(Path(RELAXED_PAGE), relaxed_markdown(committed).encode())
-    print(f"Accepted {_CHECKS / name}, paper_checks.md and {RELAXED_PAGE}")
+    for page, render in PAGES.items():
+        Path(page).parent.mkdir(exist_ok=True)
+        write_whole(Path(page), render(committed).encode())
+    print(f"Accepted {_CHECKS / name}, {', '.join(PAGES)}")
 
 
 def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.paper_page import markdown, relaxed_markdown
+from checks.paper_page import PAGES, markdown, relaxed_markdown, rows_markdown
 from checks.paper_sections import after, bound_by_width, merged, short_part, shown_command
 from checks.results import Results, committed_results
 from checks.verdict import Verdict
@@ -17,8 +17,8 @@ HOLDS = Verdict(
 )  # fmt: skip
 
 
-def page(*verdicts, command="a command"):
-    return markdown([Results(command, list(verdicts), [])])
+def page(*verdicts, command="a command", render=markdown):
+    return render([Results(command, list(verdicts), [])])
 
 
 def line(text, start):
@@ -31,7 +31,7 @@ def test_the_worst_word_decides_and_all_are_counted():
     fails = replace(HOLDS, verdict="fails", part="Pre-LN, bound", measured=0.5, interval=(0.4, 0.6))
     said = line(page(HOLDS, fails, replace(HOLDS, verdict="undecided")), "| [T1]")
     assert "**fails** in 1, **holds** in 1, **undecided** in 1 of 3 rows" in said
-    assert "Pre-LN, bound: 0.5, claimed at least 1" in said
+    assert "| 0.5, claimed at least 1 |" in said
 
 
 def test_what_does_not_hold_stands_first():
@@ -57,7 +57,7 @@ def test_bounds_say_by_how_much_they_are_loose():
 
 def test_the_largest_setting_comes_first_and_settings_are_listed_once():
     wide = replace(HOLDS, setting="d = 1024..2048, L = 6", measured=7.0)
-    text = page(HOLDS, wide, replace(wide, part="Pre-LN, bound"))
+    text = page(HOLDS, wide, replace(wide, part="Pre-LN, bound"), render=rows_markdown)
     rows = [line for line in text.partition("## T1")[2].splitlines() if line.endswith("| holds |")]
     assert [row.split(" | ")[4].split()[0] for row in rows] == ["7", "2.5", "7"]
     assert [row.split(" | ")[1] for row in rows] == ["1", "2", "1"]
@@ -68,7 +68,7 @@ def test_the_largest_setting_comes_first_and_settings_are_listed_once():
 
 
 def test_a_setting_names_its_command_unless_it_is_the_first():
-    text = markdown([Results("one", [HOLDS], []), Results("two", [replace(HOLDS, setting="d = 64")], [])])
+    text = rows_markdown([Results("one", [HOLDS], []), Results("two", [replace(HOLDS, setting="d = 64")], [])])
     assert "1. d = 64..512, L = 6\n2. d = 64 (command 2)\n" in text
     assert "1. `one`\n2. `two`\n" in text
 
@@ -84,7 +84,7 @@ def test_numbers_apart_by_slashes_are_those_of_the_notes():
 
 def test_no_number_of_the_committed_results_is_lost():
     """Whatever is put together or said once: each number of every row stands in its claim's section or settings."""
-    text = markdown(committed_results())
+    text = rows_markdown(committed_results())
     for one in committed_results():
         for v in (v for v in one.verdicts if not v.relaxed):
             section = text.partition(f"\n## {v.claim}\n")[2].partition("\n## ")[0]
@@ -96,6 +96,30 @@ def test_no_number_of_the_committed_results_is_lost():
                 assert number in section, (v.claim, v.part, number)
             notes = re.findall(r"\d+(?:\.\d+)?", v.note)
             assert set(notes) <= set(re.findall(r"\d+(?:\.\d+)?", section)), (v.claim, v.part)
+
+
+def test_rows_that_say_the_same_of_smaller_settings_stand_behind_the_largest():
+    """Not those of another word or another part; and a row that is left alone is told in words."""
+    smaller = [replace(HOLDS, setting=f"d = {d}", measured=float(d)) for d in (8, 16)]
+    text = page(HOLDS, *smaller, replace(HOLDS, part="Pre-LN, bound", measured=9.0)).partition("## T1")[2]
+    rows = [line.split(" | ") for line in text.splitlines() if line.endswith("| holds |")]
+    assert [(row[0], row[1], row[4].split()[0]) for row in rows] == [
+        ("| Post-LN, bound", "1, 2, 3", "2.5"), ("| Pre-LN, bound", "1", "9"),
+    ]  # fmt: skip
+    assert "\n1. d = 64..512, L = 6\n2. d = 16\n3. d = 8\n" in text
+    fails = replace(HOLDS, verdict="fails", setting="d = 16", measured=0.25)
+    assert "| ... | 2 | at least 1 | 2 | 0.25 [2, 3] | fails |" in page(HOLDS, fails)
+    by_size = [replace(HOLDS, claim="H1", part=f"a long name of a ratio, d = {d}", setting=f"d = {d}") for d in (8, 64)]
+    alone = page(*by_size).partition("## H1")[2]
+    assert "A long name of a ratio, d = 64, and 1 smaller: claimed at least 1; theory 2; samples 2.5 [2, 3]" in alone
+    assert "Settings 1, 2." in alone
+
+
+def test_every_word_of_a_claim_is_in_the_short_page():
+    """No verdict is behind a row of another word."""
+    text = markdown(committed_results())
+    for v in (v for results in committed_results() for v in results.verdicts if not v.relaxed):
+        assert v.verdict in text.partition(f"\n## {v.claim}\n")[2].partition("\n## ")[0], (v.claim, v.part)
 
 
 def test_the_bound_over_the_norm_is_shown_at_the_papers_width():
@@ -129,11 +153,13 @@ def test_folders_of_texts_are_not_shown():
 
 
 def test_where_there_is_no_theory_there_is_a_dash():
-    row = line(page(replace(HOLDS, predicted=float("nan"), agreement="undecided")), "| Post-LN, bound")
-    assert "| at least 1 | - | 2.5 [2, 3] | holds |" in row
-    row = line(page(replace(HOLDS, agreement="beyond")), "| Post-LN, bound")
-    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in row
-    assert "nan" not in markdown(committed_results())
+    without = replace(HOLDS, predicted=float("nan"), agreement="undecided", part="Pre-LN, bound")
+    text = page(replace(HOLDS, agreement="beyond"), without)
+    assert "| at least 1 | - | 2.5 [2, 3] | holds |" in line(text, "| Pre-LN, bound")
+    assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in line(text, "| Post-LN, bound")
+    only = page(without, replace(without, part="Post-LN, bound"))
+    assert "| Pre-LN, bound | at least 1 | 2.5 [2, 3] | holds |" in only and "No theory stands beside these rows." in only
+    assert not any("nan" in render(committed_results()) for render in PAGES.values())
 
 
 def test_an_ablation_is_no_verdict_on_the_paper():

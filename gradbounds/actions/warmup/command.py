@@ -152,10 +152,11 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
 
 
 def _command(request: WarmupRequest) -> str:
-    """The command that gives the same rows, without the folders of this machine."""
+    """The command that gives the same rows, with folders of the project for those of this machine."""
     names = f"--source {request.source.name} --target {request.target.name}"
     seeds = "" if request.seeds is None else f" --seeds {request.seeds}"
-    return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds}"
+    where = f"--out runs/{request.out.resolve().name}"
+    return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds} {where}"
 
 
 def _middle(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> float:
