@@ -191,7 +191,7 @@ BAD_FILES = [
     ("grid = []", "grid must be a table [grid] or several [[grid]]"),
     (
         "[grid]\nheight = 8",
-        "loss_on and zip, got height.",
+        "output_transform and zip, got height.",
     ),
     ("[grid]\nwidht = 8", "and zip, got widht. Did you mean width?"),
     ("drawz = 8", "text, got drawz. Did you mean draws?"),
