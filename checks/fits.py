@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.optimize import curve_fit
 
 from checks.statistics import Array, Estimate, standard_error
 
@@ -55,7 +54,7 @@ class PowerLaw:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The two-sided normal interval of that level."""
-        half = float(stats.norm.ppf(0.5 + level / 2)) * self.sem
+        half = float(scipy.stats.norm.ppf(0.5 + level / 2)) * self.sem
         return self.exponent - half, self.exponent + half
 
 
@@ -94,7 +93,7 @@ def bootstrap_interval(
     def exponent(*draws: Array, axis: int = -1) -> Array:
         return np.tensordot(weights, np.log([d.mean(axis) for d in draws]), 1)
 
-    interval = stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         [np.asarray(s, dtype=float) for s in squares],
         exponent,
         n_resamples=resamples,
@@ -157,9 +156,11 @@ def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float 
     def curve(_: Array, constant: float, a: float, b: float) -> Array:
         return constant + a * log + b * np.log(np.log(x))
 
-    parameters, covariance = curve_fit(curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True)
+    parameters, covariance = scipy.optimize.curve_fit(
+        curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True
+    )
     b, error = float(parameters[2]), float(np.sqrt(covariance[2, 2]))
-    limit = float(stats.norm.isf(false_alarm / 2)) * error
+    limit = float(scipy.stats.norm.isf(false_alarm / 2)) * error
     power, root = abs(b) <= limit, abs(b - 0.5) <= limit
     model: Model = "undecided" if power and root else "x^a" if power else "x^a sqrt(ln x)" if root else "neither"
     return ModelChoice(model, b, error)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 import numpy as np
+import scipy  # whose parts are loaded when they are asked for: its stats take a second
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 Agreement = Literal["agrees", "undecided", "differs", "beyond"]
@@ -19,7 +20,7 @@ EQUIVALENT = 0.025
 """Largest p-value of `equivalence` at which two numbers agree: the 95% interval inside the margin."""
 
 CHANCE = 4.0
-FALSE_ALARM = 2 * float(stats.norm.sf(CHANCE))
+FALSE_ALARM = 2 * float(ndtr(-CHANCE))
 """Two-sided tail beyond 4 standard errors, 6.3e-5: how often one comparison differs by chance alone."""
 
 
@@ -39,7 +40,7 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """The two-sided Student t interval of that level."""
-        half = stats.t.ppf(0.5 + level / 2, self.draws - 1) * self.sem
+        half = scipy.stats.t.ppf(0.5 + level / 2, self.draws - 1) * self.sem
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
@@ -116,7 +117,7 @@ def spread(values: ArrayLike, level: float = 0.95) -> Spread:
     log = np.log(values)
     mean = estimate(log)
     squares = estimate((log - mean.mean) ** 2)
-    limits = stats.quantile_test(values, q=np.median(values), p=0.5).confidence_interval(level)
+    limits = scipy.stats.quantile_test(values, q=np.median(values), p=0.5).confidence_interval(level)
     return Spread(
         median=float(np.median(values)),
         interval=(float(limits.low), float(limits.high)),
@@ -130,7 +131,7 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 
     Four standard errors with many draws, more with few: Student's t at the same tail.
     """
-    return float(stats.t.isf(false_alarm / 2, draws - 1)) * sem
+    return float(scipy.stats.t.isf(false_alarm / 2, draws - 1)) * sem
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
@@ -145,7 +146,7 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
         below = (measured.mean - predicted + allowed) / measured.sem
         above = (measured.mean - predicted - allowed) / measured.sem
     freedom = measured.draws - 1
-    return np.asarray(np.maximum(stats.t.sf(below, freedom), stats.t.cdf(above, freedom)))
+    return np.asarray(np.maximum(scipy.stats.t.sf(below, freedom), scipy.stats.t.cdf(above, freedom)))
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
@@ -171,15 +172,15 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"
-    return "agrees" if deviation + float(stats.norm.ppf(0.975)) * sem <= margin else "undecided"
+    return "agrees" if deviation + float(scipy.stats.norm.ppf(0.975)) * sem <= margin else "undecided"
 
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:
     """A probability and its exact (Clopper-Pearson) 95% interval."""
-    interval = stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
+    interval = scipy.stats.binomtest(int(events.sum()), events.size).proportion_ci(0.95)
     return float(events.mean()), (float(interval.low), float(interval.high))
 
 
 def exceeds(events: NDArray[np.bool_], limit: float) -> bool:
     """Whether events are more frequent than a limit allows, at the false alarm rate of every comparison."""
-    return bool(stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)
+    return bool(scipy.stats.binomtest(int(events.sum()), events.size, min(limit, 1.0), "greater").pvalue < FALSE_ALARM)

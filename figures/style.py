@@ -8,7 +8,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 WEIGHTS: dict[str, dict[str, Any]] = {
@@ -93,16 +95,29 @@ def panels(
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
-    """One legend of all panels, below them, or inside the first of the axes that were given; it lists the first's."""
+    """One legend of all panels, below them, or inside the first of the axes that were given, which lists that one's.
+
+    Raises:
+        ValueError: curves of one label look different in two panels, so that no one legend tells them.
+    """
     if axes is not None:
         axes[0].legend(title=title or None, ncols=min(columns, 2), fontsize="small", title_fontsize="small")
         return
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if not labels:
-        return
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,
-    )  # fmt: skip
+    handles: dict[str, Any] = {}
+    for panel in figure.axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            if _look(handles.setdefault(label, handle)) != _look(handle):
+                raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} beside it.")
+    if handles:
+        figure.legend(
+            handles.values(), handles, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,
+        )  # fmt: skip
+
+
+def _look(handle: Any) -> tuple[Any, ...]:
+    """Colour, line and mark of a curve, with error bars or without; nothing of other artists."""
+    line = handle[0] if isinstance(handle, Container) else handle
+    return (line.get_color(), line.get_linestyle(), line.get_marker()) if isinstance(line, Line2D) else ()
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:

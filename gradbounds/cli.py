@@ -67,6 +67,7 @@ def parsed(arguments: list[str]) -> Any:
     Raises:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
+    _check_compared(arguments)
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _colours_as_asked():
@@ -84,6 +85,16 @@ def parsed(arguments: list[str]) -> Any:
             _print_examples(arguments)
             return None
         raise ValueError(_one_line(complaint.getvalue(), arguments)) from None
+
+
+def _check_compared(arguments: Sequence[str]) -> None:
+    """Refuse `--compare` given twice, of which the first would be dropped in silence.
+
+    Raises:
+        ValueError: it stands there twice.
+    """
+    if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
+        raise ValueError(f"--compare must be given once, with its values behind it, got it {times} times.")
 
 
 def _print_examples(arguments: Sequence[str]) -> None:
@@ -175,7 +186,7 @@ def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
     text = " ".join(lines)
     if "Perhaps you meant:" in lines:
         flag = next((line.split()[0] for line in lines[lines.index("Perhaps you meant:") :] if line[:2] == "--"), "")
-        return f" Did you mean {flag}?" if flag else ""
+        return f" Did you mean {flag}?" if flag and flag not in arguments else ""
     commands = re.search(r"(?:Available subcommands: |Expected one of \{)([a-z, -]+)", text)
     if commands is None or not arguments:
         return ""

@@ -1,6 +1,7 @@
 """How far a sweep is: a bar on a terminal, plain lines elsewhere, and a log file in the run's folder."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,3 +122,21 @@ def size(count: float) -> str:
     if count < 2**20:
         return f"{max(count / 2**10, 1):.0f} KiB"
     return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of(text: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> seconds_of("90"), seconds_of("1.5h")
+    (90.0, 5400.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
+    return float(match[1]) * _SECONDS[match[2] or "s"]

@@ -37,12 +37,13 @@ ARROWS = {
         "registration": "stack mean_field", "first_step": "stack coverage mean_field", "configurations": "stack",
     },
     "simulate": {
+        "counts": "",
         "text": "",
         "network": "",
-        "runs": "text network",
-        "modules": "runs",
-        "training": "text network runs",
-        "translation": "text runs modules",
+        "runs": "counts text network",
+        "modules": "counts runs",
+        "training": "counts text network runs",
+        "translation": "counts text runs modules",
         "curvature": "network runs modules translation",
     },
     "checks": {
@@ -217,6 +218,8 @@ assert main(["check", "nowhere"]) == main(["watch", "nowhere"]) == main(["predic
 absent("torch", "scipy", "sympy", "pandas")
 assert main(["runs", {str(tmp_path)!r}]) == main(["runs", {str(tmp_path / "mine")!r}]) == 0
 absent("torch", "scipy", "sympy")
+assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "2", "--heads", "4", "--vocab", "64"]) == 0
+absent("torch", "sympy", "scipy.stats", "matplotlib")
 assert main(["explain", "T1"]) == 0
 import figures
 import theory.mean_field.prediction

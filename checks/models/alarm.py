@@ -15,7 +15,7 @@ class Alarm:
         part: the list that it stands in; "" for what stands in none.
         layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
-            "detached", "depth", "theory" or "reference".
+            "detached", "depth", "theory", "reference" or "rate".
         what: in words, with its numbers, or their range over the configurations.
         where: the widths and depths at which it was seen.
     """

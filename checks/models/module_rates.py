@@ -8,6 +8,7 @@ import pandas as pd
 from scipy import stats
 
 from checks.fits import LEAST_POINTS, power_law
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, merged
 from simulate.curvature.module_step import WHOLE
 from theory import NoRuleError, Stack
 from theory.first_step.prediction import first_step
@@ -238,6 +239,20 @@ def _answers(rates: ModuleRates) -> list[str]:
             )
         lines.append(f"learning rate {rates.learning_rate:g}, first step of {optimizer}: {', '.join(parts)}{where}")
     return lines
+
+
+def above_break_even(rates: ModuleRates) -> list[Alarm]:
+    """An alarm for every optimizer whose first step with the learning rate raises the loss, beyond the rate's error."""
+    if rates.learning_rate is None:
+        return []
+    findings = []
+    for row in rates.table.itertuples(index=False):
+        end = row.break_even_high if np.isfinite(row.break_even_high) else row.break_even_rate
+        if rates.learning_rate > end:
+            what = f"the learning rate is {{}} times the one at which the first step of {row.optimizer} gains nothing"
+            finding = Finding(WHOLE_MODEL, "rate", what, (rates.learning_rate / row.break_even_rate,))
+            findings.append(((int(row.width), int(row.depth)), "", finding))
+    return merged(findings)
 
 
 def _missing(rates: ModuleRates) -> list[str]:

@@ -13,7 +13,7 @@ import pandas as pd
 from checks.models.alarm import Alarm
 from checks.models.classes import Class, classes
 from checks.models.health import alarms
-from checks.models.module_rates import ModuleRates, check_first_step, module_rates
+from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -169,13 +169,14 @@ def probe(
     reference, other = _held_against(against)
     rounds = 1 + (other is not None) + bool(first_step)
     probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
-    rates = None
+    rates, too_fast = None, list[Alarm]()
     if first_step:
         steps = module_steps(
             factory, tuple(dict.fromkeys(first_step)), widths=widths, depths=depths, seeds=seeds, seed=seed,
             layers=layers, device=device, on_module=_part(on_module, 1, rounds),
         )  # fmt: skip
         rates = module_rates(steps, stack, learning_rate)
+        too_fast = above_break_even(rates)
     if other is not None:
         rest = _part(on_module, rounds - 1, rounds)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
@@ -195,7 +196,7 @@ def probe(
         probed=probed,
         exponents=exponents,
         classes=classes(probed.frame, exponents),
-        alarms=wrong,
+        alarms=wrong + too_fast,
         theory=theory,
         rates=rates,
     )

@@ -10,6 +10,7 @@ from checks.fits import LEAST_POINTS, power_law, slope_weights
 from checks.large_width import in_large_width
 from checks.statistics import Estimate, agreement_word, standard_error
 from theory import Stack, predict
+from theory.mean_field.prediction import quick_patterns
 
 TOTAL = "all"
 """Stands for all parameters of a layer together."""
@@ -130,7 +131,7 @@ def against_theory(
     rows = []
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"]):
         network = stack(int(width), int(depth))
-        prediction = predict(network, patterns=_PATTERNS)
+        prediction = predict(network, patterns=min(_PATTERNS, quick_patterns(network)))
         for key, values in here.groupby(["part", "layer", "quantity", "parameter"])["value"]:
             part, layer, quantity, parameter = key
             place = int(layer) - 1

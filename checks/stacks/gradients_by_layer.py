@@ -2,21 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
-from simulate import Samples
 from theory import QUANTITIES, Prediction, Stack
+
+if TYPE_CHECKING:
+    from simulate import Samples
 
 _SQUARE, _NORM = "grad_sq_", "grad_"
 
 Array = NDArray[np.float64]
 
 
-def layer_table(prediction: Prediction | None, samples: Samples | None) -> pd.DataFrame:
+def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
     """One row per quantity and layer that theory or samples have; norms of gradients as root mean squares.
 
     Args:
@@ -55,7 +58,7 @@ def _predicted(prediction: Prediction | None, name: str) -> Estimate | None:
     return Estimate(mean, np.asarray(prediction.errors.get(name, np.zeros_like(mean)), dtype=float), 0)
 
 
-def _measured(samples: Samples | None, name: str) -> Estimate | None:
+def _measured(samples: "Samples | None", name: str) -> Estimate | None:
     return None if samples is None or name not in samples else estimate(samples[name].astype(float))
 
 

@@ -1,5 +1,6 @@
 """Claims of one's own, and the functions that judge them."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from checks.verdict import Verdict
@@ -33,8 +34,8 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
 def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
     """What the judges of registered claims say of cells, in the order of registration.
 
-    Raises:
-        ValueError: a judge fails, or returns something else than verdicts on its claim.
+    A judge that fails, or returns something else than verdicts on its claim, has one undecided row that says so: what
+    else was sampled and judged is not lost.
     """
     load_entry_points()
     verdicts = []
@@ -42,11 +43,18 @@ def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
         try:
             rows = list(judge(cells))
         except Exception as error:  # somebody else's code: the claim's name says whose
-            raise ValueError(f"claim {name!r} could not be judged: {type(error).__name__}: {error}") from error
+            rows = [_unjudged(name, f"its judge failed with {type(error).__name__}: {error}")]
         if not all(isinstance(row, Verdict) and row.claim == name for row in rows):
-            raise ValueError(f"claim {name!r} must be judged by a list of verdicts on it, got {rows!r}.")
+            rows = [_unjudged(name, f"its judge must return a list of verdicts on it, and returned {rows!r}")]
         verdicts += rows
     return verdicts
+
+
+def _unjudged(name: str, why: str) -> Verdict:
+    return Verdict(
+        claim=name, part="could not be judged", verdict="undecided", claimed="-", predicted=math.nan,
+        measured=math.nan, interval=(math.nan, math.nan), agreement="undecided", setting="-", note=why,
+    )  # fmt: skip
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:

@@ -67,18 +67,22 @@ def warmup_ends(runs: Sequence[Run]) -> Figure:
     Args:
         runs: rows with optimizer, placement, warmup, peak, reading, first and final.
     """
+    of_adam = sorted((r for r in runs if r["optimizer"] == "adam"), key=_order)
+    # A kind has its look in both panels, also where one of them lacks another.
+    kinds = dict(zip(dict.fromkeys((r["warmup"], r["reading"]) for r in of_adam), looks(), strict=False))
     with style():
         figure, axes = panels(2)
         for axis, placement in zip(axes, ("post", "pre"), strict=True):
-            trained = [r for r in runs if (r["optimizer"], r["placement"]) == ("adam", placement)]
-            kinds = dict.fromkeys((r["warmup"], r["reading"]) for r in sorted(trained, key=_order))
+            trained = [r for r in of_adam if r["placement"] == placement]
             shift = 1.0
-            for look, (warmup, reading) in zip(looks(), kinds, strict=False):
+            for (warmup, reading), look in kinds.items():
                 ends: dict[float, list[float]] = {}
                 for r in trained:
                     if (r["warmup"], r["reading"]) == (warmup, reading):
                         ends.setdefault(r["peak"], []).append(r["final"] if np.isfinite(r["final"]) else r["first"])
                 rates = sorted(ends)
+                if not rates:
+                    continue
                 middle = np.array([np.mean(ends[rate]) for rate in rates])
                 low, high = (np.array([end(ends[rate]) for rate in rates]) for end in (min, max))
                 axis.errorbar(

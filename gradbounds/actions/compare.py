@@ -14,8 +14,8 @@ from gradbounds.json_output import tell
 from gradbounds.progress import working
 from gradbounds.recipe import Recipe
 from simulate import Run
+from simulate.counts import check_count
 from simulate.runs.execution import Execution
-from simulate.runs.sample import check_count
 
 
 def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
@@ -29,18 +29,17 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
         if name not in ("placement", "depth") and len(values) > 1:
             raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
     depths = sorted({stack.depth for stack in recipe.stacks()})
-    if len(depths) < LEAST_POINTS:
-        raise ValueError(f"depth must have at least {LEAST_POINTS} values to give an exponent, got {depths}.")
     check_count("draws", recipe.draws, 2)  # one draw has no error
     code = sweep_into(out, recipe, Execution(workers=workers))
     order = [stack.placement for stack in recipe.stacks()]
     cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
-    slopes, spreads = depth_exponents(norms), layer_spreads(norms)
+    slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
     with working("predicting"):
         agreement = comparison(cells)
     tell(norms=norms, exponents=slopes, spreads=spreads, agreement=agreement["agreement"].value_counts().to_dict())
-    for line in (*exponent_lines(slopes), *spread_lines(spreads)):
+    none = [f"No exponents in L, which take {LEAST_POINTS} depths or more; here is L = {', '.join(map(str, depths))}."]
+    for line in (*(none if slopes is None else exponent_lines(slopes)), *spread_lines(spreads)):
         print(line)
     print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
     print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")

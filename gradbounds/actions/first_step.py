@@ -14,9 +14,9 @@ from figures import first_step_rates
 from gradbounds.actions.figures import save
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import SCHEMA, text
+from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from theory import NoRuleError, Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import FirstStep, first_step

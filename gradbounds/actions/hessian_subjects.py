@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from simulate.counts import check_count
 from simulate.curvature.operators import asymmetry
 from simulate.curvature.problems import Problem, check_curved, module_problem, stack_problem, translation_problem
 from simulate.modules.catalogue import BUILTINS, loaded
 from simulate.modules.layers import layer_lists
-from simulate.runs.sample import check_count
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText
 from theory.stack import Stack

@@ -6,34 +6,28 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
-from figures import layer_profile
-from gradbounds.actions.figures import save
-from gradbounds.actions.sweep_to_target import seconds_of
 from gradbounds.described_network import changed, described, variants
 from gradbounds.help_text import folded
 from gradbounds.json_output import SCHEMA, text
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
-from gradbounds.progress import duration, working
-from simulate import Cell, Samples, sample
-from simulate.runs.cost import block_work
+from gradbounds.progress import duration, seconds_of, working
+from simulate.counts import check_count
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import is_fluctuating
-from theory.paper.theorem1 import bound_value
+from theory.mean_field.prediction import quick_patterns
 from theory.stack import PAPER
 
-_DRAWS = 16
+if TYPE_CHECKING:
+    from simulate import Samples
 
-# Patterns times layers, heads and pairs of tokens, some seconds; and no fewer and no more patterns than these.
-_WORK, _FEWEST, _MOST = 2.0**22, 4, 4096
+_DRAWS = 16
 
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
@@ -58,12 +52,12 @@ def predict_stack(
     check_count("seed", seed, 0)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    prediction, slopes, reason = _theory(stack, patterns or _patterns(stack), seconds_of(max_time))
+    prediction, slopes, reason = _theory(stack, patterns or quick_patterns(stack), seconds_of(max_time))
     draws = _DRAWS if draws is None and prediction is None else draws
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
     beside = {
-        changes: layer_table(predict(other, patterns=patterns or _patterns(other)), None)
+        changes: layer_table(predict(other, patterns=patterns or quick_patterns(other)), None)
         for changes, other in others.items()
     }
     if as_json:
@@ -80,17 +74,12 @@ def predict_stack(
             print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
+        from figures import layer_profile  # late, since they load matplotlib and torch
+        from gradbounds.actions.figures import save
+
         drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
         print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}", file=sys.stderr if as_json else sys.stdout)
     return 0
-
-
-def _patterns(stack: Stack) -> int:
-    """Attention patterns of a prediction that takes some seconds; the same everywhere."""
-    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
-    # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
-    each += stack.rows * stack.vocab // 4 if stack.embeddings == "tied" else 0
-    return int(np.clip(2.0 ** np.floor(np.log2(_WORK / each)), _FEWEST, _MOST))
 
 
 def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | None, pd.DataFrame | None, str]:
@@ -122,7 +111,11 @@ def _tied_seconds(stack: Stack, patterns: int) -> float:
     return times * (time.perf_counter() - start)
 
 
-def _sampled(stack: Stack, draws: int, seed: int) -> Samples:
+def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
+    # Late: torch takes longer to load than a prediction takes.
+    from simulate import Cell, sample
+    from simulate.runs.cost import block_work
+
     cell = Cell(stack)
     with _shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
         return sample(stack, draws=draws, seed=seed)
@@ -156,12 +149,13 @@ def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
 
 def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
     """Theorem 1 for this network, or why it has none."""
-    try:
-        bound = float(bound_value(stack).value)
-    except ValueError:
+    if not stack.in_paper:
         named = [] if stack.placement in PAPER else [f"placement {stack.placement}"]
         named += list(stack.relaxed)
         return f"No bound: Theorem 1 is about the paper's setting, which this network leaves by {', '.join(named)}."
+    from theory.paper.theorem1 import bound_value  # late, since it loads sympy
+
+    bound = float(bound_value(stack).value)
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
     return f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."
 

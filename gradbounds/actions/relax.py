@@ -18,9 +18,9 @@ from gradbounds.grid import FIELDS, field_values, nearest
 from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
+from simulate.counts import check_count
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from theory import Stack, predict
 from theory.stack import PAPER, SIZES, TITLES
 

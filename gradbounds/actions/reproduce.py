@@ -32,9 +32,9 @@ from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
+from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from simulate.translation.measurements import measure
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText

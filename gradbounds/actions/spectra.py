@@ -21,12 +21,12 @@ from gradbounds.json_output import tell
 from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
+from simulate.counts import check_count
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum, top_direction
 from simulate.curvature.problems import Problem
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]

@@ -1,6 +1,5 @@
 """Sweeps to a precision: which errors are asked for, and what is said of them in the end."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,13 +9,11 @@ from pathlib import Path
 from checks.fits import LEAST_POINTS
 from checks.series import Against, exponent_series
 from gradbounds.actions.sweep import begun, cells_of
-from gradbounds.progress import progress
+from gradbounds.progress import progress, seconds_of
 from gradbounds.recipe import Recipe
 from simulate import Cell
 from simulate.runs.execution import Execution
 from simulate.runs.precision import LEAST_DRAWS, Goal, sweep_to
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +31,6 @@ class Target:
     exponent: float | None = None
     max_draws: int = 2**16
     max_time: str = ""
-
-
-def seconds_of(text: str) -> float:
-    """A duration in seconds.
-
-    Raises:
-        ValueError: it is none.
-
-    >>> seconds_of("90"), seconds_of("1.5h")
-    (90.0, 5400.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
 
 
 def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None) -> list[Goal]:

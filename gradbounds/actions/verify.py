@@ -24,9 +24,9 @@ from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
 from gradbounds.progress import progress, working
 from simulate import Run, Samples, sweep
+from simulate.counts import check_count
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count
 from simulate.runs.sweep import check_sweep
 from theory import NoRuleError, predict
 
@@ -165,11 +165,10 @@ def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:
     """Print verdicts and how many numbers agree with theory."""
     tell(verdicts=list(judged), comparison=table)
     for v in judged:
-        low, high = v.interval
-        known = number_or_dash(v.predicted)
+        known, measured, low, high = map(number_or_dash, (v.predicted, v.measured, *v.interval))
         lines = [
             f"{v.claim:4} {v.part:55} {v.words}",
-            f"     claimed {v.claimed}, theory {known}, samples {v.measured:.4g} [{low:.4g}, {high:.4g}]",
+            f"     claimed {v.claimed}, theory {known}, samples {measured} [{low}, {high}]",
             *([f"     {v.note}"] if v.verdict == "undecided" else []),
         ]
         print(folded("\n".join(lines), indent="     "))

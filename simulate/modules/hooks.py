@@ -108,10 +108,11 @@ def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
 def _projection(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """How much of the input is in the output, c = <x, y>/<x, x> over all tokens, and its error.
 
+    Without the means of their coordinates, which behind ReLU every stream has, with a residual connection or without.
     The rest r = y - c x is what the layer adds. Turned by a random rotation O of the width it has <x, O r> of mean 0
     and of variance |X^T R|_F^2/d, with rows of X and R the tokens': E O_ab O_cd = (a = c)(b = d)/d.
     """
-    x, y = x.flatten(0, -2), y.flatten(0, -2)
+    x, y = (rows.flatten(0, -2) - rows.mean(-1, keepdim=True).flatten(0, -2) for rows in (x, y))
     energy = x.square().sum().clamp_min(_TINY)
     coefficient = (x * y).sum() / energy
     rest = y - coefficient * x

@@ -12,18 +12,22 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from simulate.counts import check_count
 from simulate.modules.factories import Factory, made, module_seed, named_size, seeded
 from simulate.modules.hooks import ModuleRecorder
 from simulate.modules.layers import LayerList, layer_lists, token_axis
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
-from simulate.runs.sample import check_count
 from theory.stack import Stack
 
 # So many modules of every width and depth are asked for the response of their layers.
 _ASKED = 1
 
 _COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
+
+
+# No module of more layers, or wider, is built within hours.
+_LARGEST = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,13 +37,13 @@ class Probed:
     Attributes:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
             the layer stands in), layer (1, 2, ...; 0 for what belongs to none), parameter (its name in the layer, or
-            ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over
-            i ≠ j), stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and
-            output, over all tokens) with coefficient_error (its standard deviation if what the layer adds had a random
-            direction), gradient_sq (squared norm of the loss's gradient; 0 where none arrives), and of one seed
-            scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of a list:
-            layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, and frozen (1,
-            where it is). Of the whole: loss.
+            ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over i
+            ≠ j), stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
+            each without the mean of its coordinates, over all tokens) with coefficient_error (its standard deviation if
+            what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
+            arrives), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of
+            a list: layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, and frozen
+            (1, where it is). Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
     """
@@ -82,6 +86,8 @@ def probe(
             raise ValueError(f"{name} must have at least one value, got none.")
         for value in values:
             check_count(name, value, 1)
+            if value > _LARGEST:
+                raise ValueError(f"{name} must be at most {_LARGEST}, got {value!r}.")
     check_count("seeds", seeds, 1)
     check_count("seed", seed, 0)
     check_device(device)

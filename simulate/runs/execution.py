@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from simulate.counts import check_count
 from simulate.runs.cell import Cell, check_device
 from simulate.runs.cost import block_work
 from simulate.runs.memory import BatchLimits, check_memory, next_batch, useful_blocks
 from simulate.runs.registrations import packed, unpack
-from simulate.runs.sample import check_count, sample_batches
+from simulate.runs.sample import sample_batches
 
 LAND_EVERY = 5.0
 """Seconds between files of a young sweep: what an interruption can lose."""

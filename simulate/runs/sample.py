@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
@@ -182,16 +183,6 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]
-
-
-def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is not an integer of at least `least`.
-
-    Raises:
-        ValueError: the value is not.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 @contextmanager

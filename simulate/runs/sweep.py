@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 
+from simulate.counts import check_count
 from simulate.runs.cell import Cell, check_device
 from simulate.runs.cost import block_work
 from simulate.runs.execution import ONE_PROCESS, Execution
-from simulate.runs.sample import check_count
 from simulate.runs.store import Landed, Run
 from simulate.runs.tables import Block
 

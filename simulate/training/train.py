@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from simulate.counts import check_count
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import run
@@ -18,7 +19,7 @@ from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
 from simulate.runs.inputs import input_batches
 from simulate.runs.memory import BatchLimits, fitting
 from simulate.runs.registrations import unpack
-from simulate.runs.sample import check_count, one_thread
+from simulate.runs.sample import one_thread
 from simulate.runs.store import Run
 from simulate.text import TextWindows, read_windows
 from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.translation.measurements import padded
 from simulate.translation.model import Translator
 from simulate.translation.parallel_text import BEGIN, END, PADDING, Ids, ParallelText

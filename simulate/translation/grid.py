@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.translation.decoding import Search
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import ParallelText, Units, held_out

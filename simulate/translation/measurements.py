@@ -9,9 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from simulate.counts import check_count
 from simulate.modules.factories import seeded
 from simulate.runs.cell import check_device
-from simulate.runs.sample import check_count
 from simulate.translation.model import Translation, Translator, translation_loss
 from simulate.translation.parallel_text import END, PADDING, Ids, ParallelText
 

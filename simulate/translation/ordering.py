@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.translation.parallel_text import Ids, ParallelText
 
 

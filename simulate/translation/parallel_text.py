@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.text import read_utf8
 
 Ids = NDArray[np.int64]

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 
 Decay = Literal["constant", "inverse-sqrt", "inverse-sqrt-from", "steps", "linear"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from simulate.counts import check_count
 from simulate.modules.factories import Made, seeded
 from simulate.runs.cell import check_device
 from simulate.runs.files import whole_file
-from simulate.runs.sample import check_count
 from simulate.translation.measurements import gradient_norms, layer_energies, padded
 from simulate.translation.model import Translation, Translator, parameter_count, translation_loss
 from simulate.translation.ordering import Order

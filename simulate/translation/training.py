@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 import torch
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.translation.model import Translation, Translator
 from simulate.translation.schedules import Schedule
 

@@ -239,10 +239,8 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
     with pytest.raises(ValueError, match="^claim must have a new name, got 'L1', which is built in"):
         register_claim(CLAIMS["L1"], judge)
     register_claim(replace(claim, id="own.wrong"), lambda cells: ["holds"])
-    with pytest.raises(
-        ValueError, match=r"^claim 'own.wrong' must be judged by a list of verdicts on it, got \['holds'\]"
-    ):
-        verdicts([samples])
+    (row,) = [v for v in verdicts([samples]) if v.claim == "own.wrong"]
+    assert row.note == "its judge must return a list of verdicts on it, and returned ['holds']"
 
 
 def test_the_example_of_the_page_runs(monkeypatch):
@@ -263,9 +261,10 @@ def test_a_judge_that_fails_is_named(own_names):
         agreement="agrees", setting="here",
     )  # fmt: skip
     register_claim(replace(CLAIMS["L1"], id="own.other"), lambda cells: [about_l1])
-    with pytest.raises(ValueError, match="^claim 'own.other' must be judged by a list of verdicts on it"):
-        verdicts([sample(RELAXED, draws=32, seed=0)])
+    (row,) = [v for v in verdicts([sample(RELAXED, draws=32, seed=0)]) if v.claim == "own.other"]
+    assert (row.part, row.verdict) == ("could not be judged", "undecided")
+    assert row.note.startswith("its judge must return a list of verdicts on it, and returned [Verdict(claim='L1'")
     own_names()
     register_claim(replace(CLAIMS["L1"], id="own.fails"), lambda cells: cells[0]["nothing"])
-    with pytest.raises(ValueError, match="^claim 'own.fails' could not be judged: KeyError: .*no quantity 'nothing'"):
-        verdicts([sample(RELAXED, draws=32, seed=0)])
+    (row,) = [v for v in verdicts([sample(RELAXED, draws=32, seed=0)]) if v.claim == "own.fails"]
+    assert row.note.startswith("its judge failed with KeyError: ") and "no quantity 'nothing'" in row.note

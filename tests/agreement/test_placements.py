@@ -144,8 +144,10 @@ def test_compare(png_alone, tmp_path, capsys):
     assert matplotlib.image.imread(out / "placements.png").std() > 0.05
     assert main(["compare", "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
     assert "placement must be one of 'post', 'pre', 'peri'" in capsys.readouterr().err
-    assert main(["compare", "--out", str(tmp_path / "x"), "--depth", "2", "4"]) == 2
-    assert "depth must have at least 3 values to give an exponent, got [2, 4]" in capsys.readouterr().err
+    one = ["compare", "--out", str(tmp_path / "one"), "--placement", "post", "--width", "16", "--depth", "4"]
+    assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "lat over the layers" in said
     assert main(["compare", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
     assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

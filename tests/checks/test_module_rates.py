@@ -71,6 +71,13 @@ def test_theory_without_a_rule_is_said_once():
 
 
 def test_the_report_and_the_command(tmp_path, monkeypatch, capsys):
+    slow, fast = (
+        probe(one_module, widths=[6], depths=[2], seeds=2, first_step=["sgd"], learning_rate=rate).alarms
+        for rate in (1e-4, 1e3)
+    )
+    assert not [alarm for alarm in slow if alarm.kind == "rate"]
+    (alarm,) = [alarm for alarm in fast if alarm.kind == "rate"]
+    assert "times the one at which the first step of sgd gains nothing [at (width, depth) = (6, 2)]" in str(alarm)
     report = probe(one_module, widths=[6], depths=[2], seeds=2, first_step=["sgd", "adam"], learning_rate=1e-4)
     assert report.rates.table["optimizer"].tolist() == ["sgd", "adam"]
     assert (report.rates.table["critical_rate"] > 0).all()

@@ -158,7 +158,9 @@ def test_where_there_is_no_theory_there_is_a_dash():
     assert "| at least 1 | - | 2.5 [2, 3] | holds |" in line(text, "| Pre-LN, bound")
     assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in line(text, "| Post-LN, bound")
     only = page(without, replace(without, part="Post-LN, bound"))
-    assert "| Pre-LN, bound | at least 1 | 2.5 [2, 3] | holds |" in only and "No theory stands beside these rows." in only
+    assert (
+        "| Pre-LN, bound | at least 1 | 2.5 [2, 3] | holds |" in only and "No theory stands beside these rows." in only
+    )
     assert not any("nan" in render(committed_results()) for render in PAGES.values())
 
 

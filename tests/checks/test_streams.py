@@ -69,6 +69,22 @@ def test_layers_without_any_residual_connection_are_no_alarm():
     assert any("no layer of body has a residual connection" in line for line in report.lines())
 
 
+@pytest.mark.parametrize("layer", ["relu", "normed gelu"])
+def test_units_of_one_sign_are_no_residual_connection(layer):
+    """Their coordinates have a mean, so that each layer's output lies along its input but for that."""
+
+    def factory(width, depth):
+        parts = {"relu": [nn.ReLU()], "normed gelu": [nn.LayerNorm(width), nn.GELU()]}[layer]
+        body = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), *parts) for _ in range(depth)))
+        for linear in (module[0] for module in body):
+            nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
+        whole = nn.Sequential(nn.Linear(width, width), body)
+        return whole, lambda _: (torch.randn(16, width), lambda y: (y * torch.randn_like(y)).mean())
+
+    report = probe(factory, widths=[64], depths=[4, 6], seeds=4)
+    assert not [alarm for alarm in report.alarms if alarm.kind == "residual"]
+
+
 @pytest.mark.parametrize(("fault", "depth"), [("input detached", 6), ("output detached", 4)])
 def test_a_detached_layer_is_named_once(fault, depth):
     report = probe(model(faults=[(3, fault)]), widths=[16], depths=[depth], seeds=1)

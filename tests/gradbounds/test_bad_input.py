@@ -40,6 +40,8 @@ BAD = [
     (("predict", "--config", "FULL/thesis.tex"), "config must be a JSON file such as a model's config.json, got"),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be a number, got 'x'."),
+    (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),
+    (("probe", "encoder-pre", "--depth", "1000000"), "depths must be at most 100000, got 1000000."),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
     (("bound", "--placement", "sideways"), "placement must be one of 'post', "),
     (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),

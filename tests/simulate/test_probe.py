@@ -52,7 +52,9 @@ def test_every_number_is_that_of_a_slow_twin():
         assert value[number, "", "hidden_energy"] == pytest.approx(float((y**2).mean()), rel=1e-5)
         assert value[number, "", "token_correlation"] == pytest.approx(np.mean(pairs), rel=1e-4, abs=1e-6)
         assert value[number, "", "stream_cosine"] == pytest.approx(np.mean(cosines), rel=1e-5)
-        a, c = before.detach().numpy().reshape(-1, 6), y.reshape(-1, 6)
+        a, c = (
+            rows - rows.mean(1, keepdims=True) for rows in (before.detach().numpy().reshape(-1, 6), y.reshape(-1, 6))
+        )
         held = (a * c).sum() / (a * a).sum()
         rest = c - held * a
         turned = sum((a[i] @ a[j]) * (rest[i] @ rest[j]) for i in range(6) for j in range(6))

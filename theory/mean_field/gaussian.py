@@ -9,7 +9,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
 Array = NDArray[np.float64]
@@ -102,7 +101,7 @@ def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: f
     # 1 − M, kept as such: M^(V−1) needs it to relative accuracy when V is large.
     complement = (p @ weights)[:, None] + (p_other @ weights)[None, :] - (p * weights) @ p_other.T
     integrand = ((n * weights) @ n_other.T) * _power(complement, vocab - 1)
-    return float(vocab * trapezoid(trapezoid(integrand, dx=other_step), dx=step))
+    return float(vocab * np.trapezoid(np.trapezoid(integrand, dx=other_step), dx=step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +144,7 @@ def _softmax_concentration(scale: float, vocab: int) -> float:
     log_t = _log_t_grid(scale, vocab, step)
     s = np.minimum(log_t[:, None] + scale * z, 700.0)
     twice = np.exp(2.0 * s - np.exp(s)) @ weights
-    return float(vocab * trapezoid(twice * _power(_miss(s) @ weights, vocab - 1), dx=step))
+    return float(vocab * np.trapezoid(twice * _power(_miss(s) @ weights, vocab - 1), dx=step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ def cross_entropy(scale: float, vocab: int) -> float:
     step = _step(scale, vocab)
     log_t = _log_t_grid(scale, vocab, step)
     survival = _power(_miss(log_t[:, None] + scale * z) @ weights, vocab)
-    return float(trapezoid(ndtr(-log_t / max(1.0, scale)) - survival, dx=step) - np.euler_gamma)
+    return float(np.trapezoid(ndtr(-log_t / max(1.0, scale)) - survival, dx=step) - np.euler_gamma)
 
 
 def _power(complement: Array, exponent: int) -> Array:

@@ -36,6 +36,8 @@ _TIED_CUBES = 2**24
 _CHUNK_NUMBERS = 2**24
 
 _MOST_PATTERNS = 2**18
+# Patterns times layers, heads and pairs of tokens that take some seconds.
+_QUICK = 2.0**22
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
@@ -156,6 +158,14 @@ def predict(
         met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
+
+
+def quick_patterns(stack: Stack) -> int:
+    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
+    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
+    # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
+    each += stack.rows * stack.vocab // 4 if stack.embeddings == "tied" else 0
+    return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
 
 
 def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> Prediction:

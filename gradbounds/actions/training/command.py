@@ -12,20 +12,20 @@ import pandas as pd
 from figures import coordinate_check, placement_losses, training_steps
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import cells_of
-from gradbounds.actions.sweep_to_target import Target, goals_of, seconds_of
+from gradbounds.actions.sweep_to_target import Target, goals_of
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
 from gradbounds.actions.training.tables import Findings, findings, lines
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell, text
 from gradbounds.manifest import manifest
-from gradbounds.progress import progress
+from gradbounds.progress import progress, seconds_of
 from gradbounds.recipe import Recipe
 from simulate import Cell, Run, sweep
+from simulate.counts import check_count
 from simulate.runs.execution import ONE_PROCESS, Execution
 from simulate.runs.files import write_whole
 from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
-from simulate.runs.sample import check_count
 from simulate.runs.sweep import check_sweep
 from simulate.training.cells import TrainingCell
 from simulate.training.train import train_task, trainings

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from simulate.runs.sample import check_count
+from simulate.counts import check_count
 from simulate.training.cells import TrainingCell, training_cell
 from simulate.training.optimizers import Optimizer, OptimizerName
 from simulate.training.schedule import BatchName, Schedule, roles

@@ -25,10 +25,11 @@ from gradbounds.actions.warmup.runs import finished, name_of, run_all
 from gradbounds.clusters.place import executing
 from gradbounds.json_output import tell
 from gradbounds.progress import duration
+from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.sample import check_count, one_thread
+from simulate.runs.sample import one_thread
 from simulate.translation.decoding import bleu_signature
 from simulate.translation.grid import Grid, Planned, read_grid
 from simulate.translation.model import parameter_count
@@ -155,7 +156,7 @@ def _command(request: WarmupRequest) -> str:
     """The command that gives the same rows, with folders of the project for those of this machine."""
     names = f"--source {request.source.name} --target {request.target.name}"
     seeds = "" if request.seeds is None else f" --seeds {request.seeds}"
-    where = f"--out runs/{request.out.resolve().name}"
+    where = f"--out runs/warmup-{Path(request.preset).stem}"
     return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds} {where}"
 
 

@@ -24,6 +24,11 @@ STEPS = 100
 PARTS: dict[str, dict[str, Any]] = {
     "narrow-cross-entropy": {"widths": (32, 64, 128), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 16},
     "narrow-squared": {"widths": (32, 64, 128), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 16},
+    # Fewer networks: each takes four times as long at twice the width.
+    "wide-cross-entropy": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 6},
+    "wide-squared": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 6},
+    "widest-cross-entropy": {"widths": (512,), "depths": (8,), "losses": LOSSES[:1], "networks": 4},
+    "widest-squared": {"widths": (512,), "depths": (8,), "losses": LOSSES[1:], "networks": 4},
 }
 
 
