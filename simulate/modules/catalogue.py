@@ -119,7 +119,11 @@ def _gpt2(width: int, depth: int) -> tuple[nn.Module, Batch]:
     library = _transformers()
     sizes = {"n_embd": width, "n_layer": depth, "n_head": _heads(width), "n_positions": _TOKENS}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    return _of_words(library.GPT2LMHeadModel(library.GPT2Config(vocab_size=_VOCAB, **sizes, **dropout)))
+    return _of_words(
+        library.GPT2LMHeadModel(
+            library.GPT2Config(vocab_size=_VOCAB, bos_token_id=None, eos_token_id=None, **sizes, **dropout)
+        )
+    )
 
 
 def _bert(width: int, depth: int) -> tuple[nn.Module, Batch]:
