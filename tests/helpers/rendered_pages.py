@@ -20,6 +20,7 @@ from tests.helpers.rendered.tables import (
     h1_at_nine_sizes,
     largest_stable_rates,
     pre_norm,
+    predictors_at_larger_widths,
     predictors_of_stable_rates,
     published_rates,
     quadratic_range,
@@ -91,6 +92,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "largest stable rates": largest_stable_rates,
         "in the width": stable_rates_in_the_width,
         "predictors": predictors_of_stable_rates,
+        "predictors at larger widths": predictors_at_larger_widths,
     },
     "hessian.md": {
         "along the top direction": along_the_top_direction,

@@ -27,8 +27,6 @@ PARTS: dict[str, dict[str, Any]] = {
     # Fewer networks: each takes four times as long at twice the width.
     "wide-cross-entropy": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 6},
     "wide-squared": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 6},
-    "widest-cross-entropy": {"widths": (512,), "depths": (8,), "losses": LOSSES[:1], "networks": 4},
-    "widest-squared": {"widths": (512,), "depths": (8,), "losses": LOSSES[1:], "networks": 4},
 }
 
 

@@ -1,7 +1,7 @@
 """Tables of the pages that are made of committed results alone; `rendered_pages` puts them between their marks."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,8 +212,8 @@ def largest_stable_rates() -> str:
 
 
 def stable_rates_in_the_width() -> str:
-    """Slopes of the logarithm of the stable rate in that of d, over networks of every width up to 128."""
-    table, rows = networks_of_stable_rates().query("bounded and width <= 128"), []
+    """Slopes of the logarithm of the stable rate in that of d, over networks of every width up to 256."""
+    table, rows = networks_of_stable_rates().query("bounded and width <= 256"), []
     depths = sorted(set(table["depth"]))
     for (loss, placement), one in table.groupby(["loss", "placement"], sort=False):
         numbers = []
@@ -230,11 +230,21 @@ def stable_rates_in_the_width() -> str:
 
 def predictors_of_stable_rates() -> str:
     """Every statistic of initialization: fitted at d ≤ 128, L ≤ 4, judged on what is wider or deeper."""
+    return _predictors(lambda rows: (rows["width"] > 128) | (rows["depth"] > 4))
+
+
+def predictors_at_larger_widths() -> str:
+    """The same, judged on what is wider alone."""
+    return _predictors(lambda rows: rows["width"] > 128)
+
+
+def _predictors(judged: Callable[[pd.DataFrame], pd.Series]) -> str:
+    """Every statistic of initialization: fitted at d ≤ 128, L ≤ 4, judged on some of the others."""
     table, rows = networks_of_stable_rates(), []
     for loss, one in table.groupby("loss", sort=False):
         small = ((one["width"] <= 128) & (one["depth"] <= 4)).to_numpy()
         for statistic in STATISTICS:
-            found = predictor(one, statistic, small, ~small)
+            found = predictor(one, statistic, small, judged(one).to_numpy())
             rows.append([
                 loss, statistic.replace("|g|", "‖g‖"), f"{found.exponent:.2f}",
                 f"{_percent(found.coverage)} [{_percent(found.coverage_low)}, {_percent(found.coverage_high)}]",
