@@ -137,9 +137,12 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     content = rows_file(rows, command)
     write_whole(request.out / "rows.json", content)
     print(f"Rows    {request.out / 'rows.json'}")
-    adam, sgd = (_middle(rows, optimizer, grid.paper.scaled(optimizer)) for optimizer in ("adam", "sgd"))
+    scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
+    adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
+    of_adam = [row for row in rows if row["optimizer"] == "adam"]
     drawn = {
-        "losses": warmup_losses(rows, adam, sgd), "ends": warmup_ends(rows),
+        "losses": warmup_losses(rows, adam, sgd), "losses_least": warmup_losses(of_adam, min(scaled["adam"]), sgd),
+        "ends": warmup_ends(rows),
         "gradients": warmup_gradients(rows, adam), "rates": warmup_rates(rows, adam),
     }  # fmt: skip
     for name, figure in drawn.items():
@@ -160,11 +163,10 @@ def _command(request: WarmupRequest) -> str:
     return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds} {where}"
 
 
-def _middle(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> float:
-    """Of the rates that stand for the paper's and that an optimizer's runs have the middle one; 0 if there is none."""
+def _scaled(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> list[float]:
+    """The rates that stand for the paper's and that an optimizer's runs have; 0 if there is none."""
     peaks = {row["peak"] for row in rows if row["optimizer"] == optimizer}
-    common = [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)]
-    return common[len(common) // 2] if common else 0.0
+    return [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)] or [0.0]
 
 
 def rows_file(rows: Sequence[Run], command: str) -> bytes:

@@ -119,7 +119,7 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     assert all(0 <= row["bleu"] < 50 for row in rows)
     assert rows[4]["steps"] == []  # of the second seed no rates are measured
     assert not list((out / "checkpoints").iterdir())
-    assert {file.stem for file in out.iterdir()} >= {"losses", "ends", "gradients", "rates"}
+    assert {file.stem for file in out.iterdir()} >= {"losses", "losses_least", "ends", "gradients", "rates"}
     main(command(files, tmp_path / "other", grid, "--known", str(out / "rows.json")))
     assert capsys.readouterr().out.replace("/other/", "/run/") == said.out
     assert len(trained) == 4
