@@ -11,7 +11,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.configurations import Note
-from theory.coverage import is_fluctuating
+from theory.coverage import holds_words, is_fluctuating
 from theory.stack import TITLES
 from theory.stack.weights import gain, weight_shapes
 
@@ -42,7 +42,7 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
         lines += [*_block(table, "predicted"), ""]
         worst = (table["predicted_sem"] / table["predicted"].abs()).max()
         if worst > 0:
-            sampled = {"logits": stack.embeddings == "tied", "attention patterns": is_fluctuating(stack)}
+            sampled = {"logits": holds_words(stack), "attention patterns": is_fluctuating(stack)}
             what = " and ".join(name for name, asked in sampled.items() if asked)
             lines += [f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}%.", ""]
         if why := why_not_judged(stack):

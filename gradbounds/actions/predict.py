@@ -20,7 +20,7 @@ from gradbounds.progress import duration, seconds_of, working
 from simulate.counts import check_count
 from simulate.runs.files import write_whole
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.coverage import is_fluctuating
+from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.prediction import quick_patterns
 from theory.stack import PAPER
 
@@ -91,7 +91,7 @@ def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | Non
             return None, None, f"{takes}, more than max_time; --max-time {2 * seconds / 60:.0f}m waits for it."
         with _shown("predicting", seconds):
             prediction = predict(stack, patterns=patterns)
-            if prediction.errors and (stack.embeddings == "tied" or patterns < _ENOUGH):
+            if prediction.errors and (holds_words(stack) or patterns < _ENOUGH):
                 return prediction, None, ""
             return prediction, exponents(prediction, lambda other: predict(other, patterns=max(2, patterns // 4))), ""
     except NoRuleError as error:
@@ -103,7 +103,7 @@ def _tied_seconds(stack: Stack, patterns: int) -> float:
 
     n^4 averages for all samples of the logits, or some n^2 for each where it has attention patterns of its own.
     """
-    if stack.embeddings == "untied" or stack.tokens < 24 or stack.mask == "given":
+    if not holds_words(stack) or stack.tokens < 24 or stack.mask == "given":
         return 0.0
     start = time.perf_counter()
     predict(replace(stack, tokens=stack.tokens // 4), patterns=2)

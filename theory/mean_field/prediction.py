@@ -164,7 +164,7 @@ def quick_patterns(stack: Stack) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
     each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
-    each += stack.rows * stack.vocab // 4 if stack.embeddings == "tied" else 0
+    each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
 
 
