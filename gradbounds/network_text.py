@@ -88,7 +88,7 @@ def _block(table: pd.DataFrame, value: str, error: str = "") -> list[str]:
     whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
     outside = [
         f"{head} {_number(whole.loc[name, value], whole.loc[name, error] if error else 0.0)}"
-        for name, head in (("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
+        for name, head in (("grad_WH", "dL/dW_H"), ("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
         if name in whole.index
     ]
     return [*lines, "  " + ",  ".join(outside)]

@@ -169,3 +169,12 @@ def test_what_stands_out(capsys):
     steps = {(role, k): found[f"grad_sq_{role}"][k] / size for role, size in sizes.items() for k in range(4)}
     role, layer = max(steps, key=steps.get)
     assert f"A step of SGD changes {role} of layer {layer + 1} most beside its own size" in said
+
+
+def test_the_matrix_before_the_output_matrix_has_its_gradient(capsys):
+    """BERT's head, behind which tied embeddings sample no logits."""
+    assert main(["predict", "--width", "32", "--depth", "2", "--vocab", "16", "--output-transform", "added"]) == 0
+    assert "dL/dW_H " in capsys.readouterr().out
+    tied = ["--embeddings", "tied", "--vocab", "16", "--query-key-scale", "1"]
+    assert main(["predict", "--width", "32", "--depth", "2", "--output-transform", "added", *tied]) == 0
+    assert "Theory samples attention patterns here" in capsys.readouterr().out
