@@ -10,8 +10,16 @@ from theory import Stack
 from theory.configurations import Note, published, stack_from_config
 
 
-def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:
+def described(
+    flags: Stack, given: Sequence[str], config: Path | None, like: str | None
+) -> tuple[Stack, tuple[Note, ...]]:
     """The network of a configuration with the fields that flags set, or of flags alone; and notes on the file.
+
+    Args:
+        flags: the network of the flags.
+        given: the fields that were given, which may have their default's value.
+        config: a configuration file.
+        like: the name of a published model.
 
     Raises:
         ValueError: both a file and a model are given, or as `theory.configurations.stack_from_config`.
@@ -20,11 +28,10 @@ def described(flags: Stack, config: Path | None, like: str | None) -> tuple[Stac
         return flags, ()
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
-    given = flags.non_default()
     source = config if like is None else published(like)
     assert source is not None
     stack, notes = stack_from_config(source, tokens=flags.tokens if "tokens" in given else 16)
-    return replace(stack, **given), notes  # type: ignore[arg-type]
+    return replace(stack, **{name: getattr(flags, name) for name in given}), notes
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:

@@ -218,7 +218,7 @@ assert main(["check", "nowhere"]) == main(["watch", "nowhere"]) == main(["predic
 absent("torch", "scipy", "sympy", "pandas")
 assert main(["runs", {str(tmp_path)!r}]) == main(["runs", {str(tmp_path / "mine")!r}]) == 0
 absent("torch", "scipy", "sympy")
-assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "2", "--heads", "4", "--vocab", "64"]) == 0
+assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "1", "--heads", "1", "--tokens", "2"]) == 0
 absent("torch", "sympy", "scipy.stats", "matplotlib")
 assert main(["explain", "T1"]) == 0
 import figures

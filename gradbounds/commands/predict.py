@@ -1,10 +1,10 @@
 """`gradbounds predict`: its flags."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, optional
+from gradbounds.commands.flags import Flag, given, optional
 from theory import Stack
 
 
@@ -51,7 +51,8 @@ class Predict:
         """Exit code."""
         from gradbounds.actions.predict import predict_stack
 
+        fields_given = given(field.name for field in fields(Stack))
         return predict_stack(
-            self.stack, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
-            patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
+            self.stack, given=fields_given, config=self.config, like=self.like, compare=self.compare, draws=self.draws,
+            seed=self.seed, patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
         )  # fmt: skip

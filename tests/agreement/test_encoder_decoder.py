@@ -62,11 +62,11 @@ def test_gradients_are_conserved():
 
 
 def test_pre_exponents():
-    """Local exponents between l = 2000 and 4000 of L = 8000; corrections fall like a small power of l."""
-    prediction = predict(Stack(placement="pre", depth=8000, tokens=8, source_tokens=8, vocab=100))
+    """Local exponents between l = 1000 and 2000 of L = 4000; corrections fall like a small power of l."""
+    prediction = predict(Stack(placement="pre", depth=4000, tokens=8, source_tokens=8, vocab=100))
     energy, gradient = prediction["hidden_energy"], prediction["grad_sq_W2"]
-    assert energy[4000] - energy[3999] == pytest.approx(float(asymptotics.cross_pre_energy_slope()), rel=0.01)
-    local = np.log(gradient[3999] / gradient[1999]) / np.log(2)
+    assert energy[2000] - energy[1999] == pytest.approx(float(asymptotics.cross_pre_energy_slope()), rel=0.01)
+    local = np.log(gradient[1999] / gradient[999]) / np.log(2)
     assert local == pytest.approx(float(asymptotics.cross_pre_gradient_exponent()), abs=0.02)
 
 

@@ -14,7 +14,7 @@ FALSE_ALARM = 1e-5
 """Per comparison of two sets of draws, split over all the numbers it compares."""
 
 
-_BATCH = 4
+_BATCH = 16
 
 
 def repeated_words(stack: Stack) -> TextWindows:

@@ -178,3 +178,15 @@ def test_the_matrix_before_the_output_matrix_has_its_gradient(capsys):
     tied = ["--embeddings", "tied", "--vocab", "16", "--query-key-scale", "1"]
     assert main(["predict", "--width", "32", "--depth", "2", "--output-transform", "added", *tied]) == 0
     assert "Theory samples attention patterns here" in capsys.readouterr().out
+
+
+def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
+    """GPT-2 is Pre-LN with twelve heads; Post-LN, ReLU and one head are the defaults of the flags."""
+    line = ["predict", "--like", "gpt2", "--width", "16", "--depth", "1", "--tokens=2", "--vocab", "8", "--json"]
+    changes = {"placement": "post", "activation": "relu", "heads": 1, "embeddings": "untied"}
+    flags = [word for name, value in changes.items() for word in (f"--{name}", str(value))]
+    assert main([*line, *flags]) == 0
+    stack = json.loads(capsys.readouterr().out)["stack"]
+    assert {name: stack.get(name, getattr(Stack(), name)) for name in changes} == changes
+    assert main([*line[:-1], "--heads", "4"]) == 0
+    assert capsys.readouterr().out.startswith("Pre-LN: width 16, depth 1, tokens 2, vocab 8, ")
