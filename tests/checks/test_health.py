@@ -148,12 +148,16 @@ def covered(experiments, *, first=1):
 
     With `first` 0 the last layers alone are made, which is all that this exponent is fitted to.
     """
-    inside = []
-    for seed in range(experiments):
-        found = probe_exponents(synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed, first=first))
-        row = found[(found["against"] == "depth") & (found["parameter"] == "w")].iloc[0]
-        inside.append(row.low <= -0.3 <= row.high)
-    return float(np.mean(inside))
+    # A parameter each, which have exponents of their own.
+    frames = [
+        synthetic(-0.3, rising=0.0, spread=0.1, seeds=4, seed=seed, first=first)
+        .query("parameter == 'w'")
+        .assign(parameter=f"w{seed}")
+        for seed in range(experiments)
+    ]
+    found = probe_exponents(pd.concat(frames)).query("against == 'depth' and parameter != 'all'")
+    assert len(found) == experiments
+    return float(((found["low"] <= -0.3) & (found["high"] >= -0.3)).mean())
 
 
 def test_intervals_of_exponents_cover():

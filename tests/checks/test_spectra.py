@@ -120,7 +120,7 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     table = pd.read_csv(tmp_path / "run" / "theory.csv")
     assert set(table["width"]) == {16, 32, 64}
     assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
-    blocks = ["--width", "16", "--seeds", "1", "--placement", "pre", "--blocks", "--no-extreme"]
+    blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
     blocks += ["--out", str(tmp_path / "blocks")]
     assert main([*run[:1], *run[3:-2], *blocks]) == 0
     assert re.search(r"Pre-LN d = 16, L = 1, last W2, trace +\d", capsys.readouterr().out)

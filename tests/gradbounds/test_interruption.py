@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -77,8 +76,7 @@ def descendants(pid):
 def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
     """And what two workers sampled is what one samples, to the byte."""
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "gradbounds", *SWEEP, "--out", str(out), "--workers", "2"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start(out, workers=2)
     wait_for_a_file(out, process)
     workers = descendants(process.pid)
     assert len(workers) >= 2

@@ -43,11 +43,15 @@ def pair_values(function: PairFunction, variances: Array, correlation: Array) ->
     entries = np.stack([low, high, correlation * np.sqrt(low * high)], axis=-1).reshape(-1, 3)
     # To 10 digits: kernels of equal tokens differ by rounding.
     digits = 10 ** (10 - np.ceil(np.log10(np.abs(entries).max())))
-    distinct, where = np.unique(np.round(entries * digits), axis=0, return_inverse=True)
+    rounded = np.round(entries * digits)
     count, angles = _nodes(variances), _angles(function)
-    if len(distinct) <= count * (count + 1) // 2 * (angles + 1):
-        values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
-        return np.asarray(values[where].reshape(correlation.shape))
+    few = count * (count + 1) // 2 * (angles + 1)
+    # Of many, the covariances alone differ too often, which is seen much sooner than which rows do.
+    if len(np.unique(rounded[:, 2])) <= few:
+        distinct, where = np.unique(rounded, axis=0, return_inverse=True)
+        if len(distinct) <= few:
+            values = np.array([function(float(a), float(b), float(c)) for a, b, c in distinct / digits])
+            return np.asarray(values[where].reshape(correlation.shape))
     return _interpolated(function, (low, high, correlation), count, angles)
 
 
