@@ -16,7 +16,7 @@ import tyro
 import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
-from gradbounds.commands.flags import LINE, WithJson
+from gradbounds.commands.flags import WithJson
 from gradbounds.help_text import Captured, grouped
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
@@ -34,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
     try:
         command = parsed(given)
-        LINE.set(tuple(given))
         code = FINE if command is None else _run(command, given[0])
         sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code

@@ -1,6 +1,6 @@
 """The network that a command is asked about: of flags, of a configuration file, or of a published model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,28 +10,20 @@ from theory import Stack
 from theory.configurations import Note, published, stack_from_config
 
 
-def described(
-    flags: Stack, given: Sequence[str], config: Path | None, like: str | None
-) -> tuple[Stack, tuple[Note, ...]]:
-    """The network of a configuration with the fields that flags set, or of flags alone; and notes on the file.
-
-    Args:
-        flags: the network of the flags.
-        given: the fields that were given, which may have their default's value.
-        config: a configuration file.
-        like: the name of a published model.
+def described(given: Mapping[str, Any], config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:
+    """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
 
     Raises:
         ValueError: both a file and a model are given, or as `theory.configurations.stack_from_config`.
     """
     if config is None and like is None:
-        return flags, ()
+        return Stack(**given), ()
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
     source = config if like is None else published(like)
     assert source is not None
-    stack, notes = stack_from_config(source, tokens=flags.tokens if "tokens" in given else 16)
-    return replace(stack, **{name: getattr(flags, name) for name in given}), notes
+    stack, notes = stack_from_config(source, tokens=given.get("tokens", 16))
+    return replace(stack, **given), notes
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:

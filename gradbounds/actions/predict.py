@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -37,15 +37,15 @@ _LONG = 2.0
 
 
 def predict_stack(
-    flags: Stack, *, given: Sequence[str], config: Path | None, like: str | None, compare: Sequence[str],
-    draws: int | None, seed: int, patterns: int | None, max_time: str, out: Path | None, as_json: bool,
+    given: Mapping[str, Any], *, config: Path | None, like: str | None, compare: Sequence[str], draws: int | None,
+    seed: int, patterns: int | None, max_time: str, out: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Print one network's table, and write it with its figure into a folder.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or the folder not be written.
     """
-    stack, notes = described(flags, given, config, like)
+    stack, notes = described(given, config, like)
     others = {changes: changed(stack, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error

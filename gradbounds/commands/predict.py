@@ -1,11 +1,29 @@
 """`gradbounds predict`: its flags."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
-from gradbounds.commands.flags import Flag, given, optional
+from gradbounds.commands.flags import Flag, optional
 from theory import Stack
+
+_TYPES = get_type_hints(Stack)
+
+
+def _flag(stack_field: Field) -> tuple[str, Any, Any]:
+    words = "|".join(stack_field.metadata.get("choices", ())) or _TYPES[stack_field.name].__name__.upper()
+    return (
+        stack_field.name,
+        Annotated[
+            _TYPES[stack_field.name] | None, optional(stack_field.metadata["help"], words, str(stack_field.default))
+        ],
+        None,
+    )
+
+
+# One that is not given is None: a published model keeps its own there.
+Changes = make_dataclass("Changes", [_flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
+Changes.__doc__ = "The fields of the Stack that are given."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +34,7 @@ class Predict:
     are given change fields.
     """
 
-    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    stack: Annotated[Changes, Flag(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     config: Annotated[
         Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
     ] = None
@@ -51,8 +69,8 @@ class Predict:
         """Exit code."""
         from gradbounds.actions.predict import predict_stack
 
-        fields_given = given(field.name for field in fields(Stack))
+        given = {name: value for name, value in vars(self.stack).items() if value is not None}
         return predict_stack(
-            self.stack, given=fields_given, config=self.config, like=self.like, compare=self.compare, draws=self.draws,
-            seed=self.seed, patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
+            given, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
+            patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
         )  # fmt: skip

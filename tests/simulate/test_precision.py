@@ -109,7 +109,7 @@ SWEEP = ["sweep", "--width", "8", "16", "32", "--depth", "1", "--tokens", "2", "
 
 def test_the_command(tmp_path, capsys):
     """Two workers give the numbers of one; an interrupted sweep decides as a whole one; errors are met."""
-    line = [*SWEEP, "--target-sem", "0.04", "--target-exponent", "0.04"]
+    line = [*SWEEP, "--target-sem", "0.02", "--target-exponent", "0.02"]
     assert main([*line, "--out", str(tmp_path / "one")]) == 0
     assert "4 of 4 targets met" in capsys.readouterr().out
     assert main([*SWEEP, "--draws", "100", "--out", str(tmp_path / "two")]) == 0
@@ -122,7 +122,7 @@ def test_the_command(tmp_path, capsys):
         np.testing.assert_array_equal(again[name][: len(values)], values)
     for s in Run.open(tmp_path / "one").samples():
         last = s["grad_sq_W2"][:, -1].astype(float)
-        assert last.std(ddof=1) / last.mean() / 2 / len(last) ** 0.5 <= 0.04
+        assert last.std(ddof=1) / last.mean() / 2 / len(last) ** 0.5 <= 0.02
 
 
 def test_what_is_not_met_is_said(tmp_path, capsys):

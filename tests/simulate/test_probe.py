@@ -194,7 +194,7 @@ def test_models_of_transformers():
 def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
     (tmp_path / "mine.py").write_text("def factory(width, depth):\n    raise RuntimeError('not of this width')\n")
     monkeypatch.chdir(tmp_path)
-    line = ["probe", "encoder-pre", "--width", "16", "32", "--depth", "2", "3", "4", "--seeds", "4"]
+    line = ["probe", "encoder-pre", "--width", "16:64:x2", "--depth", "2", "3", "4", "--seeds", "4"]
     assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
     said = capsys.readouterr().out
     assert "body.layers is Pre-like: the energy of the stream rises with every layer" in said
