@@ -11,14 +11,9 @@ _TYPES = get_type_hints(Stack)
 
 
 def _flag(stack_field: Field) -> tuple[str, Any, Any]:
-    words = "|".join(stack_field.metadata.get("choices", ())) or _TYPES[stack_field.name].__name__.upper()
-    return (
-        stack_field.name,
-        Annotated[
-            _TYPES[stack_field.name] | None, optional(stack_field.metadata["help"], words, str(stack_field.default))
-        ],
-        None,
-    )
+    name, about = stack_field.name, stack_field.metadata
+    metavar = "|".join(about.get("choices", ())) or _TYPES[name].__name__.upper()
+    return name, Annotated[_TYPES[name] | None, optional(about["help"], metavar, str(stack_field.default))], None
 
 
 # One that is not given is None: a published model keeps its own there.
