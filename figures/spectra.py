@@ -49,11 +49,19 @@ def _seeds(axis: Axes, models: pd.DataFrame) -> None:
 
 def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
     for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
-        floor = rows["one"].min()
-        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor), color=look["color"], linestyle=look["linestyle"],
-                  label=title(placement))  # fmt: skip
+        floor, color = rows["one"].min(), look["color"]
         axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=floor), rows["high"].clip(lower=floor),
-                          color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
+                          color=color, alpha=0.2, linewidth=0)  # fmt: skip
+        alone = rows["alone"].notna()
+        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor).mask(alone), color=color,
+                  linestyle=look["linestyle"], label=f"{title(placement)}, mean")  # fmt: skip
+        axis.plot(rows["eigenvalue"], rows["median"].clip(lower=floor), color=color, linestyle=":", linewidth=1,
+                  label=f"{title(placement)}, median of seeds")  # fmt: skip
+        if alone.any():
+            seeds = ", ".join(f"{number:g}" for number in sorted(rows["alone"].dropna().unique()))
+            label = f"{title(placement)}, one seed alone: {seeds}"
+            axis.plot(rows["eigenvalue"], rows["mean"].where(alone), color=color, marker=look["marker"], markevery=4,
+                      markersize=2.5, linestyle="none", label=label)  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
     axis.set(
         yscale="log",
@@ -62,7 +70,7 @@ def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
         ylabel="density",
         title=name + size,
     )
-    axis.legend(title="mean; band: probes and seeds", title_fontsize=8)
+    axis.legend(title="band: probes and seeds", title_fontsize=8, fontsize=7)
 
 
 def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:

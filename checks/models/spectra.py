@@ -175,8 +175,10 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         broadening: its standard deviation, of the range of all nodes.
 
     Returns:
-        Columns placement, width, depth, matrix, eigenvalue, and density: mean, low and high (least and greatest) over
-        probes and seeds, of whole matrices; one: a tenth of the peak that one eigenvalue has in one of them.
+        Columns placement, width, depth, matrix, eigenvalue, and density of whole matrices: mean and median over seeds
+        (of each seed's mean over its probes), low and high (least and greatest) over probes and seeds; one: a tenth of
+        the peak that one eigenvalue has in one of them; alone: the seed without which the mean is below that, NaN
+        where there is none or fewer than three seeds.
     """
     frames = []
     whole = table[(table["probe"] >= 0) & (table["block"] == WHOLE)]
@@ -185,11 +187,23 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         spread = max(high - low, 1e-12) * broadening
         grid = np.linspace(low - 4 * spread, high + 4 * spread, points)
         for placement, models in group.groupby("placement"):
-            curves = np.array([
-                stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
-                for _, probe in models.groupby(["seed", "probe"])
-            ])  # fmt: skip
-            values = {"eigenvalue": grid, "mean": curves.mean(0), "low": curves.min(0), "high": curves.max(0)}
-            values["one"] = 0.1 * stats.norm.pdf(0.0, scale=spread) / models["dimension"].iloc[0] / len(curves)
+            curves = pd.DataFrame({
+                key: stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
+                for key, probe in models.groupby(["seed", "probe"])
+            })  # fmt: skip
+            seeds = curves.T.groupby(level=0).mean().T
+            values = {"eigenvalue": grid, "mean": seeds.mean(axis=1), "median": seeds.median(axis=1)}
+            values |= {"low": curves.min(axis=1), "high": curves.max(axis=1)}
+            values["one"] = 0.1 * stats.norm.pdf(0.0, scale=spread) / models["dimension"].iloc[0] / curves.shape[1]
+            values["alone"] = _alone(seeds, values["one"])
             frames.append(pd.DataFrame(values).assign(placement=placement, width=width, depth=depth, matrix=matrix))
     return pd.concat(frames, ignore_index=True)
+
+
+def _alone(seeds: pd.DataFrame, floor: float) -> pd.Series:
+    """Per point the seed, a column, that alone lifts the mean above the floor."""
+    if seeds.shape[1] < LEAST_SEEDS:
+        return pd.Series(float("nan"), index=seeds.index)
+    others = seeds.sum(axis=1) - seeds.max(axis=1)
+    alone = (seeds.mean(axis=1) >= floor) & (others / (seeds.shape[1] - 1) < floor)
+    return seeds.idxmax(axis=1).where(alone)
