@@ -12,7 +12,7 @@ from theory import Stack
 class Bound(WithJson):
     """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
 
-    stack: Annotated[Stack, Flag(name="")] = field(default_factory=Stack)
+    stack: Annotated[Stack, Flag(name="", help="")] = field(default_factory=Stack)
     latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
 
     def run(self) -> int:

@@ -27,7 +27,7 @@ class Compare(WithJson):
     """
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
-    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     draws: Annotated[int, Flag(help="least number of networks per cell")] = 128
     seed: Annotated[int, Flag(help="root seed")] = 0
     workers: Annotated[int, Flag(help="processes, each with one thread")] = 1

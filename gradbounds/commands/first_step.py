@@ -20,7 +20,7 @@ class FirstStep:
     has both. Adam is its first step as eps goes to 0, and Muon is torch.optim.Muon, Newton-Schulz steps included.
     """
 
-    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     optimizer: Annotated[
         tuple[Optimizers, ...],
         Flag(help="optimizers whose first step is predicted", metavar="sgd|normalized|adam|muon [...]"),

@@ -83,7 +83,7 @@ class Hessian(OfSpectra, OnTexts):
 class HessianStack(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
 
-    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
     accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
         False

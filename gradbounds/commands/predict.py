@@ -29,7 +29,7 @@ class Predict:
     are given change fields.
     """
 
-    stack: Annotated[Changes, Flag(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     config: Annotated[
         Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
     ] = None

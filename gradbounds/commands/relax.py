@@ -14,7 +14,7 @@ class Relax(WithJson):
     """Switch the paper's assumptions off in turn and together: what changes, and whether theory still predicts it."""
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
-    base: Annotated[Stack, Flag(name="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
+    base: Annotated[Stack, Flag(name="", help="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
     widths: Annotated[
         tuple[str, ...], Flag(help="widths for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")
     ] = ("128:1024:x2",)

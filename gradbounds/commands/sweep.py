@@ -44,7 +44,7 @@ class Sweep:
     out: Annotated[Path | None, optional("folder of the run; needed unless --dry-run", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
     preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
-    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     zip: Annotated[tuple[str, ...], optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
     draws: Annotated[int | None, optional("least number of networks per cell", "INT", "64")] = None
     seed: Annotated[int | None, optional("root seed", "INT", "0")] = None

@@ -20,7 +20,7 @@ class Train(WithJson):
     has both. Wide networks never have their matrices drawn.
     """
 
-    grid: Annotated[Fields, Flag(name="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     steps: Annotated[int, Flag(help="steps of training")] = 10
     learning_rate: Annotated[float, Flag(help="rate of every matrix, in the unit of --rate-unit")] = 0.1
     rate_unit: Annotated[
