@@ -56,7 +56,7 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
     Quantities without a prediction, and networks without a rule, have NaN and "". `median` and `log_variance` (of the
     natural logarithm) tell of heavy tails: first layers at large L/d, where a mean is made by a few draws.
     """
-    rows: list[pd.DataFrame] = []
+    rows: list[dict[str, Any]] = []
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])
     for number, samples in enumerate(cells):
         prediction = prediction_of(samples, patterns)
@@ -72,24 +72,24 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
                 if known
                 else np.full_like(measured.mean, "", dtype=object)
             )
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "cell": number,
-                        "quantity": name,
-                        "layer": np.arange(1, samples.stack.depth + 1) if values.ndim == 2 else 0,
-                        "draws": measured.draws,
-                        "mean": np.atleast_1d(measured.mean),
-                        "sem": np.atleast_1d(measured.sem),
-                        "median": np.atleast_1d(np.median(values, axis=0)),
-                        "log_variance": np.atleast_1d(log_variance(values)),
-                        "predicted": np.atleast_1d(predicted),
-                        "agreement": np.atleast_1d(np.full_like(verdict, "beyond") if reason else verdict),
-                        "reason": reason,
-                    }
-                )
-            )
-    # Fields join once for all rows: a column of its own per row and field would take longer than the statistics.
-    table = pd.concat(rows, ignore_index=True).join(fields, on="cell").drop(columns="cell")
+            rows.append({
+                "cell": number,
+                "quantity": name,
+                "layer": np.arange(1, samples.stack.depth + 1) if values.ndim == 2 else 0,
+                "draws": measured.draws,
+                "mean": measured.mean,
+                "sem": measured.sem,
+                "median": np.median(values, axis=0),
+                "log_variance": log_variance(values),
+                "predicted": predicted,
+                "agreement": np.full_like(verdict, "beyond") if reason else verdict,
+                "reason": reason,
+            })  # fmt: skip
+    # One frame for all, and fields join once: a frame per quantity would take longer than the statistics.
+    columns = {
+        name: np.concatenate([np.broadcast_to(row[name], np.shape(row["layer"]) or (1,)) for row in rows])
+        for name in rows[0]
+    }
+    table = pd.DataFrame(columns).join(fields, on="cell").drop(columns="cell")
     names = list(fields.columns)
     return table[[*names, *(column for column in table.columns if column not in names)]]
