@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path) for path in FILES}
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Dotted names of the modules that a file imports; of `from theory.paper import sharp` that one."""
     found = set()

@@ -37,7 +37,9 @@ def layer_norm_projector(vector: sp.Matrix) -> sp.Matrix:
     The tests prove P = Pᵀ = P², P1 = Py = 0 and rank d − 2 for symbolic entries, so ‖J_LN(x)‖₂ = √d/‖y‖ exactly
     for d ≥ 3 (and J = 0 for d = 2).
     """
-    return sp.simplify(layer_norm_jacobian(vector) * sp.sqrt(squared_norm(centred(vector))) / sp.sqrt(vector.cols))
+    projector = layer_norm_jacobian(vector) * sp.sqrt(squared_norm(centred(vector))) / sp.sqrt(vector.cols)
+    # Entries are rational: a common denominator is their simplest form, and found much sooner than by a search.
+    return projector.applyfunc(sp.cancel)
 
 
 def uncentred_ratio(noise: sp.Matrix, offset: sp.Expr) -> sp.Expr:
