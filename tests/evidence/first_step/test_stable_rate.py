@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import gradbounds as gb
+from checks.stacks.stable_rates import UNBOUNDED
 from simulate.curvature.initial_statistics import initial_statistics
 from simulate.curvature.stable_rate import LOSSES, Loss, largest_stable_rates
 from tests.helpers.evidence_file import kept_case, record
@@ -27,6 +28,8 @@ PARTS: dict[str, dict[str, Any]] = {
     # Fewer networks: each takes four times as long at twice the width.
     "wide-cross-entropy": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[:1], "networks": 6},
     "wide-squared": {"widths": (256,), "depths": DEPTHS, "losses": LOSSES[1:], "networks": 6},
+    "widest-cross-entropy": {"widths": (512,), "depths": DEPTHS[:4], "losses": LOSSES[:1], "networks": 4},
+    "widest-squared": {"widths": (512,), "depths": DEPTHS[:4], "losses": LOSSES[1:], "networks": 4},
 }
 
 
@@ -52,7 +55,10 @@ def one_stack(fields: dict[str, Any], loss: Loss, networks: int) -> dict[str, li
 
 @pytest.mark.parametrize("part", PARTS)
 def test_stable_rates(part, kept_folder):
-    """A bracket was found for every network, and every statistic but the Hessian rate is a positive number."""
+    """A bracket was found for every network; where it has a largest rate, every statistic is a positive number.
+
+    But for the Hessian rate, which may be none; and what learns its labels in one leap may have no break-even rate.
+    """
     asked = PARTS[part]
     found = []
     for width in asked["widths"]:
@@ -65,6 +71,10 @@ def test_stable_rates(part, kept_folder):
                     found.append(fields | {"loss": loss} | of_stack)
     record(f"stable-rate-{part}", {"base": BASE | {"steps": STEPS}, "stacks": found}, short=True)
     for one in found:
+        bounded = [
+            rate <= UNBOUNDED * critical for rate, critical in zip(one["eta_max"], one["critical rate"], strict=True)
+        ]
         for name, values in one.items():
             if isinstance(values, list) and name not in ("failure", "Hessian rate"):
-                assert all(value > 0 for value in values), (one["placement"], one["width"], one["depth"], name)
+                of_bounded = [value for value, known in zip(values, bounded, strict=True) if known]
+                assert all(value > 0 for value in of_bounded), (one["placement"], one["width"], one["depth"], name)
