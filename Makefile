@@ -1,7 +1,7 @@
 # Everything needs only git, make and Python >= 3.11; `make verify` and `make test` set up by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run as Python does by itself, which writes bytecode: it has kept a stale module alive.
+# Python runs as it does by default, writing bytecode: a test failed on that alone, unseen where it was switched off.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: verify test quick lint docs figures evidence evidence-list mutants compatibility clean

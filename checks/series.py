@@ -60,7 +60,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
     """
     rows = table[table["text"] == ""].assign(ratio=lambda t: t["vocab"] / t["width"])
     # Grouping by every field that all rows share takes most of the time.
-    fixed = [name for name in _FIXED if name != against and rows[name].nunique() > 1]
+    fixed = [name for name in _FIXED if name != against and rows[name].nunique(dropna=False) > 1]
     series = []
     for placement in [p for p in TITLES if p in set(rows["placement"])]:
         here = rows[rows["placement"] == placement]

@@ -117,7 +117,12 @@ def test_stable_rates():
     widest = medians["cross-entropy"].unstack()["post"] / medians["cross-entropy"].unstack()["pre"]
     by_depth = [f"{widest[depth, 512]:.2f}" for depth in (1, 2, 4, 8)]
     assert says("stable_rate.md", f"{', '.join(by_depth[:3])} and {by_depth[3]} times")
-    assert says("stable_rate.md", "so it is at $d=512$")
+    by_width = widest.unstack().ffill(axis=1)
+    assert (by_width[512] < by_width[32]).all(), "the factor grows with the width"
+    assert says("stable_rate.md", "halves") and says("stable_rate.md", "so it is at $d=512$")
+    deepnorm = {loss: medians[loss].unstack()["deepnorm"].unstack()[128] for loss in ("cross-entropy", "squared")}
+    assert deepnorm["cross-entropy"][16] / deepnorm["cross-entropy"][1] == pytest.approx(0.5, abs=0.05)
+    assert deepnorm["squared"][16] / deepnorm["squared"][1] == pytest.approx(0.8, abs=0.05)
     at_512 = medians["squared", 8, 512]
     assert at_512["post"] / at_512["pre"] == pytest.approx(2 / 3, abs=0.05)
 
@@ -148,5 +153,7 @@ def test_predictors_of_stable_rates():
     assert nearest == sorted(off["all", "squared", name] for name in STATISTICS)[:2]
     assert min(STATISTICS, key=lambda name: off["all", "cross-entropy", name]) == "1/tr G"
     assert min(STATISTICS, key=lambda name: abs(exponents["squared", name] - 1)) in ("1/tr G", "1/d")
+    widest = {name: off["widest", "cross-entropy", name] for name in STATISTICS if name != "1/d"}
+    assert max(widest, key=lambda name: widest[name]) == "1/tr G"
     within = {name for name in STATISTICS if off["widest", "squared", name] < 1.4}
     assert within == {"1/tr G"}

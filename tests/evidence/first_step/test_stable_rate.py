@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -55,9 +56,9 @@ def one_stack(fields: dict[str, Any], loss: Loss, networks: int) -> dict[str, li
 
 @pytest.mark.parametrize("part", PARTS)
 def test_stable_rates(part, kept_folder):
-    """A bracket was found for every network; where it has a largest rate, every statistic is a positive number.
+    """A bracket was found for every network, and every statistic but the Hessian rate is a positive number.
 
-    But for the Hessian rate, which may be none; and what learns its labels in one leap may have no break-even rate.
+    A network without a largest rate, which learns its labels in one leap, may have no break-even rate: NaN.
     """
     asked = PARTS[part]
     found = []
@@ -71,10 +72,9 @@ def test_stable_rates(part, kept_folder):
                     found.append(fields | {"loss": loss} | of_stack)
     record(f"stable-rate-{part}", {"base": BASE | {"steps": STEPS}, "stacks": found}, short=True)
     for one in found:
-        bounded = [
-            rate <= UNBOUNDED * critical for rate, critical in zip(one["eta_max"], one["critical rate"], strict=True)
-        ]
+        bounded = np.array(one["eta_max"]) <= UNBOUNDED * np.array(one["critical rate"])
         for name, values in one.items():
             if isinstance(values, list) and name not in ("failure", "Hessian rate"):
-                of_bounded = [value for value, known in zip(values, bounded, strict=True) if known]
-                assert all(value > 0 for value in of_bounded), (one["placement"], one["width"], one["depth"], name)
+                may_be_none = ~bounded & np.isnan(values) & (name == "break-even rate")
+                stack = one["placement"], one["width"], one["depth"], name
+                assert ((np.array(values) > 0) | may_be_none).all(), stack
