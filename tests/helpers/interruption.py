@@ -54,8 +54,9 @@ class Forked:
     returncode = property(poll)
 
     def send_signal(self, which: signal.Signals) -> None:
-        """Send it a signal."""
-        os.kill(self.pid, which)
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, which)
 
     def kill(self) -> None:
         """End it at once."""
@@ -104,7 +105,10 @@ def stop_at_random(
     line: list[str] = SWEEP,
     last: float = 0.6,
 ) -> Forked:
-    """Start or continue a sweep, and signal it at most `last` seconds after its first new file."""
+    """Start or continue a sweep, and signal it at most `last` seconds after its first new file.
+
+    One that finished before has the exit code 0.
+    """
     process = start(out, workers, line)
     seen = len(list((out / "blocks").glob("*.parquet")))
     while process.poll() is None and len(list((out / "blocks").glob("*.parquet"))) == seen:
