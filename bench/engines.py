@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info
 from torch import nn
 
 from bench import depth
@@ -194,6 +195,10 @@ def middle() -> dict[str, object]:
     ratios = [loop / ours for loop, ours in zip(each["loop"], each["conditioned"], strict=True)]
     return {
         "width": MIDDLE.width, "depth": MIDDLE.depth, "tokens": MIDDLE.tokens, "vocab": MIDDLE.vocab,
+        "NumPy's products": [
+            f"{library['internal_api']} {library['version']}, {library.get('architecture', '')}"
+            for library in threadpool_info() if library["user_api"] == "blas"
+        ],
         "limits per second of the processor, one thread": rates,
         "processor seconds per draw, minima": {name: min(spent) for name, spent in each.items()},
         "processor seconds per draw, medians": {name: statistics.median(spent) for name, spent in each.items()},

@@ -11,6 +11,7 @@ with install_import_hook(
         "simulate.network.engines",
         "simulate.network.dense",
         "simulate.network.conditioned",
+        "simulate.network.products",
         "simulate.network.transformer",
     ],
     "beartype.beartype",

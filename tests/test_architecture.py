@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "theory": {"sympy", "numpy", "scipy", "pandas"},
     "simulate": {
         "torch", "numpy", "scipy", "pandas", "psutil", "pyarrow", "jaxtyping", "tomli_w", "filelock", "transformers",
-        "sentencepiece", "sacrebleu", "curvlinops",
+        "sentencepiece", "sacrebleu", "curvlinops", "threadpoolctl",
         "theory.stack",
     },
     "checks": {"theory", "simulate", "numpy", "scipy", "pandas", "jinja2"},
@@ -27,7 +27,7 @@ MAY_IMPORT = {
         "sympy", "pytest", "dask", "distributed",
     },
     "tests": None,
-    "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch", "distributed"},
+    "bench": {"theory", "simulate", "figures", "numpy", "pandas", "torch", "distributed", "threadpoolctl"},
 }  # fmt: skip
 
 # What a part of a package, a subpackage or a module beside them, may import from the other parts. There is no arrow

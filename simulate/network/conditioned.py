@@ -19,6 +19,7 @@ from torch import Tensor
 
 from simulate.network.allocator import keep_freed_memory
 from simulate.network.engines import GradientNorms, MapEngine, inner
+from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
@@ -80,12 +81,12 @@ def pulled_back(
         fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
         fresh_extra: the columns of N for the extra coordinates.
     """
-    known = torch.bmm(gradient, forward.mT).double()
-    overlap = torch.bmm(fresh, rows.mT).double().addcmul_(extra[:, None, None], fresh_extra)
+    known = product(gradient, forward.mT).double()
+    overlap = product(fresh, rows.mT).double().addcmul_(extra[:, None, None], fresh_extra)
     # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
-    return fresh.baddbmm_(share.to(rows.dtype), rows)
+    return fresh.add_(product(share.to(rows.dtype), rows))
 
 
 class ConditionedMap:
@@ -100,7 +101,7 @@ class ConditionedMap:
         lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
         normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
         self._state = rows, rows_gram, lower, extra, normals
-        return torch.bmm(lower.to(rows.dtype), normals)
+        return product(lower.to(rows.dtype), normals)
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
@@ -111,10 +112,10 @@ class ConditionedMap:
         n, d_in = rows.shape[1:]
         gradient_gram = self._engine.gram(gradient)
         root = factor(gradient_gram, ROOT_RIDGE)[0]
-        fresh = torch.bmm(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
-        fresh_extra = torch.bmm(root, self._engine.normals(n, n, self._std, keep=False).double())
-        product = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
-        return product, inner(rows_gram, gradient_gram).to(rows.dtype)
+        fresh = product(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
+        fresh_extra = product(root, self._engine.normals(n, n, self._std, keep=False).double())
+        below = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
+        return below, inner(rows_gram, gradient_gram).to(rows.dtype)
 
 
 class ConditionedEngine(MapEngine):
@@ -158,11 +159,11 @@ class ConditionedEngine(MapEngine):
         step = max(1, self._piece // (n * width))
         if draws <= step:
             room = self._room(torch.float64, rows.shape).copy_(rows)
-            return torch.bmm(room, room.mT)
+            return product(room, room.mT)
         grams = torch.empty(draws, n, n, dtype=torch.float64, device=rows.device)
         for piece, result in zip(rows.split(step), grams.split(step), strict=True):
             room = self._room(torch.float64, piece.shape).copy_(piece)
-            torch.bmm(room, room.mT, out=result)
+            product(room, room.mT, out=result)
         return grams
 
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
@@ -187,11 +189,18 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One intra-op thread, as long as it lasts."""
+    """One thread inside an operation of torch and in a product of NumPy, as long as it lasts."""
     # Small matrices run many times slower on two threads of a busy machine; and sums must not depend on the count.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with _numpy_libraries().limit(limits=1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def _numpy_libraries() -> ThreadpoolController:
+    """The libraries whose threads can be counted; to look for them takes milliseconds."""
+    return ThreadpoolController()

@@ -1,4 +1,4 @@
-"""Random linear maps and their gradient norms."""
+"""Random linear maps, the products that they are made of, and their gradient norms."""
 
 import time
 
@@ -8,8 +8,10 @@ from scipy import stats
 
 from bench.parts import REST, Clock, block_parts
 from simulate import Cell
+from simulate.network import products
 from simulate.network.dense import DenseEngine
 from simulate.network.engines import inner
+from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
 from theory import Stack
 
@@ -80,3 +82,45 @@ def test_a_block_has_its_parts(name, absent):
     parts = block_parts(cell)
     all_parts = {"normals", "Gram matrices", "factorizations", "products", "norm of the output matrix", REST}
     assert set(parts) == all_parts - absent
+
+
+def written_out(first, second):
+    return (first.double()[..., None] * second.double()[:, None]).sum(2)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("a", "b", "c"), [(1, 1, 40), (8, 8, 8), (8, 8, 40), (16, 40, 16), (40, 9, 17), (3, 40, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_whatever_the_layout(a, b, c, dtype):
+    """Plain, transposed, expanded, with gaps, written into a given place: to rounding, b sums of numbers of order 1."""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(3, a, b, generator=generator, dtype=dtype)
+    second = torch.randn(3, b, c, generator=generator, dtype=dtype)
+    gaps = torch.randn(3, 2 * b, 2 * c, generator=generator, dtype=dtype)[:, ::2, ::2]
+    tolerance = 50 * torch.finfo(dtype).eps
+    for one, other in (
+        (first, second),
+        (first.mT.contiguous().mT, second.mT.contiguous().mT),
+        (first[:, :1].expand(3, a, b), second),
+        (first, gaps),
+        (first, first.mT),
+    ):
+        expected = written_out(one, other)
+        torch.testing.assert_close(product(one, other).double(), expected, rtol=0, atol=tolerance * b)
+        out = torch.full(expected.shape, torch.nan, dtype=dtype)
+        assert product(one, other, out=out) is out
+        torch.testing.assert_close(out.double(), expected, rtol=0, atol=tolerance * b)
+
+
+def test_which_library_multiplies(monkeypatch):
+    """NumPy from eight rows on, where it knows the layout: of others it has no fast product."""
+    by_torch = []
+    monkeypatch.setattr(products.torch, "bmm", lambda one, other, out: by_torch.append(one.shape[1]) or one @ other)
+    rows = torch.ones(2, 16, 64)
+    product(rows, rows.mT)
+    product(rows[:, :8], rows.mT)
+    assert not by_torch
+    product(rows[:, :7], rows[:, :7].mT)
+    product(rows[:, :1].expand(2, 16, 64), rows.mT)
+    product(rows, torch.ones(2, 128, 32)[:, ::2, ::2])
+    assert by_torch == [7, 16, 16]

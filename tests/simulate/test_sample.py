@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from simulate import Cell, Samples, TextWindows, read_windows, sample
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.inputs import network_inputs
-from simulate.runs.sample import sample_block
+from simulate.runs.sample import one_thread, sample_block
 from theory import QUANTITIES, Stack, predict
 
 SMALL = Stack(width=8, depth=2, tokens=3, vocab=5)
@@ -43,6 +44,16 @@ def test_numbers_do_not_depend_on_torch_threads():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_numpy_has_one_thread_meanwhile():
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        with one_thread():
+            assert threads() <= {1}, "a library that does not tell has none here"
+        assert threads() <= {2}
 
 
 def test_draws_of_different_cells_and_blocks_have_seeds_of_their_own():
