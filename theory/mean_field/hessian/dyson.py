@@ -36,8 +36,10 @@ from theory.mean_field.kernels import Array
 
 Curvature = Callable[[Array], Array | None]
 """From eigenvalues of E h'h'ᵀ/d at the output without B, G, to those of E B (1 − G B)⁻¹; None inside the spectrum."""
-_ITERATIONS = 600
-_CONVERGED = 1e-7
+_ITERATIONS = 300
+_CONVERGED = 1e-5
+_STEP = 1.2
+_PRECISION = 1.003
 
 
 class _InsideSpectrum(Exception):
@@ -151,7 +153,7 @@ def masked(kernel: Array, other: Array, law: Array, n: int) -> Array:
 def edge(
     matrices: Matrices, curvature_at: Callable[[float], Any] | None, *, residual: bool = True, start: float = 1.0
 ) -> float:
-    """The largest λ > 0 of the spectrum, to 0.2%.
+    """The largest λ > 0 of the spectrum, to 0.15%.
 
     Args:
         matrices: of the stack.
@@ -168,11 +170,11 @@ def edge(
 
     high = start
     while not outside(high):
-        high *= 1.5
-    low = high / 1.5
+        high *= _STEP
+    low = high / _STEP
     while outside(low):
-        high, low = low, low / 1.5
-    while high > 1.002 * low:
+        high, low = low, low / _STEP
+    while high > _PRECISION * low:
         middle = (high * low) ** 0.5
         high, low = (middle, low) if outside(middle) else (high, middle)
     return float((high * low) ** 0.5)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.special import softmax
 from scipy.stats import sem
 
@@ -90,10 +91,11 @@ def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> Lar
     if samples < 2:
         raise ValueError(f"samples must be at least 2 for a standard error, got {samples}.")
     matrices, draw, rows = matrices_of(stack), np.random.default_rng(seed), []
+    hessian = gauss_newton = stack.output_scale**2
     for _ in range(samples):
         outputs = SampledOutputs(matrices, draw)
-        gauss_newton = edge(matrices, outputs.gauss_newton, residual=False)
-        hessian = edge(matrices, outputs.hessian, start=gauss_newton)
+        gauss_newton = edge(matrices, outputs.gauss_newton, residual=False, start=gauss_newton)
+        hessian = edge(matrices, outputs.hessian, start=hessian)
         rows.append((hessian, gauss_newton, hessian / gauss_newton))
     means, errors = np.mean(rows, 0), sem(rows)
     return LargestEigenvalues(*(float(number) for pair in zip(means, errors, strict=True) for number in pair))
@@ -128,7 +130,9 @@ class SampledOutputs:
             root = blocks.reshape(n * vocab, n * vocab)
             # The output matrix's own block has the same root about x xᵀ ⊗ 1.
             self._values, vectors = np.linalg.eigh(root @ np.kron(x @ x.T, np.eye(vocab)) @ root)
-            self._through = np.kron(np.eye(n), weights) @ root @ vectors
+            # Tokens' mean first, then differences.
+            self._basis = np.linalg.qr(np.column_stack([np.ones(n), np.eye(n)[:, : n - 1]]))[0]
+            self._through = np.kron(self._basis.T, weights) @ root @ vectors
         else:
             centres = p @ weights.T
             self._values, self._vectors = np.linalg.eigh(
@@ -149,20 +153,21 @@ class SampledOutputs:
         if self._values[-1] >= value:
             return None
         whole = (self._through / (1.0 - self._values / value)) @ self._through.T
-        whole -= np.kron(np.diag(radial), np.eye(self._d))
+        if radial.any():
+            whole -= np.kron(self._basis.T @ np.diag(radial) @ self._basis, np.eye(self._d))
         return lambda kernel: self._of_whole(kernel, whole)
 
     def _of_whole(self, kernel: Array, curvature: Array) -> Array | None:
-        """From one (nd, nd) matrix B."""
+        """From one (nd, nd) matrix B, in the basis of `_basis`, in which G is diagonal."""
         n, d = self._n, self._d
-        mean, differences = kernel**0.5 if n > 1 else (kernel[0] ** 0.5, kernel[0] ** 0.5)
-        root = np.kron(np.eye(n) * differences + (mean - differences) / n, np.eye(d))
-        values, vectors = np.linalg.eigh(root @ curvature @ root)
-        if values[-1] >= 1.0:
+        given = np.repeat(kernel, [d, (n - 1) * d])
+        root = np.sqrt(given)
+        factor, failed = dpotrf(np.eye(n * d) - root[:, None] * curvature * root)
+        if failed:  # not positive
             return None
-        half = root @ vectors
-        inverse = ((half / (1.0 - values)) @ half.T).reshape(n, d, n, d)
-        return self._returned(kernel, np.einsum("iaja->", inverse) / (n * d), np.einsum("iaia->", inverse) / d)
+        inverse, _ = dpotri(factor)
+        diagonal = given * np.diagonal(inverse)
+        return self._returned(kernel, float(diagonal[:d].sum()) / d, float(diagonal.sum()) / d)
 
     def _of_positions(self, kernel: Array, radial: Array) -> Array | None:
         """From one matrix B_i (d, d) a position: (G⁻¹ − B)⁻¹ by Woodbury, since G⁻¹ is a + c 11ᵀ over positions."""
