@@ -3,6 +3,7 @@
 from figures.concentration import concentration
 from figures.distribution import distribution
 from figures.engine_cost import engine_cost
+from figures.hessian_eigenvalue import hessian_eigenvalue
 from figures.hidden_energy import hidden_energy
 from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
@@ -28,6 +29,7 @@ __all__ = [
     "engine_cost",
     "fig3",
     "first_step_rates",
+    "hessian_eigenvalue",
     "hidden_energy",
     "layer_growth",
     "layer_profile",

@@ -64,7 +64,8 @@ ARROWS = {
     },
     "figures": {
         "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "translation": "style",
-        "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style", "mean_hessian": "style",
+        "hessian_eigenvalue": "style", "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style",
+        "mean_hessian": "style",
         "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
         "relaxations": "style", "scaling": "style",
         "spectra": "style", "training": "style",

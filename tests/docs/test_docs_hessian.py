@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.helpers.printed_numbers import says
@@ -101,3 +102,34 @@ def test_the_mean_of_the_hessian():
         assert says(PAGE, f"{outside[name]['hessian']:.2f}", term)
     verdicts = json.loads((ROOT / "checks" / "data" / "mean-hessian.json").read_text(encoding="utf-8"))["verdicts"]
     assert {v["verdict"] for v in verdicts} == {"holds"}
+
+
+def test_the_largest_eigenvalue():
+    found = evidence("hessian-eigenvalue")
+    settings, coupling = found["settings"], found["coupling"]
+    off = {name: line["theory"]["ratio"] / line["measured"]["ratio"][0] - 1 for name, line in settings.items()}
+    assert says(PAGE, f"{sum(one < 0 for one in off.values())} of {len(off)} settings")
+    worst = {d: max(abs(one) for name, one in off.items() if f"d = {d}," in name) for d in (16, 128)}
+    assert says(PAGE, "$d=128$", f"{100 * worst[128]:.0f}%", "$d=16$", f"{100 * worst[16]:.0f}%")
+    few = [settings[f"{p}, d = 128, n = 4, V = 4"] for p in ("post", "pre")]
+    both = [
+        100 * (line["theory"][key] / line["measured"][key][0] - 1)
+        for line in few
+        for key in ("hessian", "gauss_newton")
+    ]
+    assert says(PAGE, f"{min(both):.0f}% to {max(both):.0f}% too large")
+    sems = [line["theory"]["ratio_sem"] / line["theory"]["ratio"] for line in settings.values()]
+    assert says(PAGE, "standard errors", f"up to {100 * max(sems):.0f}%")
+    for low, high in ((32, 128), (16, 128)):
+        slopes = []
+        for placement in ("post", "pre"):
+            (a, of_a), (b, of_b) = (
+                settings[f"{placement}, d = {d}, n = 4, V = 10000"]["measured"]["ratio"] for d in (low, high)
+            )
+            slope, sem = np.log(b / a) / np.log(high / low), np.hypot(of_a / a, of_b / b) / np.log(high / low)
+            slopes.append(f"$d^{{{slope:.2f}\\pm{sem:.2f}}}$")
+        assert says(PAGE, *slopes)
+    for name in ("Hessian over largest", "largest over the edge", "Frobenius norm over theory"):
+        digits = 3 if name.startswith("Hessian") else 2
+        pairs = [coupling[f"{placement}, d = 128"][name] for placement in ("post", "pre")]
+        assert says(PAGE, *(f"{mean:.{digits}f} ± {sem:.{digits}f}" for mean, sem in pairs))

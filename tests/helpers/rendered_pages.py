@@ -18,6 +18,7 @@ from tests.helpers.rendered.tables import (
     families,
     first_steps_over_theory,
     h1_at_nine_sizes,
+    largest_eigenvalues_beside_theory,
     largest_stable_rates,
     pre_norm,
     predictors_at_larger_widths,
@@ -96,6 +97,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "hessian.md": {
         "along the top direction": along_the_top_direction,
+        "largest eigenvalues beside theory": largest_eigenvalues_beside_theory,
         "H1 at nine sizes": h1_at_nine_sizes,
         "exponents of curvature": exponents_of_curvature,
     },

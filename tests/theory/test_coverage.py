@@ -10,6 +10,7 @@ from theory.coverage import GAPS, SUBJECTS, Gap, gaps
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
+from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues
 from theory.mean_field.mean_hessian import mean_hessian_trace
 
 NORMED_STREAMS = gb.Composition(
@@ -25,6 +26,7 @@ CALLS = {
     "gauss_newton": gauss_newton_traces,
     "gauss_newton_norms": lambda stack: gauss_newton_norms(stack, samples=2),
     "mean_hessian": mean_hessian_trace,
+    "hessian_eigenvalue": largest_eigenvalues,
 }
 # By what each gap asks for, a network that lacks it.
 LACKING = {
@@ -53,6 +55,7 @@ LACKING = {
     "heads of at least 16": {"width": 64, "heads": 8, "query_key_scale": 1.0},
     "the paper's setting": {"activation": "gelu"},
     "a final norm": {"norm_epsilon": 0.1},
+    "ffn 'plain'": {"activation": "gelu"},
     "output_transform 'none'": {"output_transform": "added"},
 }
 

@@ -74,6 +74,14 @@ def has_unlike_layers(stack: Stack) -> bool:
     return stack.lower_layers > 0 or stack.branch_scaling == "layer"
 
 
+def is_plain(stack: Stack) -> bool:
+    """Whether every layer is uniform attention without W^O, then plain ReLU units, all alike, and labels are words."""
+    units = (stack.ffn, stack.activation, stack.branches, stack.layout) == ("plain", "relu", "both", "sequential")
+    values = stack.output_projection == "identity" and stack.key_heads == stack.heads
+    alike = not has_unlike_layers(stack) and stack.depth_scaling != "layer" and not stack.source_tokens
+    return units and values and alike and stack.label_smoothing == 0.0 and stack.input_correlation >= 0.0
+
+
 def has_other_two_streams(stack: Stack) -> bool:
     """Whether there are two streams, and branches read or add what their rules do not have."""
     composition = stack.composition

@@ -13,6 +13,7 @@ from theory.coverage.networks import (
     is_exchangeable,
     is_fluctuating,
     is_known_at_finite_width,
+    is_plain,
     is_squashed,
     is_tied,
     sees_overlaps,
@@ -39,6 +40,7 @@ SUBJECTS = {
     "gauss_newton": "a prediction of its Gauss-Newton matrix",
     "gauss_newton_norms": "the norms of its Gauss-Newton matrix",
     "mean_hessian": "the mean of its Hessian",
+    "hessian_eigenvalue": "the largest eigenvalue of its Hessian",
 }
 """What can be asked of theory, in words that end the sentence "the stack must have ... for"."""
 
@@ -62,7 +64,7 @@ class Gap:
     contains: Callable[[Stack], bool]
 
 
-_RESPONSE = ("first_step", "gauss_newton", "gauss_newton_norms")
+_RESPONSE = ("first_step", "gauss_newton", "gauss_newton_norms", "hessian_eigenvalue")
 _TIED = ("prediction",)
 
 GAPS = (
@@ -214,7 +216,7 @@ GAPS = (
         lambda stack: has_unlike_layers(stack) or stack.normalization == "tanh",
     ),
     Gap(
-        ("first_step", "noise_scale", "gauss_newton_norms"),
+        ("first_step", "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
         "a loss on a share of the positions",
         "loss_share 1",
         "which positions count is drawn anew in every network",
@@ -235,7 +237,7 @@ GAPS = (
         lambda stack: stack.vocab > LARGEST_STEPPED_VOCAB * stack.width,
     ),
     Gap(
-        ("gauss_newton_norms",),
+        ("gauss_newton_norms", "hessian_eigenvalue"),
         "a mask, positions, a given covariance, loss on one position, or whatever else tells tokens apart",
         "exchangeable tokens",
         "the spectrum is reduced to a pair of numbers",
@@ -265,11 +267,20 @@ GAPS = (
         lambda stack: not is_known_at_finite_width(stack),
     ),
     Gap(
-        ("mean_hessian",),
+        ("mean_hessian", "hessian_eigenvalue"),
         "no final norm, an epsilon in it, or two streams",
         "a final norm without epsilon, and one stream",
         "the mean over the output matrix is 0 for logits of a fixed size alone",
         lambda stack: not ends_on_a_sphere(stack),
+    ),
+    Gap(
+        ("hessian_eigenvalue",),
+        "feed-forward units but plain ReLU ones, a layer of one branch or of parallel ones, a matrix after attention, "
+        "shared values, layers that differ, smoothed labels or negative input_correlation",
+        "ffn 'plain' with activation 'relu', both branches one after the other, output_projection 'identity' without "
+        "kv_heads, layers alike, label_smoothing 0 and input_correlation at least 0",
+        "the Dyson equation is written for these alone",
+        lambda stack: not is_plain(stack),
     ),
 )
 """Every gap that is known."""

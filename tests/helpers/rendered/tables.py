@@ -109,6 +109,22 @@ def along_the_top_direction() -> str:
     return _table(["$n$", "$V$", *heads], rows)
 
 
+def largest_eigenvalues_beside_theory() -> str:
+    """Largest eigenvalue of the Hessian over Gauss-Newton's, measured and in theory, by tokens, classes and width."""
+    found = _committed("tests/evidence/hessian-eigenvalue.json")["settings"]
+    rows = []
+    for name, title in TWO.items():
+        sizes = {tuple(label.split(", ")[2:]) for label in found if label.startswith(name)}
+        for tokens, vocab in sorted(sizes, key=lambda pair: [int(word.partition(" = ")[2]) for word in pair]):
+            cells = []
+            for width in (16, 32, 64, 128):
+                line = found.get(f"{name}, d = {width}, {tokens}, {vocab}")
+                ratio = line and line["measured"]["ratio"]
+                cells.append(f"{ratio[0]:.2f} ± {ratio[1]:.2f} / {line['theory']['ratio']:.2f}" if line else "")
+            rows.append([title, tokens.partition(" = ")[2], vocab.partition(" = ")[2], *cells])
+    return _table(["", "$n$", "$V$", "$d=16$", "32", "64", "128"], rows)
+
+
 def theory_of_critical_rates() -> str:
     """SGD's critical rate times d, where V/d is small, by depth."""
     found = _committed("tests/evidence/first-step-theory.json")

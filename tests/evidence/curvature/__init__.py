@@ -1,0 +1,1 @@
+"""Evidence on the curvature of stacks."""
