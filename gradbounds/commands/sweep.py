@@ -85,7 +85,9 @@ class Sweep:
     memory: Annotated[
         str | None,
         optional(
-            "memory for batches, of all workers or of each worker of a cluster", "500MB|4GB", "half of what is free"
+            "memory for batches, of all workers or of each worker of a cluster",
+            "500MB|4GB",
+            "half of what is free, at most 4 GiB each",
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0

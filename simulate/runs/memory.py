@@ -17,6 +17,10 @@ from theory.stack.weights import rows_met, weight_shapes
 # Of what is free, so much goes to batches, those of all workers of a machine together.
 _SHARE = 0.5
 
+# A sample's first batch asks the system for its memory, page by page, which takes longer than the draws. Beyond so many
+# bytes on a CPU that is more than larger batches save (docs/engines.md).
+_ENOUGH = 2.0**32
+
 # Every layer costs some milliseconds, however few draws it has. So many random numbers, or the draws of the largest
 # block, make that a few percent of what the draws cost; more would only take memory.
 _LAYER_NORMALS = 2**21
@@ -42,7 +46,7 @@ class BatchLimits:
     Attributes:
         at_once: blocks in it; 0 for as many as are of use and fit.
         memory: bytes for the batches of all who share it, which hold one block each at least; None for half of what is
-            free.
+            free, on a CPU at most 4 GiB each.
         sharers: processes that share it; 0 for one for each core, wherever the batch is sampled.
 
     Raises:
@@ -58,7 +62,16 @@ class BatchLimits:
 
     def as_now(self) -> "BatchLimits":
         """These limits with what is free now, so that the system is not asked again for each of many cells of a CPU."""
-        return self if self.memory is not None else replace(self, memory=_SHARE * free_memory())
+        return self if self.memory is not None else replace(self, memory=self._room * self._sharers)
+
+    @property
+    def _sharers(self) -> int:
+        return self.sharers or os.cpu_count() or 1
+
+    @property
+    def _room(self) -> float:
+        """Bytes of each sharer on a CPU where none are given."""
+        return min(_ENOUGH, _SHARE * free_memory() / self._sharers)
 
     def blocks(self, cell: Cell) -> int:
         """The number of blocks of a cell in a batch here and now, at least 1."""
@@ -67,11 +80,10 @@ class BatchLimits:
         useful, each = useful_blocks(cell), block_bytes(cell)
         if useful == 1 or (self.memory is None and useful * each <= _ALWAYS_THERE):
             return useful
-        sharers = self.sharers or os.cpu_count() or 1
         if self.memory is not None:
-            room = self.memory / sharers
+            room = self.memory / self._sharers
         elif cell.device_kind == "cpu":
-            room = _SHARE * free_memory() / sharers
+            room = self._room
         else:
             room = _SHARE * torch.cuda.mem_get_info(cell.device)[0]
         return max(1, min(useful, int(room // each)))

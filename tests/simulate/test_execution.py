@@ -112,17 +112,20 @@ DEEP = Cell(Stack(width=1024, depth=1000))
 
 
 def test_batches_follow_memory(monkeypatch):
-    """Half of what is free, in equal shares; what is given; a block at least; and no more than is of use."""
-    monkeypatch.setattr(memory, "free_memory", lambda: 40.5 * block_bytes(DEEP))
+    """Half of what is free, at most 4 GiB each; what is given; a block at least; and no more than is of use."""
+    monkeypatch.setattr(memory, "free_memory", lambda: 20.5 * block_bytes(DEEP))
     assert DEEP.draws_per_block == 1
-    assert BatchLimits().blocks(DEEP) == 20
-    assert BatchLimits(sharers=2).blocks(DEEP) == 10
+    for limits, count in ((BatchLimits(), 10), (BatchLimits(sharers=2), 5)):
+        assert limits.blocks(DEEP) == limits.as_now().blocks(DEEP) == count
     assert BatchLimits(memory=7.5 * block_bytes(DEEP)).blocks(DEEP) == 7
     assert BatchLimits(memory=7.5 * block_bytes(DEEP), sharers=2).blocks(DEEP) == 3
     assert BatchLimits(memory=1.0).blocks(DEEP) == 1
     assert 32 <= BatchLimits(memory=1e15).blocks(DEEP) <= 64
     tasks = Execution(workers=2, memory=9.5 * block_bytes(DEEP)).tasks([(DEEP, 0, k) for k in range(9)], np.inf)
     assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
+    monkeypatch.setattr(memory, "free_memory", lambda: 1e15)
+    for limits in (BatchLimits(), BatchLimits(sharers=2), BatchLimits(sharers=2).as_now()):
+        assert limits.blocks(DEEP) == 2**32 // block_bytes(DEEP)
 
 
 @pytest.mark.parametrize(("engine", "width", "tokens", "vocab"), [("dense", 512, 1, 7), ("conditioned", 96, 5, 16)])
