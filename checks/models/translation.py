@@ -63,10 +63,10 @@ def stack_of(translation: Translation, target_length: int, source_length: int) -
 
 
 def predicted(
-    translation: Translation, text: ParallelText, *, effective_pairs: float, groups: int = 24, patterns: int = 2,
-    seed: int = 0,
+    translation: Translation, text: ParallelText, *, effective_pairs: float, groups: int = 24, patterns: int = 4,
+    finite_width: bool = True, seed: int = 0,
 ) -> pd.DataFrame:  # fmt: skip
-    """A mini-batch's gradient norms by large-width theory, as rows of `simulate.translation.measurements.measure`.
+    """A mini-batch's gradient norms by theory, as rows of `simulate.translation.measurements.measure`.
 
     Args:
         translation: the model.
@@ -74,6 +74,7 @@ def predicted(
         effective_pairs: of the mini-batch, its tokens squared over the sum of its pairs' lengths squared.
         groups: of four pairs that are predicted; words repeat between them as they do in the text.
         patterns: of attention, for each.
+        finite_width: draw the products of tokens at the model's width, which gradients of queries and keys ask for.
         seed: of pairs, patterns and what is drawn instead of words or labels.
     """
     generator = np.random.default_rng(seed)
@@ -82,7 +83,7 @@ def predicted(
     lengths = [int(np.median([len(getattr(pair, name)) for pair in pairs])) for name in ("target", "source")]
     quantities = predict_minibatch(
         stack_of(translation, *lengths), pairs, size=effective_pairs, groups=len(pairs) // 4, patterns=patterns,
-        embedding_dropout=translation.dropout, seed=seed,
+        embedding_dropout=translation.dropout, finite_width=finite_width, seed=seed,
     )  # fmt: skip
     rows = []
     for name, squares in quantities.items():

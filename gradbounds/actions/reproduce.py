@@ -42,7 +42,7 @@ from theory.stack import TITLES
 
 # Statistics, and rules, as they are since some of the same name meant others.
 _MEASURED_VERSION = 2
-_PREDICTED_VERSION = 2
+_PREDICTED_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,9 @@ def test_the_speeds_quoted_are_the_committed_ones():
 
 
 def test_the_parts_of_a_draw_quoted_are_the_committed_ones():
-    report = json.loads((ROOT / "bench" / "results" / "engines-1024-epyc-avx512-2cores.json").read_text(encoding="utf-8"))
+    report = json.loads(
+        (ROOT / "bench" / "results" / "engines-1024-epyc-avx512-2cores.json").read_text(encoding="utf-8")
+    )
     limit, own = report["limits"]["conditioned"], report["conditioned, processor seconds per draw, by parts"]
     best = report["processor seconds per draw, minima"]["loop"] / sum(
         limit[part] for part in ("normals, seconds", "products, seconds")

@@ -88,6 +88,24 @@ def test_queries_and_keys_of_the_papers_models():
     assert says(PAGE, own, asked["XQ"], "$W^{Q\\times}$", asked["XK"], "$W^{K\\times}$")
 
 
+def test_queries_and_keys_as_models_widen():
+    found = {name: case for name, case in evidence("query-widths").items() if isinstance(case, dict)}
+
+    def off(how, name, kind):
+        """Largest deviation of a mean over seeds in one model, in percent."""
+        ratios = {role: np.mean(values) for role, values in found[name][how].items() if role.split()[1] in kind}
+        return max(abs(round(100 * (ratio - 1))) for ratio in ratios.values())
+
+    across, every = ("XQ", "XK"), ("XQ", "XK", "WQ", "WK")
+    means, drawn = (max(off(how, name, across) for name in found) for how in ("products' means", "products drawn"))
+    worst = max(found, key=lambda name: off("products drawn", name, every))
+    assert worst == "pre, d = 1024"
+    last = [f"{off(how, worst, every)}%" for how in ("products drawn", "products' means")]
+    assert says(PAGE, f"{means}%", f"{drawn}%", last[0], "Pre-LN", last[1], "five of the six")
+    nearer = [off("products drawn", name, across) < off("products' means", name, across) for name in found]
+    assert sum(nearer) == 5
+
+
 def test_growth_at_pytorchs_initialization():
     found = evidence("fig3")["W2"]
     tied, untied = (

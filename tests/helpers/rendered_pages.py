@@ -31,6 +31,7 @@ from tests.helpers.rendered.tables import (
     theory_of_critical_rates,
 )
 from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
+from tests.helpers.rendered.translation import queries_as_models_widen
 from tests.helpers.rendered.warmup import at_the_printed_rate, final_losses, steps_and_break_even
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.coverage import GAPS, SUBJECTS
@@ -81,7 +82,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "atlas": atlas,
         "choices": choices,
     },
-    "encoder_decoder.md": {"shares of the growth": shares},
+    "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "relaxations.md": {"coverage": coverage},
     "warmup.md": {

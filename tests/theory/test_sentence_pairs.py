@@ -53,3 +53,5 @@ def test_minibatches_beyond_a_group():
     assert own[0][-1] > 1.5 * own[-1][-1], "lengths matter"
     with pytest.raises(ValueError, match=r"^pairs must be at least 4 \* groups = 12, and groups at least 1, got 8"):
         predict_minibatch(stack, pairs, size=4, groups=3)
+    with pytest.raises(ValueError, match="^placement must have one stream and no norm after its branches .* 'peri'"):
+        predict_minibatch(replace(stack, placement="peri"), pairs, size=4, groups=2, finite_width=True)

@@ -81,6 +81,12 @@ class KernelLayout(Protocol[Kernel]):
     def gaussian(self, function: PairFunction, kernel: Kernel) -> Kernel:
         """A function of two variances and a covariance applied to (K_ii, K_jj, K_ij) for all i and j."""
 
+    def plus(self, kernel: Kernel, added: Kernel, coordinates: int, means: Array | None = None) -> Kernel:
+        """The kernel of x + y, where y has so many independent Gaussian coordinates: at large width the sum of both.
+
+        `means` are those of x's coordinates, where they do not vanish.
+        """
+
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
         """K with K_ii times a factor."""
 
@@ -121,6 +127,9 @@ class PairLayout:
     def gaussian(self, function: PairFunction, kernel: Pair) -> Pair:
         q = kernel.diagonal
         return Pair(function(q, q, q), function(q, q, min(q, max(-q, kernel.off))))
+
+    def plus(self, kernel: Pair, added: Pair, coordinates: int, means: Array | None = None) -> Pair:
+        return kernel + added
 
     def scale_diagonal(self, kernel: Pair, factor: float) -> Pair:
         return kernel if factor == 1.0 else Pair(kernel.diagonal * factor, kernel.off)
@@ -174,6 +183,9 @@ class MatrixLayout:
         if np.allclose(variances, common, rtol=1e-12, atol=0.0):
             return correlation_curve(function, float(f"{common:.14g}"))(self.correlation(kernel))
         return pair_values(function, variances, self.correlation(kernel))
+
+    def plus(self, kernel: Array, added: Array, coordinates: int, means: Array | None = None) -> Array:
+        return kernel + added
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
         if factor == 1.0:

@@ -55,13 +55,28 @@ def recursion(
     stack: Stack, tokens: KernelLayout[Kernel], inputs: Inputs[Kernel], generator: np.random.Generator
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity, with the batch of the inputs along the last axis."""
-    forward = forward_pass(stack, tokens, inputs, generator)
+    return quantities_of(stack, tokens, inputs, forward_pass(stack, tokens, inputs, generator), generator)
+
+
+def quantities_of(
+    stack: Stack,
+    tokens: KernelLayout[Kernel],
+    inputs: Inputs[Kernel],
+    forward: Forward[Kernel],
+    generator: np.random.Generator,
+    share: Kernel | None = None,
+) -> dict[str, NDArray[np.float64]]:
+    """What `recursion` gives, after a way up that may have several ways down.
+
+    `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
+    of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
+    """
     if holds_words(stack):
         # Repeated words tell tokens apart, so that these are arrays.
         arrays = tied_backward(stack, cast(Inputs[Array], inputs), cast(Forward[Array], forward), generator)
         backward = cast(Backward[Kernel], arrays)
     else:
-        backward = _backward(stack, tokens, forward, inputs)
+        backward = _backward(stack, tokens, forward, inputs, share)
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
     positions = float(loss_count(stack))
     through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)
@@ -126,12 +141,12 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
 
 def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
     """The encoder's quantities, once all layers that attend to it are passed back."""
-    tokens = memory.tokens
-    assert memory.gradient is not None, "a layer attends to it"
-    inputs, energies = _pulled_back(forward, memory.gradient)
+    tokens, gradient, memory.gradient = memory.tokens, memory.gradient, None  # the next way down has its own
+    assert gradient is not None, "a layer attends to it"
+    inputs, energies = _pulled_back(forward, gradient)
     layers = forward.layers | _weight_gradients(encoder, energies)
     return {f"encoder_{name}": value for name, value in layers.items()} | {
-        "memory_gradient_sq": tokens.count * tokens.diagonal(memory.gradient),
+        "memory_gradient_sq": tokens.count * tokens.diagonal(gradient),
         "encoder_input_gradient_sq": tokens.count * tokens.diagonal(inputs),
     }
 
@@ -254,9 +269,10 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
 
 
 def _backward(
-    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], entered: Inputs[Kernel]
+    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], entered: Inputs[Kernel], share: Kernel | None
 ) -> Backward[Kernel]:
     given = output_gradient(stack, tokens, forward.output, entered.same_label)
+    given = given if share is None else given * share
     output, of_transform = forward.transform(given)
     inputs, energies = _pulled_back(forward, output)
     embedding = tokens.total(forward.output * given) / stack.output_scale**2 + word_energy(stack, entered, inputs)

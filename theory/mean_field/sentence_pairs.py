@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
+from theory.mean_field.drawn_products import DrawnLayout
 from theory.mean_field.inputs import Inputs, Source, equal_weights, position_kernel, position_means
 from theory.mean_field.kernels import MatrixLayout
-from theory.mean_field.recursion import recursion
+from theory.mean_field.recursion import forward_pass, quantities_of
 from theory.stack import Stack
 
 Array = NDArray[np.float64]
@@ -38,6 +40,7 @@ def predict_group(
     *,
     patterns: int,
     embedding_dropout: float = 0.0,
+    finite_width: bool = False,
 ) -> dict[str, Array]:
     """Large-width means over patterns of attention, of the loss averaged over all target tokens of some pairs.
 
@@ -47,47 +50,77 @@ def predict_group(
         generator: of the patterns.
         patterns: how many; their standard error is not given.
         embedding_dropout: share of the coordinates of the inputs that is dropped.
+        finite_width: draw the products of tokens at the stack's width, anew for every pattern, in the place of their
+            means (`theory.mean_field.drawn_products`): what gradients of queries and keys ask for.
 
     Returns:
         Quantities by name, () or (L,); token correlations are over all pairs of tokens.
 
     Raises:
-        ValueError: the mask is given, for one length.
+        ValueError: the mask is given, for one length; or, at finite width, branches end in a norm or there are two
+            streams.
+    """
+    together, _ = _together_and_each(stack, pairs, generator, patterns, embedding_dropout, finite_width)
+    return together
+
+
+def _together_and_each(
+    stack: Stack, pairs: Sequence[SentencePair], generator: np.random.Generator, patterns: int, dropout: float,
+    finite_width: bool,
+) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
+    """As `predict_group`; and with the sums, over pairs, of squares of what each alone adds to the gradients.
+
+    Both are of the same patterns: they differ by little, which the error of two samples would bury.
+
+    Raises:
+        ValueError: as there.
     """
     if stack.mask == "given":
         raise ValueError("mask must be 'none' or 'causal' for pairs of sentences, whose lengths differ, got 'given'.")
+    if finite_width and (stack.composition.output_norm or stack.composition.second_stream):
+        raise ValueError(
+            f"placement must have one stream and no norm after its branches at finite width, got {stack.placement!r}."
+        )
+    layout = partial(DrawnLayout, generator=generator.spawn(1)[0]) if finite_width else MatrixLayout
     sources, targets = ([getattr(pair, name) for pair in pairs] for name in ("source", "target"))
     rows, read = (sum(map(len, sentences)) for sentences in (targets, sources))
     whole = replace(stack, tokens=rows, source_tokens=read if stack.source_tokens else 0, sequences=1)
-    of_targets, its = (_kernel(whole, sentences, embedding_dropout) for sentences in (targets, sources))
-    labels = np.concatenate([pair.labels for pair in pairs])
+    tokens = layout(rows, _pattern(stack, targets))
     source = None
     if stack.source_tokens:
         across = block_diag(*(np.full((len(p.target), len(p.source)), 1.0 / len(p.source)) for p in pairs))
-        layout = MatrixLayout(read, _pattern(replace(stack, mask="none", window=0), sources))
-        source = Source(layout, its[0][None], its[1], across)
-    inputs = Inputs(of_targets[0][None], _equal(labels)[None], means=of_targets[1], source=source)
-    tokens = MatrixLayout(rows, _pattern(stack, targets))
+        its = layout(read, _pattern(replace(stack, mask="none", window=0), sources))
+        source = Source(its, *_embedded(whole, its, sources, dropout, patterns), across)
+    kernel, means = _embedded(whole, tokens, targets, dropout, patterns)
+    same_label = np.repeat(_equal(np.concatenate([pair.labels for pair in pairs]))[None], patterns, axis=0)
+    inputs = Inputs(kernel, same_label, means=means, source=source)
     # Masks and positions are in the kernels and patterns, of sentences one after another.
     bare = replace(whole, mask="none", window=0, positions="none")
-    quantities = recursion(bare, tokens, inputs.repeated(patterns), generator)
-    return {name: value.mean(-1) for name, value in quantities.items()}
+    forward = forward_pass(bare, tokens, inputs, generator)
+    within = block_diag(*(np.ones((len(pair.target),) * 2) for pair in pairs))
+    ways_down = (quantities_of(bare, tokens, inputs, forward, generator, share) for share in (None, within))
+    together, each = ({name: value.mean(-1) for name, value in quantities.items()} for quantities in ways_down)
+    return together, each
 
 
 def _equal(ids: Ids) -> Array:
     return np.asarray((ids[:, None] == ids) * 1.0)
 
 
-def _kernel(stack: Stack, sentences: Sequence[Ids], dropout: float) -> tuple[Array, Array | None]:
-    """Kernel of the inputs, and the means of their coordinates: words and positions."""
+def _embedded(
+    stack: Stack, tokens: MatrixLayout, sentences: Sequence[Ids], dropout: float, patterns: int
+) -> tuple[Array, Array | None]:
+    """Kernels of the inputs, one per pattern, and the means of their coordinates: words and positions."""
     places = np.concatenate([np.arange(len(sentence)) for sentence in sentences])
     longest = replace(stack, tokens=max(map(len, sentences)), source_tokens=0)
-    positions, means = position_kernel(longest), position_means(longest)
-    kernel = _equal(np.concatenate(sentences))
-    if stack.positions != "none":
-        kernel = kernel + positions[np.ix_(places, places)]
-    kernel[np.diag_indices_from(kernel)] /= 1.0 - dropout
-    return kernel, None if means is None else means[places]
+    given, means = position_kernel(longest), position_means(longest)
+    words = _equal(np.concatenate(sentences))
+    positions = np.zeros_like(words) if stack.positions == "none" else given[np.ix_(places, places)]
+    # What is dropped of a sum is an independent part of every token.
+    words[np.diag_indices_from(words)] += (1.0 + np.diagonal(positions)) * dropout / (1.0 - dropout)
+    means = None if means is None else means[places]
+    positions, words = (np.repeat(part[None], patterns, axis=0) for part in (positions, words))
+    return tokens.plus(positions, words, stack.width, means), means
 
 
 def _pattern(stack: Stack, sentences: Sequence[Ids]) -> Array:
@@ -103,9 +136,10 @@ def predict_minibatch(
     groups: int = 32,
     patterns: int = 4,
     embedding_dropout: float = 0.0,
+    finite_width: bool = False,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """Squared gradient norms of a mini-batch of pairs, and other means over pairs.
+    """Squared gradient norms of a mini-batch of pairs.
 
     A mini-batch of B pairs has E‖∇‖² = C + (S − C)/B, with S the mean square of one pair's gradient and C the mean
     product of two's. C is found from groups of four pairs, which share a kernel; so B may be hundreds, or infinite.
@@ -117,34 +151,30 @@ def predict_minibatch(
         groups: of four pairs that are predicted.
         patterns: of attention, for each.
         embedding_dropout: share of the coordinates of the inputs that is dropped.
+        finite_width: as in `predict_group`.
         seed: of the choice of pairs and the patterns.
 
+    Returns:
+        E‖∂L/∂W‖² of every matrix by name, () or (L,).
+
     Raises:
-        ValueError: there are too few pairs.
+        ValueError: there are too few pairs, or as in `predict_group`.
     """
     if groups < 1 or len(pairs) < 4 * groups:
         raise ValueError(f"pairs must be at least 4 * groups = {4 * groups}, and groups at least 1, got {len(pairs)}.")
     generator = np.random.default_rng(seed)
-    chosen = generator.choice(len(pairs), (groups, 4), replace=False)
-    alone, squared, products, left = [], [], [], []
-    for group in chosen:
-        members = [pairs[k] for k in group]
-        together = predict_group(stack, members, generator, patterns=patterns, embedding_dropout=embedding_dropout)
-        singles = [predict_group(stack, [pair], generator, patterns=patterns, embedding_dropout=embedding_dropout)
-               for pair in members]  # fmt: skip
-        weights = np.array([len(pair.target) for pair in members]) / sum(len(pair.target) for pair in members)
-        square = {
-            name: np.sum([w**2 * single[name] for w, single in zip(weights, singles, strict=True)], 0)
-            for name in together
-        }
-        alone.append({name: np.mean([single[name] for single in singles], axis=0) for name in together})
-        squared.append(square)
-        products.append({name: together[name] - square[name] for name in together})
-        left.append(1.0 - float((weights**2).sum()))
-    mean = {name: np.mean([of_group[name] for of_group in alone], axis=0) for name in alone[0]}
-    product = {name: np.sum([of_group[name] for of_group in products], axis=0) / sum(left) for name in products[0]}
-    for name in (name for name in mean if "grad_sq" in name):
+    squares, products, left = [], [], 0.0
+    for chosen in generator.choice(len(pairs), (groups, 4), replace=False):
+        group = [pairs[k] for k in chosen]
+        together, each = _together_and_each(stack, group, generator, patterns, embedding_dropout, finite_width)
+        squares.append(each)
+        products.append({name: together[name] - each[name] for name in each})
         # A pair's share of the loss is its length's, so that long pairs count with its square.
-        own_square = np.sum([of_group[name] for of_group in squared], axis=0) / (groups - sum(left))
-        mean[name] = product[name] + (own_square - product[name]) / size
-    return mean
+        lengths = np.array([len(pair.target) for pair in group])
+        left += 1.0 - float((lengths**2).sum() / lengths.sum() ** 2)
+    norms = {}
+    for name in (name for name in squares[0] if "grad_sq_" in name):
+        square = np.sum([of_group[name] for of_group in squares], axis=0) / (groups - left)
+        product = np.sum([of_group[name] for of_group in products], axis=0) / left
+        norms[name] = product + (square - product) / size
+    return norms

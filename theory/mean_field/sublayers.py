@@ -186,14 +186,15 @@ def sublayer(
     kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
+    means = None if stream.means is None else stream.means * alpha
     branch_outputs = []
     for branch in branches:
         kernel, branch_pullback, statistics = branch(tokens, given)
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
-        summed = summed + tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq
+        summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
         branch_outputs.append((kernel, scales, out.kernel, branch_pullback))
         recorded |= statistics
-    total = TokenMoments(summed, None if stream.means is None else stream.means * alpha)
+    total = TokenMoments(summed, means)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
     tracked = asks_for_overlaps(stack, tokens)
 

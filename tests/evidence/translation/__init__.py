@@ -1,0 +1,1 @@
+"""Evidence from translation models on a text."""
