@@ -6,7 +6,7 @@ import torch
 
 from tests.helpers.twins.residual import SmallStack, coupling, parts_along
 from theory import Stack
-from theory.mean_field.hessian import dyson, matrices
+from theory.mean_field.hessian import dyson, largest_eigenvalue, matrices
 from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge, residual_frobenius
 
 SIZES = {"width": 64, "depth": 1, "tokens": 3, "vocab": 1024}
@@ -69,8 +69,38 @@ def test_limits():
     assert edges[1] / edges[0] == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9, 0.999, 1.0 - 1e-9])
+def test_how_many_tokens_pass_a_relu(correlation):
+    """Two signs differ with probability arccos(ρ)/π, and of four the law has the same pairs; deep stacks align them."""
+    for n in (2, 4):
+        law, count = matrices._active_tokens(correlation, n), np.arange(n + 1)
+        assert law.sum() == pytest.approx(1.0, abs=1e-12)
+        differ = float((law * count * (n - count)).sum()) / (n * (n - 1) / 2)
+        assert differ == pytest.approx(np.arccos(correlation) / np.pi, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_deep_stacks(placement):
+    """Tokens that have aligned: the residual's edge rises with the depth."""
+    edges = [residual_edge(Stack(placement=placement, width=64, depth=L, tokens=4, vocab=4096)) for L in (2, 8)]
+    assert 0.0 < edges[0] < edges[1] < np.inf
+
+
+def test_the_two_ways_of_sampled_outputs(monkeypatch):
+    """With many classes to a coordinate the output matrix's own block, which one way leaves out, is of order d/V."""
+    stack = Stack(width=8, depth=1, tokens=3, vocab=360)
+    with_block = largest_eigenvalues(stack, samples=2)
+    monkeypatch.setattr(largest_eigenvalue, "_MOST_ROWS", 0)
+    without = largest_eigenvalues(stack, samples=2)
+    for name in ("hessian", "gauss_newton"):
+        assert getattr(without, name) == pytest.approx(getattr(with_block, name), rel=0.03)
+        assert getattr(without, name) < getattr(with_block, name)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="^samples must be at least 2"):
         largest_eigenvalues(Stack(), samples=1)
     with pytest.raises(ValueError, match="^stack must have ffn 'plain'"):
         residual_edge(Stack(activation="gelu"))
+    with pytest.raises(ValueError, match="input_correlation"):
+        largest_eigenvalues(Stack(input_correlation=1.0))

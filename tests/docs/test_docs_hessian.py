@@ -118,6 +118,18 @@ def test_the_largest_eigenvalue():
         for key in ("hessian", "gauss_newton")
     ]
     assert says(PAGE, f"{min(both):.0f}% to {max(both):.0f}% too large")
+    over = {
+        name: [100 * (line["theory"][key] / line["measured"][key][0] - 1) for key in ("hessian", "gauss_newton")]
+        for name, line in settings.items()
+    }
+    many = np.array([
+        pair for name, pair in over.items() if "n = 4," not in name and "d = 16" not in name
+    ])  # fmt: skip
+    hessian, gauss_newton = np.array([over[f"{p}, d = 128, n = 4, V = 10000"] for p in ("post", "pre")]).T
+    assert says(
+        PAGE, f"{many[:, 1].max():.0f}% too large", f"within {abs(many[:, 0]).max():.0f}%", f"{-hessian.min():.0f}%",
+        "too small", f"{gauss_newton.min():.0f}% to {gauss_newton.max():.0f}%",
+    )  # fmt: skip
     sems = [line["theory"]["ratio_sem"] / line["theory"]["ratio"] for line in settings.values()]
     assert says(PAGE, "standard errors", f"up to {100 * max(sems):.0f}%")
     for low, high in ((32, 128), (16, 128)):

@@ -79,7 +79,7 @@ def is_plain(stack: Stack) -> bool:
     units = (stack.ffn, stack.activation, stack.branches, stack.layout) == ("plain", "relu", "both", "sequential")
     values = stack.output_projection == "identity" and stack.key_heads == stack.heads
     alike = not has_unlike_layers(stack) and stack.depth_scaling != "layer" and not stack.source_tokens
-    return units and values and alike and stack.label_smoothing == 0.0 and stack.input_correlation >= 0.0
+    return units and values and alike and stack.label_smoothing == 0.0 and 0.0 <= stack.input_correlation < 1.0
 
 
 def has_other_two_streams(stack: Stack) -> bool:

@@ -5,6 +5,7 @@ product is small by itself and enters squared: E K² = (E K)² + Var K. The grad
 squares, (x_j − x̄)·(y_l − ȳ) of keys in two sentences with nothing in common (docs/encoder_decoder.md).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +16,12 @@ from theory.mean_field.kernels import Array, MatrixLayout, cholesky
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnLayout(MatrixLayout):
-    """Tokens whose residual sums have products drawn at their width; every entry of a batch has its own.
+    """Tokens whose products are drawn at their width wherever a matrix makes them; every entry of a batch has its own.
 
-    A branch ends in a Gaussian matrix, so that what it adds has Gaussian coordinates, given the tokens that this matrix
-    is given: the products of a sum are drawn in their exact law. What activations and heads add at their own width is
-    left out, and so are fluctuations of gradients, together of order L/d.
+    What a Gaussian matrix makes has Gaussian coordinates given what it was given, so that all products on the way up
+    have their exact law, with three exceptions: what dropout drops counts as Gaussian, and so does a sum over heads
+    without W^O; and where means of coordinates are told apart, what a matrix adds to them is left out. Fluctuations of
+    the gradients' kernel are left out too.
 
     Attributes:
         generator: of all products.
@@ -33,6 +35,8 @@ class DrawnLayout(MatrixLayout):
         In an orthonormal basis that begins with the span of x, y's coordinates there are normal, and the others have
         products in the law of Wishart. Along (1, ..., 1) x has these means, and y has next to nothing.
         """
+        if not added.any():
+            return kernel + added
         if means is not None:
             along_ones = np.outer(means, means)
             return self.plus(kernel - along_ones, added, coordinates) + along_ones
@@ -42,6 +46,19 @@ class DrawnLayout(MatrixLayout):
         across = of_added @ wishart_root(added.shape[:-1], coordinates - spanned, self.generator)
         joint = _root(kernel, spanned) + along
         return np.asarray(joint @ joint.mT + across @ across.mT)
+
+    def images(self, kernel: Array, coordinates: int, copies: int = 0) -> Array:
+        """Of Gaussian rows of this kernel and so many coordinates; of so many independent ones, along an axis (-3)."""
+        shape = (*kernel.shape[:-2], copies, *kernel.shape[-2:]) if copies else kernel.shape
+        each = np.broadcast_to(kernel[..., None, :, :] if copies else kernel, shape)
+        rows = cholesky(each) @ wishart_root(shape[:-1], coordinates, self.generator)
+        return np.asarray(rows @ rows.mT / coordinates)
+
+    def features(self, kernel: Array, function: Callable[..., Array], given: Sequence[Array], units: int) -> Array:
+        """Of a function of Gaussian rows of the given kernels, with so many coordinates."""
+        rows = (cholesky(one) @ self.generator.standard_normal((*one.shape[:-1], units)) for one in given)
+        values = function(*rows)
+        return np.asarray(values @ values.mT / units)
 
 
 def _root(kernel: Array, rank: int) -> Array:

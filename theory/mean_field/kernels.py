@@ -5,7 +5,7 @@ Matrices may carry leading axes, which batch over windows of text; a pair holds 
 thousand layers a matter of milliseconds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
@@ -87,6 +87,15 @@ class KernelLayout(Protocol[Kernel]):
         `means` are those of x's coordinates, where they do not vanish.
         """
 
+    def images(self, kernel: Kernel, coordinates: int, copies: int = 0) -> Kernel:
+        """The kernel of x W with as many columns: at large width x's. Of several W along an axis before the tokens'."""
+
+    def features(self, kernel: Kernel, function: Callable[..., Array], given: Sequence[Kernel], units: int) -> Kernel:
+        """The kernel of a function of Gaussian rows of given kernels, with so many coordinates.
+
+        At large width it is the mean, `kernel`.
+        """
+
     def scale_diagonal(self, kernel: Kernel, factor: float) -> Kernel:
         """K with K_ii times a factor."""
 
@@ -130,6 +139,12 @@ class PairLayout:
 
     def plus(self, kernel: Pair, added: Pair, coordinates: int, means: Array | None = None) -> Pair:
         return kernel + added
+
+    def images(self, kernel: Pair, coordinates: int, copies: int = 0) -> Pair:
+        return kernel
+
+    def features(self, kernel: Pair, function: Callable[..., Array], given: Sequence[Pair], units: int) -> Pair:
+        return kernel
 
     def scale_diagonal(self, kernel: Pair, factor: float) -> Pair:
         return kernel if factor == 1.0 else Pair(kernel.diagonal * factor, kernel.off)
@@ -186,6 +201,12 @@ class MatrixLayout:
 
     def plus(self, kernel: Array, added: Array, coordinates: int, means: Array | None = None) -> Array:
         return kernel + added
+
+    def images(self, kernel: Array, coordinates: int, copies: int = 0) -> Array:
+        return kernel[..., None, :, :] if copies else kernel
+
+    def features(self, kernel: Array, function: Callable[..., Array], given: Sequence[Array], units: int) -> Array:
+        return kernel
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
         if factor == 1.0:

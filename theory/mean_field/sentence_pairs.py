@@ -1,6 +1,6 @@
 """Predictions for mini-batches of pairs of sentences, whose lengths differ: what an encoder-decoder is trained on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,8 @@ from theory.stack import Stack
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.integer]
+
+_QUERIES_AND_KEYS = tuple(f"grad_sq_{kind}{role}" for kind in "WX" for role in "QK")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +52,8 @@ def predict_group(
         generator: of the patterns.
         patterns: how many; their standard error is not given.
         embedding_dropout: share of the coordinates of the inputs that is dropped.
-        finite_width: draw the products of tokens at the stack's width, anew for every pattern, in the place of their
-            means (`theory.mean_field.drawn_products`): what gradients of queries and keys ask for.
+        finite_width: take gradients of queries and keys from products of tokens that are drawn at the stack's width,
+            anew for every pattern, in the place of their means (`theory.mean_field.drawn_products`).
 
     Returns:
         Quantities by name, () or (L,); token correlations are over all pairs of tokens.
@@ -70,8 +72,6 @@ def _together_and_each(
 ) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
     """As `predict_group`; and with the sums, over pairs, of squares of what each alone adds to the gradients.
 
-    Both are of the same patterns: they differ by little, which the error of two samples would bury.
-
     Raises:
         ValueError: as there.
     """
@@ -81,7 +81,26 @@ def _together_and_each(
         raise ValueError(
             f"placement must have one stream and no norm after its branches at finite width, got {stack.placement!r}."
         )
-    layout = partial(DrawnLayout, generator=generator.spawn(1)[0]) if finite_width else MatrixLayout
+    means = _sampled(stack, pairs, generator, patterns, dropout, MatrixLayout)
+    if not finite_width:
+        return means
+    # What draws make of a norm's size, E 1/q > 1/E q, fluctuations of gradients undo; so the others are not drawn.
+    drawn = _sampled(stack, pairs, generator, patterns, dropout, partial(DrawnLayout, generator=generator.spawn(1)[0]))
+    together, each = (
+        of_means | {name: value for name, value in of_draws.items() if name.endswith(_QUERIES_AND_KEYS)}
+        for of_means, of_draws in zip(means, drawn, strict=True)
+    )
+    return together, each
+
+
+def _sampled(
+    stack: Stack, pairs: Sequence[SentencePair], generator: np.random.Generator, patterns: int, dropout: float,
+    layout: Callable[[int, Array], MatrixLayout],
+) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
+    """What `_together_and_each` gives, of tokens laid out like that.
+
+    Both are of the same patterns: they differ by little, which the error of two samples would bury.
+    """
     sources, targets = ([getattr(pair, name) for pair in pairs] for name in ("source", "target"))
     rows, read = (sum(map(len, sentences)) for sentences in (targets, sources))
     whole = replace(stack, tokens=rows, source_tokens=read if stack.source_tokens else 0, sequences=1)
@@ -116,8 +135,10 @@ def _embedded(
     given, means = position_kernel(longest), position_means(longest)
     words = _equal(np.concatenate(sentences))
     positions = np.zeros_like(words) if stack.positions == "none" else given[np.ix_(places, places)]
+    if stack.positions in ("learned", "learned_segment"):  # as random as the words
+        positions, words = 0.0 * positions, words + positions
     # What is dropped of a sum is an independent part of every token.
-    words[np.diag_indices_from(words)] += (1.0 + np.diagonal(positions)) * dropout / (1.0 - dropout)
+    words[np.diag_indices_from(words)] += np.diagonal(words + positions) * dropout / (1.0 - dropout)
     means = None if means is None else means[places]
     positions, words = (np.repeat(part[None], patterns, axis=0) for part in (positions, words))
     return tokens.plus(positions, words, stack.width, means), means

@@ -65,6 +65,8 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = tokens.attend(kernel)
         values = mean * value_gain
+        if "WO" in gains:
+            values = tokens.images(values, stack.heads * stack.key_width)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
@@ -85,12 +87,18 @@ def feed_forward(stack: Stack) -> Branch[Kernel]:
         stack.ffn == "gated",
     )
     first, second = gain(stack, "W1"), gain(stack, "W2")
+
+    def units(u: Array, *linear: Array) -> Array:
+        return np.asarray(activation.value(u) * linear[0] if gated else activation.value(u))
+
     gate = gain(stack, "WG") if gated else first
 
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         before, lines = kernel * gate, kernel * first
         active = activation.kernel(tokens, before)
         hidden = active * lines if gated else active
+        given = (before, lines) if gated else (before,)
+        hidden = tokens.features(hidden, units, given, stack.ffn_width)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)

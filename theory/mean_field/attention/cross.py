@@ -60,6 +60,8 @@ def uniform_cross_attention(stack: Stack, memory: Memory[Kernel]) -> Branch[Kern
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = memory.seen()
         values = mean * value_gain
+        if projected:
+            values = tokens.images(values, stack.heads * stack.key_width)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain

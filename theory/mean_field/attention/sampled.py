@@ -43,7 +43,7 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
-        out, kept, attended = _attend(stack, "W", kernel, patterns.weights, generator)
+        out, kept, attended = _attend(stack, "W", tokens, kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, below, energies = attended(gradient)
@@ -63,7 +63,7 @@ def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.ra
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator)
-        out, kept, attended = _attend(stack, "X", memory.kernel, patterns.weights, generator)
+        out, kept, attended = _attend(stack, "X", memory.tokens, memory.kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, to_memory, energies = attended(gradient)
@@ -81,14 +81,15 @@ def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.ra
 
 
 def _attend(
-    stack: Stack, kind: str, keys: Array, softmaxed: Array, generator: np.random.Generator
+    stack: Stack, kind: str, tokens: KernelLayout[Array], keys: Array, softmaxed: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
     """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
 
     Args:
         stack: the network.
         kind: first letter of the matrices' roles.
-        keys: kernel of the tokens that are attended to.
+        tokens: layout of the tokens that are attended to.
+        keys: their kernel.
         softmaxed: the patterns.
         generator: of what is dropped.
 
@@ -99,7 +100,12 @@ def _attend(
     value_gain = gain(stack, kind + "V")
     projection_gain = head_gain(stack, kind)
     pattern = dropped(stack, softmaxed, generator)
-    out = value_gain * (pattern @ keys[..., None, :, :] @ pattern.mT).mean(-3)
+    values = keys[..., None, :, :]
+    if stack.output_projection == "random":  # without it what a head makes is what the branch adds
+        values = tokens.images(keys, stack.key_width, stack.key_heads)
+    if 1 < values.shape[-3] < stack.heads:  # shared by groups of heads
+        values = np.repeat(values, stack.heads // stack.key_heads, axis=-3)
+    out = value_gain * (pattern @ values @ pattern.mT).mean(-3)
 
     def back(gradient: Array) -> tuple[Array, Array, SquaredNorms]:
         head = projection_gain * gradient[..., None, :, :] / stack.heads

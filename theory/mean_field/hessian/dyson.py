@@ -8,8 +8,8 @@ where λ Δ_W = h'ᵀ δ + hᵀ δ', and what Δ_W does in turn to the output an
 
 K = h hᵀ and D = δ δᵀ (n, n) beside what h·h' and δ·δ' are, which are O(1/√d). h' of the next matrices is what the
 stream carries of o' there, δ' what it carries of r' down; at the output δ' is B h', with B the curvature of the loss.
-This is one linear system in Gaussian W, and its mean resolvent solves a Dyson equation in n × n matrices. With
-τ = E h'h'ᵀ/d_in and σ = E δ'δ'ᵀ/d_out of a unit source,
+This is one linear system in Gaussian W, and its mean resolvent solves a Dyson equation in n × n matrices. With τ the
+response of h' to a source in the r' below, and σ that of δ' to a source in the o' above,
 
     K̃ = K/λ + g τ,     D̃ = D/λ + g (d_out/d_in) σ,
     τ = [𝒦 (1 − D̃ 𝒦)⁻¹]_WW,     𝒦 = C K̃ Cᵀ,
@@ -19,9 +19,9 @@ C what the stream carries from one matrix to the next (ReLU: 1 or 0 of every tok
 D̃ the first line is the recursion of the tangent kernel, over λ; the second is the same from above. Outside of the
 spectrum the equation has a real solution, which iteration from 0 finds. The largest λ where there is none is the edge.
 
-Left out: the second derivatives of the norms, a matrix of rank of some n for each of them, and what norms project out.
-So it is the spectrum but for finitely many eigenvalues. Assumes d → ∞ at fixed n and L; ReLU, whose second derivative
-is 0.
+Left out: fluctuations of D, the second derivatives of the norms, a matrix of rank of some n for each of them, and what
+norms project out. So it is the spectrum but for finitely many eigenvalues. Assumes d → ∞ at fixed n and L; ReLU, whose
+second derivative is 0.
 
 Source: this project; Dyson equations as in Ajanki, Erdős and Krüger (2019), Probab. Theory Relat. Fields 173, 293-373.
 """
@@ -77,7 +77,7 @@ def is_outside(matrices: Matrices, value: float, curvature: Curvature | None, *,
 
 
 def tangent_kernels(matrices: Matrices) -> dict[Name, Array]:
-    """τ of every matrix at leading order, times λ: E h'h'ᵀ/d_in of independent standard normal Δ, by eigenvalues."""
+    """Of every matrix E h'h'ᵀ/d_in of independent standard normal Δ, by eigenvalues: τ times λ at leading order."""
     each = matrices.each
     below, nothing = {name: np.zeros(2) for name in each}, {name: np.zeros(2) for name in each}
     for _ in range(len(each)):  # one more matrix is right each time, from below

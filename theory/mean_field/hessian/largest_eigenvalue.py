@@ -40,10 +40,10 @@ class LargestEigenvalues:
 
 
 def residual_frobenius(stack: Stack) -> float:
-    """The root of E‖R‖_F² of the residual R = H − G at large width: √(2 Σ_W d_in tr(D_W τ_W)).
+    """The root of E‖R‖_F² of the residual R = H − G at large width: √(2 Σ_W d_in tr(D_W T_W)).
 
     R couples pairs of matrices: the change of W's inputs h', which all matrices below it make, with the gradient at its
-    outputs. τ_W = E h'h'ᵀ/d_in of independent standard normal Δ is the tangent kernel of W's inputs, and D_W the Gram
+    outputs. T_W = E h'h'ᵀ/d_in of independent standard normal Δ is the tangent kernel of W's inputs, and D_W the Gram
     matrix of gradients.
 
     Raises:
@@ -76,7 +76,7 @@ def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> Lar
     """λ_max of Hessian and Gauss-Newton matrix, all parameters, from the Dyson equation of `theory.mean_field.hessian`.
 
     The n outputs of norm √d and the output matrix are sampled, and with them logits, softmax and labels; everything
-    below is the equation's.
+    below is the equation's. Where n V > 1100 the output matrix's own block is left out, of order d/V beside the rest.
 
     Args:
         stack: of exchangeable tokens, plain ReLU units and uniform attention.

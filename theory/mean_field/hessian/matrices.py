@@ -21,7 +21,8 @@ from theory.stack.weights import gain
 Name = tuple[str, int]
 """A matrix: role and layer. Layer 0 is the output matrix."""
 OUTPUT: Name = ("Wemb", 0)
-_NODES = 80
+# Of what tokens share, and the largest of its values that are told apart from infinity.
+_NODES, _LAST = 400, 9.0
 
 
 def eigenvalues(pair: Pair, n: int) -> Array:
@@ -140,7 +141,12 @@ def matrices_of(stack: Stack) -> Matrices:
 
 def _active_tokens(correlation: float, n: int) -> Array:
     """The law of how many of n equally correlated standard normals are positive: binomial, given what they share."""
-    shared, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    share = min(max(correlation, 0.0), 1.0 - 1e-9)
-    chance = norm.cdf(np.sqrt(share / (1.0 - share)) * shared)
-    return np.asarray(weights @ binom.pmf(np.arange(n + 1), n, chance[:, None]) / weights.sum())
+    share = min(max(correlation, 0.0), 1.0 - 1e-12)
+    slope = (share / (1.0 - share)) ** 0.5
+    # Where what they share times the slope is beyond the last node, all of them have its sign.
+    last = _LAST / max(1.0, slope)
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    shared = last * nodes
+    law = (last * weights * norm.pdf(shared)) @ binom.pmf(np.arange(n + 1), n, norm.cdf(slope * shared)[:, None])
+    law[[0, n]] += norm.sf(last)
+    return np.asarray(law)
