@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from simulate.curvature.initial_statistics import largest_eigenvalue as largest
+from simulate.curvature.operators import extreme_eigenvalues
+from simulate.curvature.problems import stack_problem
 from tests.helpers.twins.residual import SmallStack, coupling, parts_along
 from theory import Stack
 from theory.mean_field.hessian import dyson, largest_eigenvalue, matrices
@@ -67,6 +70,26 @@ def test_limits():
     assert few.ratio == pytest.approx(1.0, abs=0.05)
     edges = [residual_edge(Stack(width=d, depth=1, tokens=4, vocab=10**5)) for d in (64, 256)]
     assert edges[1] / edges[0] == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """λ_max of Hessian and Gauss-Newton matrix of Post-LN networks, (networks, 2)."""
+    stack = Stack(width=48, depth=1, tokens=2, vocab=512)
+    problems = [stack_problem(stack, seed=seed, dtype=torch.float32) for seed in range(NETWORKS)]
+    return stack, np.array([
+        [largest(problem, seed=0), extreme_eigenvalues(problem, "gauss-newton", seed=0, tolerance=1e-3)[1]]
+        for problem in problems
+    ])  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_largest_eigenvalues_beside_exact_ones(exact):
+    """Both by themselves, which a ratio would hide; the margins are d = 48's distance from large width."""
+    stack, values = exact
+    theory = largest_eigenvalues(stack, samples=2)
+    assert agrees(values[:, 0], theory.hessian, 0.15)
+    assert agrees(values[:, 1], theory.gauss_newton, 0.15)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9, 0.999, 1.0 - 1e-9])

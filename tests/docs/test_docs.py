@@ -127,6 +127,26 @@ def test_the_parts_of_a_draw_quoted_are_the_committed_ones():
     )  # fmt: skip
 
 
+def test_the_cost_of_depth_quoted_is_the_committed_one():
+    report = json.loads((ROOT / "bench" / "results" / "depth-epyc-avx512-2cores.json").read_text(encoding="utf-8"))
+    deep, cases = report["a thousand layers"], [one for one in report["by depth"] if one["engine"] == "conditioned"]
+    seconds = [
+        {round(deep["processor seconds"][f"{placement}, {way}"]) for placement in ("post", "pre")}
+        for way in ("batches", "a block at a time")
+    ]
+    assert seconds == [{22}, {78}]
+    times = {f"{factor:.1f}" for factor in deep["times faster"].values()}
+    assert len(times) == 1
+    assert says("engines.md", "64 draws", "22 s", "78 s", f"{times.pop()} times as long")
+    first, later = (
+        [f"{one[f'milliseconds per layer and draw, {which}']['12']:.2f}" for one in cases]
+        for which in ("first batch", "later batches")
+    )
+    assert [one["largest over L = 12, first batch"] for one in cases] == [1.0, 1.0], "no more than at L = 12"
+    largest = [f"{one['largest over L = 12, later batches']:.2f}" for one in cases]
+    assert says("engines.md", *(f"{one} ms" for one in first), later[0], f"{later[1]} ms", *largest)
+
+
 def test_the_cost_of_small_batches_quoted_is_the_committed_one():
     report = json.loads((ROOT / "bench" / "results" / "batches-epyc-2cores.json").read_text(encoding="utf-8"))
     for case, name in zip(report["by batch"], ("Post-LN", "Pre-LN"), strict=True):

@@ -49,7 +49,7 @@ def ratios(text: ParallelText, placement: str, width: int) -> dict[str, Any]:
 
 
 def test_query_widths(kept_folder):
-    """Theory with products of tokens drawn at the model's width is nearer than with their means, or within 10%."""
+    """Of the attention to the source theory with drawn products is nearer than with means, or within 10%."""
     text = read_pairs(Path(FOLDER) / "train.de", Path(FOLDER) / "train.en", vocab=10_000, units="bpe")
     cases = {
         f"{placement}, d = {width}": rounded(
