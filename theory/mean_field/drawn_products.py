@@ -56,7 +56,7 @@ class DrawnLayout(MatrixLayout):
 
     def features(self, kernel: Array, function: Callable[..., Array], given: Sequence[Array], units: int) -> Array:
         """Of a function of Gaussian rows of the given kernels, with so many coordinates."""
-        rows = (cholesky(one) @ self.generator.standard_normal((*one.shape[:-1], units)) for one in given)
+        rows = (cholesky(kernel) @ self.generator.standard_normal((*kernel.shape[:-1], units)) for kernel in given)
         values = function(*rows)
         return np.asarray(values @ values.mT / units)
 
