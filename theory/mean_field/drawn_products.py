@@ -56,7 +56,7 @@ class DrawnLayout(MatrixLayout):
 
     def features(self, kernel: Array, function: Callable[..., Array], given: Sequence[Array], units: int) -> Array:
         """Of a function of Gaussian rows of the given kernels, with so many coordinates."""
-        rows = (cholesky(kernel) @ self.generator.standard_normal((*kernel.shape[:-1], units)) for kernel in given)
+        rows = (cholesky(inputs) @ self.generator.standard_normal((*inputs.shape[:-1], units)) for inputs in given)
         values = function(*rows)
         return np.asarray(values @ values.mT / units)
 
