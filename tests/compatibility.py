@@ -26,8 +26,10 @@ UV = Path(sys.executable).with_name("uv")
 
 def allowed(project: dict[str, Any]) -> dict[str, Requirement]:
     """What `pip install .[dev]` asks for by name, but for gradbounds itself."""
-    texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
-    found = {one.name: one for one in map(Requirement, texts)}
+    extras = project["optional-dependencies"]
+    asked = [Requirement(text) for text in [*project["dependencies"], *extras["dev"]]]
+    of_others = [extra for one in asked if one.name == project["name"] for extra in one.extras]
+    found = {one.name: one for one in [*asked, *(Requirement(text) for extra in of_others for text in extras[extra])]}
     return {name: found[name] for name in sorted(found) if name != project["name"]}
 
 

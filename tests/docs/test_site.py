@@ -46,6 +46,17 @@ def test_lines_of_pages_fit_into_an_editor():
     assert not long
 
 
+def test_no_line_of_a_formula_begins_a_list():
+    """A formula that goes on with a minus on the next line is a list to every reader of Markdown."""
+    split = set()
+    for page in {ROOT / "README.md", *DOCS.glob("*.md")}:
+        text = re.sub(r"```.*?```|\$\$.*?\$\$", "", page.read_text(encoding="utf-8"), flags=re.S)
+        for paragraph in re.split(r"\n\s*\n", text):
+            if any(re.search(r"\n\s*[-+*#] ", formula) for formula in re.findall(r"\$[^$]+\$", paragraph)):
+                split.add(page.name)
+    assert not split
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
 def test_a_page_opens_with_a_question_and_its_answer(page):
     """Below the title a paragraph that asks, and at least one sentence that answers before anything else is said."""

@@ -27,7 +27,7 @@ class DrawnLayout(MatrixLayout):
         generator: of all products.
     """
 
-    generator: np.random.Generator = field(default_factory=np.random.default_rng)
+    generator: np.random.Generator = field(kw_only=True)
 
     def plus(self, kernel: Array, added: Array, coordinates: int, means: Array | None = None) -> Array:
         """Of x with this kernel and y with so many independent Gaussian coordinates: a draw of x + y's.

@@ -99,7 +99,8 @@ def _sampled(
 ) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
     """What `_together_and_each` gives, of tokens laid out like that.
 
-    Both are of the same patterns: they differ by little, which the error of two samples would bury.
+    Gradients of all pairs together and of each are of the same patterns: they differ by little, which the error of two
+    samples would bury.
     """
     sources, targets = ([getattr(pair, name) for pair in pairs] for name in ("source", "target"))
     rows, read = (sum(map(len, sentences)) for sentences in (targets, sources))

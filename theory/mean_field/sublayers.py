@@ -87,11 +87,10 @@ def feed_forward(stack: Stack) -> Branch[Kernel]:
         stack.ffn == "gated",
     )
     first, second = gain(stack, "W1"), gain(stack, "W2")
+    gate = gain(stack, "WG") if gated else first
 
     def units(u: Array, *linear: Array) -> Array:
         return np.asarray(activation.value(u) * linear[0] if gated else activation.value(u))
-
-    gate = gain(stack, "WG") if gated else first
 
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         before, lines = kernel * gate, kernel * first

@@ -100,9 +100,9 @@ def _attend(
     value_gain = gain(stack, kind + "V")
     projection_gain = head_gain(stack, kind)
     pattern = dropped(stack, softmaxed, generator)
-    values = keys[..., None, :, :]
-    if stack.output_projection == "random":  # without it what a head makes is what the branch adds
-        values = tokens.images(keys, stack.key_width, stack.key_heads)
+    # Without a matrix after them what heads make is what the branch adds, whose products are drawn there.
+    projected = stack.output_projection == "random"
+    values = tokens.images(keys, stack.key_width, stack.key_heads) if projected else keys[..., None, :, :]
     if 1 < values.shape[-3] < stack.heads:  # shared by groups of heads
         values = np.repeat(values, stack.heads // stack.key_heads, axis=-3)
     out = value_gain * (pattern @ values @ pattern.mT).mean(-3)
@@ -111,7 +111,7 @@ def _attend(
         head = projection_gain * gradient[..., None, :, :] / stack.heads
         to_values = (pattern.mT @ head @ pattern).sum(-3)
         energies = {kind + "V": (keys * to_values).sum((-2, -1))}
-        if stack.output_projection == "random":
+        if projected:
             energies[kind + "O"] = (out * gradient).sum((-2, -1)) * inner_ratio(stack)
         return head, value_gain * to_values, energies
 
