@@ -9,11 +9,12 @@ import torch
 
 from simulate.counts import check_count
 from simulate.curvature.operators import asymmetry
-from simulate.curvature.problems import Problem, check_curved, module_problem, stack_problem, translation_problem
+from simulate.curvature.problems import Problem, module_problem, stack_problem, translation_problem
 from simulate.modules.catalogue import BUILTINS, loaded
 from simulate.modules.layers import layer_lists
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText
+from theory.coverage import require
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
 
@@ -77,7 +78,7 @@ def of_stack(stack: Stack) -> Subject:
     Raises:
         ValueError: something is dropped, or embeddings are tied.
     """
-    check_curved(stack)
+    require(stack, "hessian")
     blocks: dict[str, tuple[str, ...]] = {
         "output": ("Wemb",),
         "attention": ("*W[QKVO]_*", "*X[QKVO]_*"),

@@ -23,6 +23,7 @@ from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.translation.measurements import padded
 from simulate.translation.model import Translation, Translator
 from simulate.translation.parallel_text import PADDING, ParallelText
+from theory.coverage import require
 from theory.stack import Stack
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.weights import gain, weight_shapes
@@ -119,21 +120,6 @@ def translation_problem(
     return Problem(model, _TokenLoss(int(lengths.sum()), translation.smoothing), data)
 
 
-def check_curved(stack: Stack) -> None:
-    """Refuse stacks without a Hessian of their own, or with a matrix that it does not cover.
-
-    Raises:
-        ValueError: something is dropped, embeddings are tied, the positions that count are drawn, or the output matrix
-            has a transform.
-    """
-    drawn = stack.dropout or stack.attention_dropout or stack.loss_share < 1.0
-    if drawn or stack.embeddings == "tied" or stack.output_transform == "added":
-        raise ValueError(
-            "dropout, attention_dropout must be 0, embeddings untied, loss_share 1 and output_transform 'none' for a "
-            "Hessian of a stack."
-        )
-
-
 class StackModule(nn.Module):
     """A Stack as a module: the network of `simulate.network.transformer`, its matrices parameters named ROLE_LAYER.
 
@@ -148,7 +134,7 @@ class StackModule(nn.Module):
 
     def __init__(self, stack: Stack, seed: int, dtype: torch.dtype) -> None:
         super().__init__()
-        check_curved(stack)
+        require(stack, "hessian")
         self.stack, self._streams = stack, RandomStreams([seed], 1)
         self.names: dict[str, list[str]] = {}
         self.read = nn.Identity()  # what it is given is the output, for hooks
@@ -184,8 +170,7 @@ class StackModule(nn.Module):
         if self.stack.encoder is not None:
             memory, _ = layers(self.stack.encoder, EncoderEngine(engine), Record(), inputs["source"])
         output, _ = layers(self.stack, engine, Record(), inputs["x"], memory)
-        counted = output[:, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output
-        return counted.flatten(0, 1)
+        return output[:, self.stack.counted].flatten(0, 1)
 
 
 def _seed_of_inputs(seed: int) -> int:
@@ -206,7 +191,7 @@ def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64
     inputs = {"x": x.to(device)}
     if (source := source_inputs(stack, given)) is not None:
         inputs["source"] = source.to(device)
-    counted = labels[0, stack.tokens - 1 :: stack.tokens] if stack.loss_on == "last" else labels[0]
+    counted = labels[0, stack.counted]
     return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
 
 

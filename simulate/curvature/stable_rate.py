@@ -13,12 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from simulate.curvature.first_step import first_step_problem
-from simulate.curvature.problems import StackModule, check_curved
+from simulate.curvature.problems import StackModule
 from simulate.network.engines import GivenMatrices
 from simulate.network.loss import sequence_loss
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers
+from theory.coverage import require
 from theory.stack import Stack
 
 Loss = Literal["cross-entropy", "squared"]
@@ -68,8 +69,7 @@ class Networks:
     def losses(self, loss: Loss) -> Float[Tensor, " draws"]:
         """Cross-entropy in nats, or half the squared distance to one-hot labels, averaged over positions."""
         output, _ = layers(self.stack, GivenMatrices(RandomStreams([0], 1), self.matrices), Record(), self.inputs)
-        counted = output[:, self.stack.tokens - 1 :: self.stack.tokens] if self.stack.loss_on == "last" else output
-        logits = counted @ self.matrices["Wemb"][0]
+        logits = output[:, self.stack.counted] @ self.matrices["Wemb"][0]
         if loss == "cross-entropy":
             return sequence_loss(logits, self.labels, self.stack.label_smoothing)
         return squared(logits, self.labels).mean(1)
@@ -95,7 +95,7 @@ def networks(
     Raises:
         ValueError: the stack has dropout, tied embeddings or an encoder.
     """
-    check_curved(stack)
+    require(stack, "hessian")
     if stack.encoder is not None:
         raise ValueError("encoder must be none for training side by side.")
     problems = [first_step_problem(stack, seed=seed, dtype=dtype) for seed in seeds]

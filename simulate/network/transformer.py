@@ -20,6 +20,7 @@ from simulate.network.record import Record, Stream, correlation, energy, record_
 from simulate.network.tied_words import Words
 from theory.stack import Stack
 from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.plan import Step, plan
 from theory.stack.weights import gain, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
@@ -47,9 +48,7 @@ def residual(x: Stream, branch: Stream) -> Stream:
     return x + branch
 
 
-def sublayer(
-    stack: Stack, layer: int, engine: Engine, x: Stream, branches: Sequence[Branch]
-) -> tuple[Stream, Stream, Stream]:
+def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Stream, Stream, Stream]:
     """One sub-layer: z = α x + τ Σ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
 
     Each norm stands where the placement has one.
@@ -57,17 +56,15 @@ def sublayer(
     Returns:
         The stream after it, the residual sum z, and what was added to α x.
     """
-    placement = stack.composition
-    into = _scaled(normalize(stack, x) if placement.input_norm else x, placement.input_scale(layer))
+    stack, placement = step.stack, step.stack.composition
+    into = _scaled(normalize(stack, x) if placement.input_norm else x, step.input_scale)
     parts = []
     for branch in branches:
         output = branch(into)
         output = normalize(stack, output) if placement.output_norm else output
-        parts.append(
-            engine.scaled_branch(_dropped(engine, output, stack.dropout), layer, placement.branch(stack.depth))
-        )
+        parts.append(engine.scaled_branch(_dropped(engine, output, stack.dropout), step.layer, step.branch))
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-    total = residual(_scaled(x, placement.residual(stack.depth)), added)
+    total = residual(_scaled(x, step.residual), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added
 
 
@@ -180,17 +177,6 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     return apply_weight(stack, engine, "W2", hidden)
 
 
-def _branches(stack: Stack, engine: Engine, record: Record, memory: Source | None) -> list[tuple[str, list[Branch]]]:
-    """What is added to the stream in a layer, one sum after the other, with the name of the energy of each sum."""
-    attend, units = partial(attention, stack, engine, record), partial(feed_forward, stack, engine, record)
-    if stack.layout == "parallel":
-        return [("hidden_energy", [attend, units])]
-    steps: list[tuple[str, list[Branch]]] = [("attention_energy", [attend]), ("hidden_energy", [units])]
-    if memory is not None:
-        steps.insert(1, ("cross_energy", [partial(attention, stack, engine, record, memory=memory)]))
-    return {"attention": steps[:1], "feed_forward": steps[1:]}.get(stack.branches, steps)
-
-
 def layers(
     stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None
 ) -> tuple[Stream, Stream]:
@@ -202,14 +188,16 @@ def layers(
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
-    for layer in range(1, stack.depth + 1):
-        layer_stack = stack.of_layer(layer)
-        for name, branches in _branches(layer_stack, engine, record, memory):
-            x, total, added = sublayer(layer_stack, layer, engine, x, branches)
-            second = second + added if composition.second_stream else second
-            record.layer(name, energy(total))
-        if stack.branches == "attention":  # the last residual sum of a layer
-            record.layer("hidden_energy", record.per_layer["attention_energy"][-1])
+    rules = {"attention": attention, "cross": partial(attention, memory=memory), "units": feed_forward}
+    for step in plan(stack):
+        branches = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
+        x, total, added = sublayer(step, engine, x, branches)
+        second = second + added if composition.second_stream else second
+        record.layer(step.energy, energy(total))
+        if not step.ends_layer:
+            continue
+        if step.energy != "hidden_energy":  # the last residual sum of a layer
+            record.layer("hidden_energy", record.per_layer[step.energy][-1])
         record.keep(total)
         record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
     if composition.second_stream:
@@ -255,7 +243,7 @@ def run(
         memory, _ = layers(stack.encoder, EncoderEngine(engine), of_encoder, source)
         leaves += [source, memory]
     output, total = layers(stack, engine, record, inputs, memory)
-    counted = slice(stack.tokens - 1, None, stack.tokens) if stack.loss_on == "last" else slice(None)
+    counted = stack.counted
     given = _transformed(stack, engine, output[:, counted])
     logits = engine.apply("Wemb", given, stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, given)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from simulate.training.optimizers import Optimizer
+from theory.coverage import require
 from theory.stack import Stack
 from theory.stack.weights import weight_shapes
 
@@ -88,17 +89,9 @@ def check_covered(stack: Stack, schedule: Schedule) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: tied embeddings, a source, a loss on some positions, a transform before the output matrix, ReZero's
-            scalars by Muon.
+        ValueError: `theory.coverage` has a gap of "training", or ReZero's scalars are to be stepped by Muon.
     """
-    if stack.embeddings == "tied":
-        raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
-    if stack.source_tokens:
-        raise ValueError(f"source_tokens must be 0 in training, got {stack.source_tokens}.")
-    if stack.loss_share < 1.0:
-        raise ValueError(f"loss_share must be 1 in training, got {stack.loss_share}.")
-    if stack.output_transform == "added":
-        raise ValueError(f"output_transform must be 'none' in training, got {stack.output_transform!r}.")
+    require(stack, "training")
     if has_scalars(stack) and schedule.optimizer.name != "sgd":
         raise ValueError(
             f"optimizer must be 'sgd' for ReZero, whose scalars are no matrices, got {schedule.optimizer.name!r}; a "

@@ -3,8 +3,10 @@
 import re
 
 import pytest
+import torch
 
 import gradbounds as gb
+from simulate.curvature.problems import StackModule
 from theory import NoRuleError, Stack, predict
 from theory.coverage import GAPS, SUBJECTS, Gap, gaps
 from theory.first_step.noise_scale import noise_scale
@@ -12,6 +14,7 @@ from theory.first_step.prediction import first_step
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
 from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues
 from theory.mean_field.mean_hessian import mean_hessian_trace
+from theory.paper.layer_growth import layer_factor
 
 NORMED_STREAMS = gb.Composition(
     title="two", source="here", stream_norm=True, final_norm=True, second_stream=True, input_norm=True
@@ -27,6 +30,9 @@ CALLS = {
     "gauss_newton_norms": lambda stack: gauss_newton_norms(stack, samples=2),
     "mean_hessian": mean_hessian_trace,
     "hessian_eigenvalue": largest_eigenvalues,
+    "layer_growth": layer_factor,
+    "training": lambda stack: gb.train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
+    "hessian": lambda stack: StackModule(stack, 0, torch.float32),
 }
 # By what each gap asks for, a network that lacks it.
 LACKING = {
@@ -56,6 +62,8 @@ LACKING = {
     "the paper's setting": {"activation": "gelu"},
     "a final norm": {"norm_epsilon": 0.1},
     "ffn 'plain'": {"activation": "gelu"},
+    "no source_tokens": {"source_tokens": 2},
+    "both branches one after": {"norm_epsilon": 0.1},
     "output_transform 'none'": {"output_transform": "added"},
 }
 

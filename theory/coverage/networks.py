@@ -82,6 +82,17 @@ def is_plain(stack: Stack) -> bool:
     return units and values and alike and stack.label_smoothing == 0.0 and 0.0 <= stack.input_correlation < 1.0
 
 
+def has_closed_growth(stack: Stack) -> bool:
+    """Whether gradients over the layers have a closed form, given a placement that has one."""
+    unmasked = stack.mask == "none" or stack.tokens == 1 or (stack.mask == "causal" and stack.dropout == 0.0)
+    normed = stack.normalization in ("layer", "rms") and stack.norm_gain == 1.0 and stack.norm_epsilon == 0.0
+    added = stack.branch_scaling == "none" and stack.branch_scale in (0.0, 1.0) and stack.lower_share == 0.0
+    read = not is_tied(stack) and not stack.source_tokens and stack.layout == "sequential"
+    untied = stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear"
+    # A token that sees itself alone never aligns by attention.
+    return unmasked and normed and added and read and untied and stack.window != 1 and not stack.attention_dropout
+
+
 def has_other_two_streams(stack: Stack) -> bool:
     """Whether there are two streams, and branches read or add what their rules do not have."""
     composition = stack.composition

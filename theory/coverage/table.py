@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from theory.coverage.networks import (
     ends_on_a_sphere,
+    has_closed_growth,
     has_other_two_streams,
     has_unlike_layers,
     holds_words,
@@ -41,8 +42,11 @@ SUBJECTS = {
     "gauss_newton_norms": "the norms of its Gauss-Newton matrix",
     "mean_hessian": "the mean of its Hessian",
     "hessian_eigenvalue": "the largest eigenvalue of its Hessian",
+    "layer_growth": "a closed form of its gradients over the layers",
+    "training": "training",
+    "hessian": "a Hessian of one network",
 }
-"""What can be asked of theory, in words that end the sentence "the stack must have ... for"."""
+"""What can be asked of theory, or of the sampler beyond samples, in words that end "the stack must have ... for"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class Gap:
 
 _RESPONSE = ("first_step", "gauss_newton", "gauss_newton_norms", "hessian_eigenvalue")
 _TIED = ("prediction",)
+_SAMPLED = ("training", "hessian")
 
 GAPS = (
     Gap(
@@ -159,7 +164,7 @@ GAPS = (
         is_approximate,
     ),
     Gap(
-        (*_RESPONSE, "noise_scale", "mean_hessian"),
+        (*_RESPONSE, *_SAMPLED, "noise_scale", "mean_hessian"),
         "tied embeddings",
         "untied embeddings",
         "the words' path through the output matrix is left out",
@@ -173,17 +178,17 @@ GAPS = (
         is_fluctuating,
     ),
     Gap(
-        _RESPONSE,
-        "dropout",
+        (*_RESPONSE, "hessian"),
+        "dropout, of branches or of attention weights",
         "no dropout",
-        "a dropped branch is not one network's",
-        lambda stack: stack.dropout > 0.0,
+        "what is dropped is not one network's",
+        lambda stack: stack.dropout > 0.0 or stack.attention_dropout > 0.0,
     ),
     Gap(
-        (*_RESPONSE, "noise_scale", "mean_hessian"),
+        (*_RESPONSE, *_SAMPLED, "noise_scale", "mean_hessian"),
         "a transform before the output matrix",
         "output_transform 'none'",
-        "the part of W^H has not been compared with networks",
+        "the part of W^H is left out",
         lambda stack: stack.output_transform == "added",
     ),
     Gap(
@@ -192,6 +197,23 @@ GAPS = (
         "one stream without a source",
         "their tangent kernel has more parts",
         lambda stack: stack.source_tokens > 0 or stack.composition.second_stream,
+    ),
+    Gap(
+        ("training",),
+        "a source",
+        "no source_tokens",
+        "the encoder's matrices are not trained",
+        lambda stack: stack.source_tokens > 0,
+    ),
+    Gap(
+        ("layer_growth",),
+        "tied embeddings, a source, parallel branches, layers that differ, tau or a norm's gain other than 1, tanh, an "
+        "epsilon, dropped attention weights, a causal mask with dropout or a window of 1, given masks, or queries "
+        "that are the keys with logits over √d_k",
+        "both branches one after the other, all layers alike, with norms of gain 1 and no epsilon, untied embeddings, "
+        "no source, no mask or a causal one without dropout, and query_key 'untied'",
+        "the layers' limit has been derived for these alone",
+        lambda stack: not has_closed_growth(stack),
     ),
     Gap(
         ("first_step",),
@@ -216,7 +238,7 @@ GAPS = (
         lambda stack: has_unlike_layers(stack) or stack.normalization == "tanh",
     ),
     Gap(
-        ("first_step", "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
+        (*_SAMPLED, "first_step", "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
         "a loss on a share of the positions",
         "loss_share 1",
         "which positions count is drawn anew in every network",

@@ -181,11 +181,10 @@ class Walk:
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[Inside[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
-            layer_stack = stack.of_layer(k // 2 + 1)
-            if k % 2:
-                places.append((inside, FeedForward(layer_stack, tokens, inside.given, seed=k)))
-            else:
-                places.append((inside, Attention(layer_stack, tokens, inside.given)))
+            own = inside.step.stack
+            units = inside.step.kinds == ("units",)
+            branch = FeedForward(own, tokens, inside.given, k) if units else Attention(own, tokens, inside.given)
+            places.append((inside, branch))
         return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
@@ -194,15 +193,13 @@ class Walk:
         Args:
             gradient: that at the output, (..., N, N); everything is linear in it.
         """
-        composition, gradients = self.stack.composition, list[dict[str, Array]]()
-        tau_sq, alpha_sq = composition.branch(self.stack.depth) ** 2, composition.residual(self.stack.depth) ** 2
+        gradients = list[dict[str, Array]]()
         gradient = gradient / self.final_scales
-        for k, (inside, branch) in reversed(list(enumerate(self.places))):
-            gradient = gradient / inside.after_scales
-            below, at_matrices = branch.down(gradient * tau_sq / inside.made_scales)
+        for inside, branch in reversed(self.places):
+            gradient, step = gradient / inside.after_scales, inside.step
+            below, at_matrices = branch.down(gradient * step.branch**2 / inside.made_scales)
             gradients.append(at_matrices | {"total": gradient})
-            kappa_sq = composition.input_scale(k // 2 + 1) ** 2
-            gradient = gradient * alpha_sq + below * kappa_sq / inside.given_scales
+            gradient = gradient * step.residual**2 + below * step.input_scale**2 / inside.given_scales
         return gradients[::-1]
 
     def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> Moved:
@@ -212,13 +209,12 @@ class Walk:
             gradients: of `down`.
             steps: C of the matrices that move, by role, of every sub-layer from below.
         """
-        composition, n = self.stack.composition, len(self.output)
-        tau_sq, alpha_sq = composition.branch(self.stack.depth) ** 2, composition.residual(self.stack.depth) ** 2
+        n = len(self.output)
         moved = Moved(np.zeros((1, n, n)), np.zeros((1, n, n)))
         for k, (inside, branch) in enumerate(self.places):
-            into = composition.input_scale(k // 2 + 1) ** 2 / inside.given_scales
+            alpha_sq, into = inside.step.residual**2, inside.step.input_scale**2 / inside.given_scales
             branch_moved = branch.up(Moved(moved.coefficients * into, moved.energy * into), gradients[k], steps[k])
-            out = tau_sq / inside.made_scales
+            out = inside.step.branch**2 / inside.made_scales
             kept, added = moved.coefficients * alpha_sq, branch_moved.coefficients * out
             # Both move along the gradients above.
             crossed = kept @ gradients[k]["total"] @ added.mT

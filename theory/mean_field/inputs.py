@@ -184,10 +184,9 @@ def _zipf(stack: Stack) -> Array:
 
 def loss_positions(stack: Stack) -> Array:
     """1 for every row whose cross-entropy counts, (N,)."""
-    counted = np.ones(stack.tokens)
-    if stack.loss_on == "last":
-        counted[:-1] = 0.0
-    return np.tile(counted, stack.sequences)
+    counted = np.zeros(stack.rows)
+    counted[stack.counted] = 1.0
+    return counted
 
 
 def loss_count(stack: Stack) -> int:

@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words
+from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
@@ -44,6 +44,7 @@ from theory.mean_field.sublayers import (
 from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.two_streams import doubled, joined, read_out, two_streams
 from theory.stack import Stack
+from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import weight_shapes
 
@@ -151,22 +152,20 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
     }
 
 
-def _attentions(
-    stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator
-) -> list[tuple[Branch[Any], str]]:
-    """Attention, and that to a source if there is one, with the names of the energies after them."""
-    allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
-    attention: Branch[Any]
-    across: Branch[Any] | None = None
+def _branch(
+    kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator
+) -> Branch[Any]:
+    """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
+    if kind == "units":
+        return feed_forward(stack)
+    sampled = is_fluctuating(stack)
+    if kind == "cross":
+        assert memory is not None, "a source was read"
+        return random_cross_attention(stack, memory, generator) if sampled else uniform_cross_attention(stack, memory)
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
-        attention = annealed_attention(stack)
-    elif stack.query_key_scale or stack.attention_dropout:
-        attention = random_attention(stack, allowed, generator)
-        across = None if memory is None else random_cross_attention(stack, memory, generator)
-    else:
-        attention = uniform_attention(stack)
-        across = None if memory is None else uniform_cross_attention(stack, memory)
-    return [(attention, "attention_energy")] + ([(across, "cross_energy")] if across else [])
+        return annealed_attention(stack)
+    allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
+    return random_attention(stack, allowed, generator) if sampled else uniform_attention(stack)
 
 
 @np.errstate(over="ignore")  # refused where it happens
@@ -193,35 +192,28 @@ def forward_pass(
     insides: list[Inside[Kernel]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
-    for layer in range(1, stack.depth + 1):
-        layer_stack = stack.of_layer(layer)
-        branches = [] if stack.branches == "feed_forward" else _attentions(layer_stack, tokens, memory, generator)
-        units: list[tuple[Branch[Kernel], str]] = []
-        if stack.branches != "attention":
-            units = [(feed_forward(layer_stack), "hidden_energy")]
-        steps = [([branch], name) for branch, name in [*branches, *units]]
-        if stack.layout == "parallel":
-            steps = [([branch for branch, _ in [*branches, *units]], "hidden_energy")]
-        for together, name in steps:
-            passed = _passed(layer_stack, layer, tokens, stream, together)
-            stream, total = passed.stream, passed.total
-            pullbacks.append(passed.pullback)
-            insides += [passed.inside] if passed.inside else []
-            energy = tokens.diagonal(total.kernel)
-            if not np.isfinite(energy).all():
-                raise ValueError(
-                    f"depth must be less than {layer} for a prediction: the energy of tokens overflows there."
-                )
+    for step in plan(stack):
+        branches = [_branch(kind, step.stack, tokens, memory, generator) for kind in step.kinds]
+        passed = _passed(step, tokens, stream, branches)
+        stream, total = passed.stream, passed.total
+        pullbacks.append(passed.pullback)
+        insides += [passed.inside] if passed.inside else []
+        energy = tokens.diagonal(total.kernel)
+        if not np.isfinite(energy).all():
+            raise ValueError(
+                f"depth must be less than {step.layer} for a prediction: the energy of tokens overflows there."
+            )
+        # The last residual sum of a layer is that of attention where there are no units.
+        for name in {step.energy, "hidden_energy"} if step.ends_layer else (step.energy,):
             layers[name].append(energy)
-            for statistic, value in passed.recorded.items():
-                if statistic in layers:
-                    layers[statistic].append(value)
-        layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
-        if units:
+        for statistic, value in passed.recorded.items():
+            if statistic in layers:
+                layers[statistic].append(value)
+        if step.ends_layer:
+            layers["token_correlation"].append(tokens.off_diagonal(total.kernel))
+        if "units" in step.kinds:
             hidden = passed.recorded["hidden"]
             layers["ffn_hidden_energy"].append(tokens.diagonal(hidden))
-        else:  # the last residual sum of a layer is that of attention
-            layers["hidden_energy"].append(energy)
     read, output_scales, pullback = _read_out(stack, tokens, stream)
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
@@ -233,12 +225,12 @@ def forward_pass(
 
 
 def _passed(
-    stack: Stack, layer: int, tokens: KernelLayout[Any], stream: TokenMoments[Any], branches: list[Branch[Any]]
+    step: Step, tokens: KernelLayout[Any], stream: TokenMoments[Any], branches: list[Branch[Any]]
 ) -> Passed[Any]:
     """One sub-layer of one stream, or of two, whose kernels are arrays."""
-    if stack.composition.second_stream:
-        return two_streams(stack, tokens, stream, *branches)
-    return sublayer(stack, layer, tokens, stream, branches)
+    if step.stack.composition.second_stream:
+        return two_streams(step, tokens, stream, *branches)
+    return sublayer(step, tokens, stream, branches)
 
 
 def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple[TokenMoments, Pullback[Any]]:

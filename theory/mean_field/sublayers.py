@@ -17,6 +17,7 @@ import numpy as np
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.stack import Stack
+from theory.stack.plan import Step
 from theory.stack.weights import gain, inner_ratio, weight_shapes
 
 SquaredNorms = dict[str, Number]
@@ -164,6 +165,7 @@ class Inside(Generic[Kernel]):
     And of attention with sampled weights, what it was sampled.
     """
 
+    step: Step
     stream: TokenMoments[Kernel]
     given: Kernel
     given_scales: Number
@@ -176,11 +178,7 @@ class Inside(Generic[Kernel]):
 
 
 def sublayer(
-    stack: Stack,
-    layer: int,
-    tokens: KernelLayout[Kernel],
-    stream: TokenMoments[Kernel],
-    branches: Sequence[Branch[Kernel]],
+    step: Step, tokens: KernelLayout[Kernel], stream: TokenMoments[Kernel], branches: Sequence[Branch[Kernel]]
 ) -> Passed[Kernel]:
     """One sub-layer of one stream: one branch, or several in parallel, each of the same tokens.
 
@@ -188,9 +186,8 @@ def sublayer(
     squared. Cross terms of the residual sum vanish, since a branch ends in a matrix whose sign is symmetric. Dropout
     divides the energy of each token's branch by 1 − p, both ways, and leaves products of two tokens alone.
     """
-    composition = stack.composition
-    alpha, tau_sq = composition.residual(stack.depth), composition.branch(stack.depth) ** 2
-    kappa_sq, kept = composition.input_scale(layer) ** 2, 1.0 - stack.dropout
+    stack, composition = step.stack, step.stack.composition
+    alpha, tau_sq, kappa_sq, kept = step.residual, step.branch**2, step.input_scale**2, 1.0 - step.stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
@@ -229,8 +226,8 @@ def sublayer(
     if len(branch_outputs) == 1:
         ((kernel, scales, added, _),) = branch_outputs
         inside = Inside(
-            stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
-        )  # fmt: skip
+            step, stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
+        )
     return Passed(after, total, pullback, recorded, inside)
 
 

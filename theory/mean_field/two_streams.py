@@ -18,6 +18,7 @@ from theory.mean_field.sublayers import (
     scaled_overlaps,
 )
 from theory.stack import Stack
+from theory.stack.plan import Step
 
 
 def doubled(stream: TokenMoments[Array]) -> TokenMoments[Array]:
@@ -26,22 +27,22 @@ def doubled(stream: TokenMoments[Array]) -> TokenMoments[Array]:
 
 
 def two_streams(
-    stack: Stack, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
+    step: Step, tokens: KernelLayout[Array], stream: TokenMoments[Array], branch: Branch[Array]
 ) -> Passed[Array]:
     """One sub-layer of two streams: y = τ f(p) is added to α p, which is normalized, and to u.
 
     What one stream's rules do to both, and to their products p_i·u_j.
     """
-    n, composition = tokens.count, stack.composition
-    kept, tau_sq = 1.0 - stack.dropout, composition.branch(stack.depth) ** 2
-    alpha = np.repeat([composition.residual(stack.depth), 1.0], n)
+    n, stack = tokens.count, step.stack
+    kept, tau_sq = 1.0 - stack.dropout, step.branch**2
+    alpha = np.repeat([step.residual, 1.0], n)
     both_alphas = np.outer(alpha, alpha)
     branch_kernel, branch_pullback, recorded = branch(tokens, stream.kernel[..., :n, :n])
     added = tokens.scale_diagonal(branch_kernel, 1.0 / kept) * tau_sq
     means = None if stream.means is None else stream.means * alpha
     summed = TokenMoments(stream.kernel * both_alphas + np.tile(added, (2, 2)), means)
     total = TokenMoments(summed.kernel[..., :n, :n], None if means is None else means[:n])
-    after, scales = part_normed(stack, summed, slice(None, n), composition.stream_norm)
+    after, scales = part_normed(stack, summed, slice(None, n), stack.composition.stream_norm)
 
     def pullback(gradient: Array, above: Above[Array]) -> tuple[Array, SquaredNorms, Above[Array]]:
         gradient = gradient / scales

@@ -17,6 +17,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.coverage import require
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Pair, PairLayout
 from theory.stack import Stack
@@ -113,7 +114,7 @@ def layer_factor(stack: Stack) -> float:
             f"placement must have one norm, on its one stream (post, deepnorm), for a factor per layer, got "
             f"{stack.placement!r}: without one gradients follow a power of L."
         )
-    _check_common(stack)
+    require(stack, "layer_growth")
     rates = _rates(stack, stack.activation)
     alpha, kept = rates.alpha_sq, rates.kept
     at = _settled(rates)
@@ -195,7 +196,7 @@ def depth_exponent(stack: Stack) -> float:
     composition = stack.composition
     if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
         raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
-    _check_common(stack)
+    require(stack, "layer_growth")
     if stack.residual_scale not in (0.0, 1.0):
         raise ValueError(f"residual_scale must be 1 for a power of L, got {stack.residual_scale!r}.")
     activation: str = stack.activation
@@ -243,29 +244,3 @@ def _settled_by_sums(rates: _Rates, *, normed: bool) -> float:
             break
         at = between / energy
     return at
-
-
-def _check_common(stack: Stack) -> None:
-    """Refuse what leaves the forms above.
-
-    Raises:
-        ValueError: a field is one of those.
-    """
-    allowed = {
-        "normalization": stack.normalization in ("layer", "rms"),
-        "norm_gain": stack.norm_gain == 1.0,
-        "lower_share": stack.lower_share == 0.0,
-        "branch_scaling": stack.branch_scaling == "none",
-        "norm_epsilon": stack.norm_epsilon == 0.0,
-        "attention_dropout": stack.attention_dropout == 0.0,
-        "embeddings": stack.embeddings == "untied",
-        "source_tokens": stack.source_tokens == 0,
-        "layout": stack.layout == "sequential",
-        "branch_scale": stack.branch_scale in (0.0, 1.0),
-        "mask": stack.mask == "none" or (stack.mask == "causal" and stack.dropout == 0.0) or stack.tokens == 1,
-        "window": stack.window != 1,  # a token that sees itself alone never aligns by attention
-        "query_key": stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear",
-    }
-    for name, fine in allowed.items():
-        if not fine:
-            raise ValueError(f"{name} = {getattr(stack, name)!r} has no closed form of gradients over the layers.")

@@ -255,6 +255,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return self.sequences * self.tokens
 
     @property
+    def counted(self) -> slice:
+        """The rows that the loss may count: all, or the last of every sequence."""
+        return slice(self.tokens - 1, None, self.tokens) if self.loss_on == "last" else slice(None)
+
+    @property
     def input_covariance(self) -> NDArray[np.float64]:
         """Covariance of the Gaussian inputs of a sequence, (n, n), but for their scale; positions left out."""
         if (gram := self.gram) is not None:

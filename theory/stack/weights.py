@@ -5,11 +5,8 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.plan import ROLES, kinds
 from theory.stack.stack import Stack
-
-CROSS = {"XQ", "XK", "XV", "XO"}
-"""Queries, keys, values and what follows them in attention to a source: a second attention, with matrices like the
-first's."""
 
 
 @lru_cache(maxsize=256)  # of deep stacks the recursion asks in every layer
@@ -17,33 +14,17 @@ def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
     """(d_in, d_out) of every matrix of a layer, in the order in which a token meets them."""
     d, hidden, inner = stack.width, stack.ffn_width, stack.heads * stack.key_width
     shared = stack.key_heads * stack.key_width
-    shapes = {
-        "WQ": (d, inner),
-        "WK": (d, shared),
-        "WV": (d, shared),
-        "WO": (inner, d),
-        "XQ": (d, inner),
-        "XK": (d, shared),
-        "XV": (d, shared),
-        "XO": (inner, d),
-        "WG": (d, hidden),
-        "W1": (d, hidden),
-        "W2": (hidden, d),
+    # By the letter behind W, or behind X in attention to a source, whose matrices are like the first attention's.
+    shapes = {"Q": (d, inner), "K": (d, shared), "V": (d, shared), "O": (inner, d)}
+    shapes |= {"G": (d, hidden), "1": (d, hidden), "2": (hidden, d)}
+    missing = {
+        "Q": not stack.query_key_scale,
+        "K": not stack.query_key_scale or stack.query_key == "tied",
+        "O": stack.output_projection == "identity",
+        "G": stack.ffn == "plain",
     }
-    missing = {"WG"} if stack.ffn == "plain" else set()
-    if not stack.query_key_scale:
-        missing |= {"WQ", "XQ"}
-    if not stack.query_key_scale or stack.query_key == "tied":
-        missing |= {"WK", "XK"}
-    if stack.branches == "attention":
-        missing |= {"WG", "W1", "W2"}
-    if stack.branches == "feed_forward":
-        missing |= {"WQ", "WK", "WV", "WO"}
-    if stack.output_projection == "identity":
-        missing |= {"WO", "XO"}
-    if not stack.source_tokens:
-        missing |= CROSS
-    return MappingProxyType({role: shape for role, shape in shapes.items() if role not in missing})
+    roles = [role for kind in kinds(stack) for role in ROLES[kind] if not missing.get(role[1], False)]
+    return MappingProxyType({role: shapes[role[1]] for role in roles})
 
 
 def rows_met(stack: Stack) -> dict[str, int]:

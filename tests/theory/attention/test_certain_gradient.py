@@ -9,6 +9,7 @@ from theory import Stack
 from theory.mean_field.attention.patterns import Patterns
 from theory.mean_field.sublayers import Inside, TokenMoments
 from theory.mean_field.tied import attention
+from theory.stack.plan import plan
 from theory.stack.weights import weight_shapes
 
 COEFFICIENTS = np.array([[1.0, 0.3, -0.5, 0.2], [0.1, -0.8, 0.4, 0.0], [0.6, 0.2, 1.2, -0.3], [0.0, 0.5, 0.3, -1.0]])
@@ -85,9 +86,8 @@ def draw(stack, seed):
     measured = {"kernel": below @ below.T, "along": below @ x.T / stack.width**0.5}
     measured |= {role: one.square().sum() / stack.width for role, one in zip(matrices, of_matrices, strict=True)}
     kernel, made = (array(one @ one.T / stack.width)[:, None] for one in (x, out))
-    inside = Inside(
-        TokenMoments(kernel), kernel, 1.0, made, 1.0, made, TokenMoments(kernel), 1.0, (patterns, patterns.weights)
-    )
+    step, stream = plan(stack)[0], TokenMoments(kernel)
+    inside = Inside(step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, (patterns, patterns.weights))
     part = COEFFICIENTS[None, None]
     noise, along, energies = attention.below_attention(stack, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies

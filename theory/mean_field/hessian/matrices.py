@@ -5,7 +5,6 @@ of differences of tokens, K_ii − K_ij.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.stats import binom, norm
@@ -83,31 +82,27 @@ def matrices_of(stack: Stack) -> Matrices:
     forward = forward_pass(stack, tokens, inputs, np.random.default_rng(0))
     activation = activation_of(stack.activation, stack.leaky_slope)
     first, second, values = (gain(stack, role) for role in ("W1", "W2", "WV"))
-    composition = stack.composition
-    alpha, tau = composition.residual(stack.depth), composition.branch(stack.depth)
     ratio = stack.ffn_width / d
     stream: dict[Name, float] = {}
     readers, writers, rows = list[Name](), list[Name](), list[dict[Name, float]]()
     grams: dict[Name, Pair] = {OUTPUT: forward.output * d}
     active: dict[int, Array] = {}
-    steps: list[tuple[int, bool, Any, float, float]] = []
-    for place, inside in enumerate(forward.insides):
-        layer, attends = place // 2 + 1, place % 2 == 0
+    for inside in forward.insides:
+        step, layer, attends = inside.step, inside.step.layer, inside.step.kinds == ("attention",)
         # Scales of exchangeable tokens are plain numbers.
-        into = composition.input_scale(layer) / float(inside.given_scales) ** 0.5
-        added, after = tau / float(inside.made_scales) ** 0.5, float(inside.after_scales) ** -0.5
+        into = step.input_scale / float(inside.given_scales) ** 0.5
+        added, after = step.branch / float(inside.made_scales) ** 0.5, float(inside.after_scales) ** -0.5
         reader, writer = (("WV", layer), ("WV", layer)) if attends else (("W1", layer), ("W2", layer))
         readers.append(reader)
         writers.append(writer)
         rows.append({below: factor * into for below, factor in stream.items()})
-        stream = {below: factor * alpha * after for below, factor in stream.items()} | {writer: added * after}
+        stream = {below: factor * step.residual * after for below, factor in stream.items()} | {writer: added * after}
         if attends:
             grams[reader] = tokens.attend(inside.given) * d
         else:
             grams[reader] = inside.given * d
             grams[writer] = activation.kernel(tokens, inside.given * first) * (d * ratio)
             active[layer] = _active_tokens(inside.given.off / inside.given.diagonal if n > 1 else 0.0, n)
-        steps.append((layer, attends, inside.given, into**2, added**2))
     readers.append(OUTPUT)
     output_scale = float(forward.output_scales) ** 0.5
     rows.append({writer: factor / output_scale for writer, factor in stream.items()})
@@ -117,19 +112,18 @@ def matrices_of(stack: Stack) -> Matrices:
     given = output_gradient(stack, tokens, forward.output, inputs.same_label)
     slopes: dict[Name, Pair] = {OUTPUT: given * stack.output_scale**-2}
     gradient = given * output_scale**-2
-    for (layer, attends, given_kernel, into_sq, added_sq), inside in zip(
-        reversed(steps), reversed(forward.insides), strict=True
-    ):
+    for inside in reversed(forward.insides):
+        step, layer = inside.step, inside.step.layer
         gradient = gradient * (1.0 / float(inside.after_scales))
-        at_output = gradient * added_sq
-        if attends:
+        at_output = gradient * (step.branch**2 / float(inside.made_scales))
+        if step.kinds == ("attention",):
             slopes["WV", layer] = at_output
             below = tokens.attend_back(at_output) * values
         else:
             slopes["W2", layer] = at_output
-            slopes["W1", layer] = at_output * second * activation.slope_kernel(tokens, given_kernel * first)
+            slopes["W1", layer] = at_output * second * activation.slope_kernel(tokens, inside.given * first)
             below = slopes["W1", layer] * first
-        gradient = gradient * alpha**2 + below * into_sq
+        gradient = gradient * step.residual**2 + below * (step.input_scale**2 / float(inside.given_scales))
     gains = {"WV": (values, 1.0, d), "W1": (first, ratio, d), "W2": (second, 1.0 / ratio, stack.ffn_width)}
     gains["Wemb"] = (stack.output_scale**2, stack.vocab / d, d)
     each = {

@@ -116,38 +116,36 @@ def tied_backward(
         forward: the way up, the same for all samples: of kernels (entries, 1, N, N).
         generator: of logits, labels and samples of activations.
     """
-    composition, insides = stack.composition, forward.insides
+    insides = forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
     word_sizes = [np.full(inputs.words.shape, stack.embedding_scale)]
     for inside in insides:
-        word_sizes.append(word_sizes[-1] * composition.residual(stack.depth) / _root(inside.after_scales))
+        word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
     scales = forward.output_scales
     remains = 1.0 / _root(scales)
     output = sampled_output(stack, inputs, forward.output, word_sizes[-1] * remains, generator)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
-    at_output = TokenMoments(forward.output, None if composition.final_norm else forward.stream.means)
+    at_output = TokenMoments(forward.output, None if stack.composition.final_norm else forward.stream.means)
     place = _place(at_output, same, word_sizes[-1] * remains)
     last = _place(forward.stream, same, word_sizes[-1])
     gradient, overlaps = top.below_norm(last, scales), top.overlaps(last, scales)
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
-    for index in reversed(range(2 * stack.depth)):
-        inside = insides[index]
-        total = _place(inside.total, same, word_sizes[index] * composition.residual(stack.depth))
+    for inside, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
+        alpha = inside.step.residual
+        total = _place(inside.total, same, sizes * alpha)
         overlaps = gradient.overlaps(total, inside.after_scales) or overlaps
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
-        if index == 2 * stack.depth - 1:
+        if inside is insides[-1]:
             at_total = gradient.kernel(total)
-        below = _place(inside.stream, same, word_sizes[index])
-        gradient, overlaps, left, energies = _below_sublayer(
-            stack, index, gradient, overlaps, total, below, inside, generator
-        )
-        across = composition.residual(stack.depth) * across + left @ inside.added * remains[..., None, :]
-        remains = remains * composition.residual(stack.depth)
+        below = _place(inside.stream, same, sizes)
+        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, inside, generator)
+        across = alpha * across + left @ inside.added * remains[..., None, :]
+        remains = remains * alpha
         collected.append(energies)
     across = across + gradient.along(below) * remains[..., None, :] + gradient.mean[..., None] * place.means
     bottom = gradient.kernel(below)
@@ -162,14 +160,12 @@ def tied_backward(
 
 
 def _below_sublayer(
-    stack: Stack, index: int, gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
-    inside: Inside[Array], generator: np.random.Generator,
+    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place, inside: Inside[Array],
+    generator: np.random.Generator,
 ) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
     """Before a sub-layer: the gradient, and what norms removed of it; what lies on what the branch added; energies.
 
     Args:
-        stack: the network.
-        index: of the sub-layer, from 0; attention has the even ones.
         gradient: at the residual sum.
         overlaps: what norms above removed of it; only attention with random queries asks for them.
         total: the residual sum.
@@ -177,9 +173,8 @@ def _below_sublayer(
         inside: of the sub-layer.
         generator: of the samples of activations.
     """
-    composition = stack.composition
-    alpha, tau = composition.residual(stack.depth), composition.branch(stack.depth)
-    kappa = composition.input_scale(index // 2 + 1)
+    step = inside.step
+    alpha, tau, kappa = step.residual, step.branch, step.input_scale
     # All but what the branch made is noise to it, and what it made is noise below it.
     own_stream = tau * gradient.stream
     own_kernel = own_stream @ inside.added @ own_stream.mT
@@ -188,13 +183,11 @@ def _below_sublayer(
     branch_gradient, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
     of_branch = branch_gradient.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     branch_gradient = branch_gradient.below_norm(place, inside.made_scales)
-    own_stack = stack.of_layer(index // 2 + 1)
-    if index % 2:
-        noise, part, energies = below_units(own_stack, branch_gradient.noise, branch_gradient.stream, inside, generator)
+    arrived = step.stack, branch_gradient.noise, branch_gradient.stream, inside
+    if step.kinds == ("units",):
+        noise, part, energies = below_units(*arrived, generator)
     else:
-        noise, part, energies = below_attention(
-            own_stack, branch_gradient.noise, branch_gradient.stream, inside, of_branch
-        )
+        noise, part, energies = below_attention(*arrived, of_branch)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)

@@ -1,0 +1,67 @@
+"""The plan of a network: its sub-layers in the order in which a token meets them, read by theory and by the sampler."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from theory.stack.stack import Stack
+
+Kind = Literal["attention", "cross", "units"]
+"""What a branch is: attention among the tokens, attention to a source, or feed-forward units."""
+
+ROLES: dict[Kind, tuple[str, ...]] = {
+    "attention": ("WQ", "WK", "WV", "WO"),
+    "cross": ("XQ", "XK", "XV", "XO"),
+    "units": ("WG", "W1", "W2"),
+}
+"""The matrices that a kind of branch may have, in the order in which a token meets them."""
+
+_ENERGIES: dict[Kind, str] = {"attention": "attention_energy", "cross": "cross_energy", "units": "hidden_energy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One sub-layer, z = α x + τ Σ N(f(κ N(x))), of one branch f or of several in parallel.
+
+    Attributes:
+        layer: l = 1..L.
+        stack: the stack whose layers are all like this one; its composition says which norms there are.
+        kinds: of its branches.
+        residual: α.
+        branch: τ.
+        input_scale: κ.
+        energy: name of the quantity that z has.
+        ends_layer: whether the next sub-layer is of another layer.
+    """
+
+    layer: int
+    stack: Stack
+    kinds: tuple[Kind, ...]
+    residual: float
+    branch: float
+    input_scale: float
+    energy: str
+    ends_layer: bool
+
+
+def kinds(stack: Stack) -> tuple[Kind, ...]:
+    """The branches of a layer, in the order in which a token meets them."""
+    if stack.branches != "both":
+        return ("attention",) if stack.branches == "attention" else ("units",)
+    return ("attention", "cross", "units") if stack.source_tokens else ("attention", "units")
+
+
+def plan(stack: Stack) -> tuple[Step, ...]:
+    """Every sub-layer of a stack, from below; its encoder has a plan of its own.
+
+    >>> [(step.layer, *step.kinds) for step in plan(Stack(depth=2))]
+    [(1, 'attention'), (1, 'units'), (2, 'attention'), (2, 'units')]
+    """
+    each = kinds(stack)
+    sums = [each] if stack.layout == "parallel" else [(kind,) for kind in each]
+    steps = []
+    for layer in range(1, stack.depth + 1):
+        own = stack.of_layer(layer)
+        composition = own.composition
+        scales = composition.residual(own.depth), composition.branch(own.depth), composition.input_scale(layer)
+        steps += [Step(layer, own, one, *scales, _ENERGIES[one[-1]], one is sums[-1]) for one in sums]
+    return tuple(steps)
