@@ -132,12 +132,9 @@ def time_to(updates: Sequence[int], losses: Sequence[float], threshold: float) -
 def median_time(times: ArrayLike, reached: ArrayLike) -> float:
     """The median of survival times by Kaplan and Meier; infinite where their curve does not come down to a half."""
     times, reached = np.asarray(times, dtype=float), np.asarray(reached, dtype=bool)
-    surviving = 1.0
-    for time in np.unique(times[reached]):
-        surviving *= 1 - np.sum(reached & (times == time)) / np.sum(times >= time)
-        if surviving <= 0.5 + 1e-12:
-            return float(time)
-    return float("inf")
+    surviving = stats.ecdf(stats.CensoredData(uncensored=times[reached], right=times[~reached])).sf
+    behind = surviving.quantiles[surviving.probabilities <= 0.5 + 1e-12]
+    return float(behind[0]) if len(behind) else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,6 +203,21 @@ def test_times():
     assert median_time([5, 10, 20, 30, 30], [False, True, True, False, False]) == 20
 
 
+def test_median_times_are_those_of_the_product_of_survivors():
+    """By Kaplan and Meier, a factor for every time at which some get there of those still at risk."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        count, share = rng.integers(1, 12), rng.random()
+        times, reached = 50 * rng.integers(1, 6, count), rng.random(count) < share
+        surviving, median = 1.0, float("inf")
+        for time in np.unique(times[reached]):
+            surviving *= 1 - np.sum(reached & (times == time)) / np.sum(times >= time)
+            if surviving <= 0.5 + 1e-12:
+                median = float(time)
+                break
+        assert median_time(times, reached) == median
+
+
 def test_the_unigram_loss_by_hand():
     """Labels 4, 4, 5, end of a vocabulary of six: counts with one more each 3, 2, 2, and 1 of unknown words."""
     text = ParallelText((np.array([4, END]),), (np.array([BEGIN, 4, 4, 5, END]),), 6, "", ("", ""))
