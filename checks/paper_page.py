@@ -22,7 +22,7 @@ from checks.paper_sections import (
     shown_command,
 )
 from checks.results import Results
-from checks.verdict import DECIDING, Verdict, deciding, significant
+from checks.verdict import DECIDING, Verdict, Word, at_size, deciding, significant
 from theory import CLAIMS, Claim
 from theory.stack import PAPER, TITLES
 
@@ -140,23 +140,19 @@ def _finished(lines: Sequence[str]) -> str:
 
 
 def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
-    """Which claims do not simply hold, a line for each word, with the parts of those that hold elsewhere."""
-    lines = []
-    for word in (word for word in DECIDING if word != "holds"):
-        names = []
-        for name, every in by_claim.items():
-            verdicts = [v for v in every if not v.relaxed]
-            parts = [short_part(v) for v in verdicts if v.verdict == word]
-            if parts and word == "holds, loose":
-                names.append(
-                    f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name)
-                )
-            elif parts:
-                named = word in ("fails", "holds with a correction") and len(parts) <= _NAMED
-                which = "; ".join(dict.fromkeys(parts)) if named else f"{len(parts)} of {len(verdicts)} rows"
-                names.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
-        if names:
-            lines.append(f"- **{word}**: {', '.join(names)}")
+    """Which claims do not simply hold, a line for each word, with the parts of those that hold elsewhere.
+
+    Rows at another size than that of the claim's experiment stand in a line of their own, which tells all their words.
+    """
+    of_paper = {name: [v for v in every if not v.relaxed and not v.size] for name, every in by_claim.items()}
+    lines = [
+        f"- **{word}**: {', '.join(names)}"
+        for word in DECIDING if word != "holds" and (names := _with_word(word, of_paper, most=_NAMED))
+    ]  # fmt: skip
+    for size in dict.fromkeys(v.size for every in by_claim.values() for v in every if v.size):
+        there = {name: [v for v in every if not v.relaxed and v.size == size] for name, every in by_claim.items()}
+        told = [f"{word}: {', '.join(names)}" for word in DECIDING if (names := _with_word(word, there, most=0))]
+        lines.append(f"- **tried at {size} alone**, which judges no experiment of the paper's size: {'; '.join(told)}")
     # Said only while theory has the measured numbers in every row.
     explained = [
         f"{CLAIMS[name].explains} ({name})" for name, every in by_claim.items()
@@ -166,6 +162,20 @@ def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
     untested = [name for name, verdicts in by_claim.items() if not verdicts]
     claims = f"{', '.join(untested)}, and more" if untested else "parts of claims"
     return [*lines, f"- **not tested**: {claims} [below](#what-was-not-tested)"]
+
+
+def _with_word(word: Word, by_claim: Mapping[str, Sequence[Verdict]], *, most: int) -> list[str]:
+    """The claims that have a word in a row; of those that have others too with the parts, where these are `most`."""
+    names = []
+    for name, verdicts in by_claim.items():
+        parts = [short_part(v) for v in verdicts if v.verdict == word]
+        if parts and word == "holds, loose":
+            names.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
+        elif parts:
+            named = word in ("fails", "holds with a correction") and len(parts) <= most
+            which = "; ".join(dict.fromkeys(parts)) if named else f"{len(parts)} of {len(verdicts)} rows"
+            names.append(name if len(parts) == len(verdicts) else f"{name} ({which})")
+    return names
 
 
 def _at_paper_width(name: str) -> str:
@@ -231,6 +241,9 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
     """The words of several verdicts with how many there are of each; of bounds the range of what they are loose by."""
+    sizes = list(dict.fromkeys(at_size(v) for v in verdicts))
+    if len(sizes) > 1:
+        return "; ".join(_counted([v for v in verdicts if at_size(v) == size]) for size in sizes)
     parts = []
     for word in DECIDING:
         these = [v for v in verdicts if v.verdict == word]
@@ -239,7 +252,7 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
         factors = _factors(these)
         words = f"**{word}**" + (f" by {factors}" if factors else "")
         parts.append(words if len(these) == len(verdicts) else f"{words} in {len(these)}")
-    return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "")
+    return ", ".join(parts) + (f" of {len(verdicts)} rows" if len(parts) > 1 else "") + sizes[0]
 
 
 def _relaxed_table(verdicts: Sequence[Verdict], command: str) -> list[str]:

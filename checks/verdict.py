@@ -43,6 +43,7 @@ class Verdict:
         bootstrap: the 95% interval by resampling draws, beside the one by normal theory, for exponents.
         cells: the names of the cells behind it.
         relaxed: how its networks leave the paper's setting, "" if they do not.
+        size: of its networks, as "d = 64", where the claim reports an experiment of another size; "" elsewhere.
     """
 
     claim: str
@@ -59,11 +60,17 @@ class Verdict:
     bootstrap: tuple[float, float] | None = None
     cells: tuple[str, ...] = ()
     relaxed: str = ""
+    size: str = ""
 
     @property
     def words(self) -> str:
-        """The verdict with its factor, as tables show it."""
-        return self.verdict if self.loose is None else f"{self.verdict} by x{significant(self.loose)}"
+        """The verdict with its factor and its size, as tables show it."""
+        return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
+
+
+def at_size(v: Verdict) -> str:
+    """What is said behind a verdict's word where its networks have not the size of the claim's experiment."""
+    return f" at {v.size}" if v.size else ""
 
 
 def deciding(verdicts: Sequence[Verdict]) -> Verdict:

@@ -132,12 +132,9 @@ def time_to(updates: Sequence[int], losses: Sequence[float], threshold: float) -
 def median_time(times: ArrayLike, reached: ArrayLike) -> float:
     """The median of survival times by Kaplan and Meier; infinite where their curve does not come down to a half."""
     times, reached = np.asarray(times, dtype=float), np.asarray(reached, dtype=bool)
-    surviving = 1.0
-    for time in np.unique(times[reached]):
-        surviving *= 1 - np.sum(reached & (times == time)) / np.sum(times >= time)
-        if surviving <= 0.5 + 1e-12:
-            return float(time)
-    return float("inf")
+    surviving = stats.ecdf(stats.CensoredData(uncensored=times[reached], right=times[~reached])).sf
+    behind = surviving.quantiles[surviving.probabilities <= 0.5 + 1e-12]
+    return float(behind[0]) if len(behind) else float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +146,24 @@ class Comparison:
         interval: of the mean over seeds, 95%, by Student's t.
         seeds: compared.
         answer: "worse" if the interval is above `WORSE`, "not worse" if it is below.
+        trained: how many seeds have trained, of the runs that should have if the claim is true.
     """
 
     mean: float
     interval: tuple[float, float]
     seeds: int
     answer: Answer
+    trained: int
+
+    @property
+    def judges(self) -> bool:
+        """Whether a majority of those runs has trained; where it has not, the answer says nothing of the claim."""
+        return 2 * self.trained > self.seeds
+
+
+def trained_in(runs: Sequence[Run]) -> int:
+    """How many of some runs have trained, by their outcomes."""
+    return sum(run["outcome"] == "trained" for run in runs)
 
 
 def end_of(run: Run) -> float:
@@ -170,16 +179,26 @@ def compare(runs: Sequence[Run], others: Sequence[Run], *, equal_rates: bool = F
 
     Args:
         runs: one for every seed.
-        others: one for every seed.
+        others: one for every seed; these should have trained, or there is nothing that the runs could be worse than.
         equal_rates: compare where both have the same sum of rates, which is the smaller of the two at the end.
 
     Raises:
         ValueError: a seed has two rows in one of them, or fewer than two seeds are in both.
     """
     pairs = paired(runs, others)
-    if equal_rates:
-        return mean_over_seeds([_at_equal_rates(run, other) for run, other in pairs])
-    return mean_over_seeds([end_of(run) - end_of(other) for run, other in pairs])
+    difference = _at_equal_rates if equal_rates else _at_the_end
+    return mean_over_seeds([difference(*pair) for pair in pairs], trained=trained_in([other for _, other in pairs]))
+
+
+def above_trained(runs: Sequence[Run], others: Sequence[Run]) -> Comparison:
+    """How far above the loss below which a run has trained some runs end; others of the same seeds should have trained.
+
+    Raises:
+        ValueError: as `compare`.
+    """
+    pairs = paired(runs, others)
+    above = [end_of(run) - (1 - STUCK) * run["unigram"] for run, _ in pairs]
+    return mean_over_seeds(above, margin=0.0, trained=trained_in([other for _, other in pairs]))
 
 
 def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
@@ -194,6 +213,10 @@ def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
     return [(first[seed], second[seed]) for seed in first if seed in second]
 
 
+def _at_the_end(run: Run, other: Run) -> float:
+    return end_of(run) - end_of(other)
+
+
 def _at_equal_rates(run: Run, other: Run) -> float:
     """The difference of validation losses where both sums of rates are the smaller run's, between measurements."""
     least = min(run["summed"][-1], other["summed"][-1])
@@ -204,8 +227,13 @@ def _at_equal_rates(run: Run, other: Run) -> float:
     return ends[0] - ends[1]
 
 
-def mean_over_seeds(differences: Sequence[float], margin: float = WORSE) -> Comparison:
+def mean_over_seeds(differences: Sequence[float], *, trained: int, margin: float = WORSE) -> Comparison:
     """Their mean with its interval, and whether that is above a margin.
+
+    Args:
+        differences: one for every seed.
+        trained: as `Comparison` has it.
+        margin: of the answer.
 
     Raises:
         ValueError: there are fewer than two.
@@ -220,7 +248,7 @@ def mean_over_seeds(differences: Sequence[float], margin: float = WORSE) -> Comp
         answer = "worse"
     elif mean + half < margin:
         answer = "not worse"
-    return Comparison(mean=mean, interval=(mean - half, mean + half), seeds=count, answer=answer)
+    return Comparison(mean=mean, interval=(mean - half, mean + half), seeds=count, answer=answer, trained=trained)
 
 
 def lead(run: Run, other: Run) -> float:

@@ -1,13 +1,14 @@
 """Verdicts on the paper's training experiments: W1 to W9, from a table of runs.
 
-Every statement is judged at the rates that stand for the paper's, once for each reading of its schedule, and holds if
-it does at each of them. Intervals are over seeds, 95%, by Student's t: a comparison whose mean is at the margin is
-called true in 2.5% of cases, and false in as many. Rates that do not stand for the paper's have rows of their own,
-which are no verdicts on the paper.
+Every statement is judged at the rates that stand for the paper's, once for each reading of its schedule. Its premise
+fails at a rate unless the runs that should have trained there, if the claim is true, did so in a majority of seeds; it
+holds if it does at each of the other rates. Intervals are over seeds, 95%, by Student's t: a comparison whose mean is
+at the margin is called true in 2.5% of cases, and false in as many. Rates that do not stand for the paper's have rows
+of their own, which are no verdicts on the paper.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isclose
 
@@ -15,50 +16,22 @@ import numpy as np
 from scipy import stats
 
 from checks.models.section34 import ALMOST
-from checks.models.warmup import WORSE, Comparison, Run, compare, end_of, lead, mean_over_seeds, paired
-from checks.verdict import Verdict, Word
+from checks.models.warmup import (
+    Comparison,
+    Run,
+    above_trained,
+    compare,
+    end_of,
+    lead,
+    mean_over_seeds,
+    paired,
+    trained_in,
+)
+from checks.models.warmup_rows import ALL, How, Runs, rows, two_kinds, with_seeds
+from checks.verdict import Verdict
 from simulate.translation.grid import PaperRates
-from theory.stack import TITLES
 
-_NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}
-ALL = "all"
-"""What stands for the rate of a comparison over all of them."""
-_READINGS = {"a": "reading (a)", "b": "reading (b)", "fixed": "a fixed rate"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """Which runs of one rate and reading.
-
-    Attributes:
-        placement: of LayerNorm.
-        optimizer: its name.
-        warmup: "no", "short" or "long": 1, the second shortest, or the longest that the table has.
-    """
-
-    placement: str
-    optimizer: str = "adam"
-    warmup: str = "no"
-
-    def of(self, table: Sequence[Run], peak: float, reading: str) -> list[Run]:
-        """One run for each seed; of both readings those in which these agree."""
-        lengths = sorted({run["warmup"] for run in table})
-        length = {"no": 1, "short": lengths[min(1, len(lengths) - 1)], "long": lengths[-1]}[self.warmup]
-        wanted = self.placement, self.optimizer, length
-        readings = {"fixed"} if reading == "fixed" else {reading, "both"}
-        return [
-            run for run in table
-            if (run["placement"], run["optimizer"], run["warmup"]) == wanted
-            and run["reading"] in readings and isclose(run["peak"], peak)
-        ]  # fmt: skip
-
-    @property
-    def words(self) -> tuple[str, str, str]:
-        """Placement, optimizer and warm-up, as a reader knows them."""
-        return TITLES[self.placement], _NAMES[self.optimizer], f"{self.warmup} warm-up"
-
-    def __str__(self) -> str:
-        return ", ".join(self.words)
+_ABOVE_TRAINED = "nats a token above 95% of the loss of word frequencies"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +41,7 @@ class Statement:
     Attributes:
         claim: its id.
         runs: that are compared.
-        others: with these.
+        others: with these, which should have trained: otherwise the premise fails.
         worse: whether the statement is that the runs end worse by more than the margin, or that they do not.
         equal_rates: whether both are compared at the same sum of rates.
     """
@@ -84,8 +57,9 @@ class Statement:
         both = list(zip(self.runs.words, self.others.words, strict=True))
         alike = ", ".join(word for word, other in both if word == other)
         differ = [", ".join(pair[k] for pair in both if pair[0] != pair[1]) for k in (0, 1)]
-        word = "worse" if self.worse else "not worse"
-        return f"{alike}: {differ[0]} {word} than {differ[1]}" + (" at equal sums of rates" if self.equal_rates else "")
+        if not self.worse:
+            return f"{alike}: {differ[0]} ends as low as {differ[1]}, within this project's margin"
+        return f"{alike}: {differ[0]} worse than {differ[1]}" + (" at equal sums of rates" if self.equal_rates else "")
 
 
 _POST, _POST_LONG = Runs(placement="post"), Runs(placement="post", warmup="long")
@@ -106,76 +80,41 @@ STATEMENTS = (
 )
 
 
-def judge(table: Sequence[Run], rates: PaperRates, setting: str) -> list[Verdict]:
+def judge(table: Sequence[Run], rates: PaperRates, setting: str, size: str = "") -> list[Verdict]:
     """Every statement that a table has two seeds of.
 
     Args:
         table: the runs.
         rates: which stand for the paper's.
         setting: the models and the text, in words.
+        size: of the models, where it is not the paper's.
     """
     verdicts: list[Verdict] = []
+    for chosen, relaxed in _peaks(table, rates, "adam"):
+        trains = partial(_compared, table, _PRE, _PRE_LONG, chosen, above_trained)
+        verdicts += rows("W5", f"{_PRE}: trains", trains, False, setting, relaxed, unit=_ABOVE_TRAINED, margin=0.0)
     for statement in STATEMENTS:
-        stands_for_paper = rates.scaled("sgd" if statement.runs.optimizer == "sgd" else "adam")
-        peaks = sorted({run["peak"] for run in table if run["optimizer"] == statement.runs.optimizer})
-        scaled = [peak for peak in peaks if any(isclose(peak, rate) for rate in stands_for_paper)]
-        for chosen, relaxed in (
-            (scaled, ""),
-            ([p for p in peaks if p not in scaled], "the paper's number at another d"),
-        ):
-            compared = partial(_compared, table, statement, chosen)
-            verdicts += _rows(statement.claim, str(statement), compared, statement.worse, setting, relaxed)
+        for chosen, relaxed in _peaks(table, rates, statement.runs.optimizer):
+            how = partial(compare, equal_rates=statement.equal_rates)
+            compared = partial(_compared, table, statement.runs, statement.others, chosen, how)
+            verdicts += rows(statement.claim, str(statement), compared, statement.worse, setting, relaxed)
     verdicts += [*_short_warmup(table, rates, setting), *_fixed(table, rates, setting), *_faster(table, rates, setting)]
     verdicts += [*_gradients(table, rates, setting), *_spread(table, rates, setting)]
-    return sorted(verdicts, key=lambda v: v.claim)
+    return sorted((replace(v, size=size) for v in verdicts), key=lambda v: v.claim)
+
+
+def _peaks(table: Sequence[Run], rates: PaperRates, optimizer: str) -> tuple[tuple[list[float], str], ...]:
+    """An optimizer's rates that stand for the paper's, and the others, each with how they leave the paper's setting."""
+    stand_for_paper = rates.scaled("sgd" if optimizer == "sgd" else "adam")
+    peaks = sorted({run["peak"] for run in table if run["optimizer"] == optimizer and run["reading"] != "fixed"})
+    scaled = [peak for peak in peaks if any(isclose(peak, rate) for rate in stand_for_paper)]
+    return (scaled, ""), ([peak for peak in peaks if peak not in scaled], "the paper's number at another d")
 
 
 def _compared(
-    table: Sequence[Run], statement: Statement, peaks: Sequence[float], reading: str
+    table: Sequence[Run], runs: Runs, others: Runs, peaks: Sequence[float], how: How, reading: str
 ) -> dict[str, Comparison]:
-    pairs = {f"{peak:g}": _two(table, statement.runs, statement.others, peak, peak, reading) for peak in peaks}
-    return _with_seeds(pairs, equal_rates=statement.equal_rates)
-
-
-def _two(
-    table: Sequence[Run], runs: Runs, others: Runs, peak: float, other_peak: float, reading: str, other: str = ""
-) -> tuple[list[Run], list[Run]]:
-    return runs.of(table, peak, reading), others.of(table, other_peak, other or reading)
-
-
-def _rows(
-    claim: str, part: str, compared: Callable[[str], dict[str, Comparison]], worse: bool, setting: str,
-    relaxed: str = "", unit: str = "nats a token", margin: float = WORSE, readings: Sequence[str] = ("a", "b"),
-) -> Iterator[Verdict]:  # fmt: skip
-    """A verdict for each reading, from the comparisons at its rates: the one that is least favourable is shown."""
-    for reading in readings:
-        comparisons = compared(reading)
-        if not comparisons:
-            continue
-        words: dict[str, Word] = {
-            peak: "undecided"
-            if pairs.answer == "undecided"
-            else "holds"
-            if (pairs.answer == "worse") == worse
-            else "fails"
-            for peak, pairs in comparisons.items()
-        }
-        word: Word = next(w for w in ("fails", "undecided", "holds") if w in words.values())
-        # Of the rates with that word the one whose mean is farthest from the statement.
-        peak = min(
-            (p for p in comparisons if words[p] == word), key=lambda p: comparisons[p].mean * (1 if worse else -1)
-        )
-        shown = comparisons[peak]
-        others = ", ".join(
-            f"{comparison.mean:.3g} at {p} ({words[p]})" for p, comparison in comparisons.items() if p != peak
-        )
-        at = f", at the rate {peak}" if peak != ALL else ""
-        yield Verdict(
-            claim=claim, part=f"{part}, {_READINGS[reading]}", verdict=word,
-            claimed=f"above {margin:g}" if worse else f"at most {margin:g}", predicted=float("nan"),
-            measured=shown.mean, interval=shown.interval, agreement="undecided", setting=setting,
-            note=f"{unit}{at}" + (f"; {others}" if others else ""), relaxed=relaxed,
-        )  # fmt: skip
+    return with_seeds({f"{peak:g}": two_kinds(table, runs, others, peak, peak, reading) for peak in peaks}, how)
 
 
 def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
@@ -183,76 +122,82 @@ def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: str) -> Iter
     short, long = Runs(placement="post", warmup="short"), _POST_LONG
 
     def by_rate(reading: str) -> dict[str, Comparison]:
-        pairs = {f"{high:g}": _two(table, short, short, high, low, reading) for low, high in rates.adam}
-        return _with_seeds(pairs)
+        pairs = {f"{high:g}": two_kinds(table, short, short, high, low, reading) for low, high in rates.adam}
+        return with_seeds(pairs)
 
     def by_warmup(reading: str) -> dict[str, Comparison]:
-        return _with_seeds({f"{high:g}": _two(table, short, long, high, high, reading) for _, high in rates.adam})
+        return with_seeds({f"{high:g}": two_kinds(table, short, long, high, high, reading) for _, high in rates.adam})
 
-    yield from _rows("W3", f"{short}, greater rate worse than half of it", by_rate, True, setting)
-    yield from _rows("W3", f"{short} worse than long warm-up at the greater rate", by_warmup, True, setting)
-
-
-def _with_seeds(
-    pairs: Mapping[str, tuple[list[Run], list[Run]]], *, equal_rates: bool = False
-) -> dict[str, Comparison]:
-    """Of the pairs that two seeds have."""
-    return {peak: compare(*two, equal_rates=equal_rates) for peak, two in pairs.items() if len(paired(*two)) > 1}
+    yield from rows("W3", f"{short}, greater rate worse than half of it", by_rate, True, setting)
+    yield from rows("W3", f"{short} worse than long warm-up at the greater rate", by_warmup, True, setting)
 
 
 def _fixed(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
-    """W4: a small fixed rate ends better than no warm-up at the paper's smaller rate, and worse than the long one."""
+    """W4: a small fixed rate trains, and ends better than no warm-up at the smaller rate, worse than the long one."""
 
-    def against(runs: Runs, *, swapped: bool, reading: str) -> dict[str, Comparison]:
+    def against(runs: Runs, *, reading: str, swapped: bool = False, how: How = compare) -> dict[str, Comparison]:
         pairs = {}
         for small, (low, _) in zip(rates.fixed, rates.adam, strict=True):
-            two = _two(table, _POST, runs, small, low, "fixed", reading)
+            two = two_kinds(table, _POST, runs, small, low, "fixed", reading)
             pairs[f"{small:g}"] = two[::-1] if swapped else two
-        return _with_seeds(pairs)
+        return with_seeds(pairs, how)
 
     part = "Post-LN, Adam, small fixed rate"
+    trains = partial(against, _POST_LONG, how=above_trained)
+    yield from rows("W4", f"{part}: trains", lambda r: trains(reading=r), False, setting, unit=_ABOVE_TRAINED,
+                    margin=0.0, readings=("b",))  # fmt: skip
     better = partial(against, _POST, swapped=True)
-    yield from _rows("W4", f"{part}: no warm-up is worse", lambda r: better(reading=r), True, setting)
-    worse = partial(against, _POST_LONG, swapped=False)
-    yield from _rows(
-        "W4", f"{part} worse than long warm-up", lambda r: worse(reading=r), True, setting, readings=("b",)
-    )
+    yield from rows("W4", f"{part}: no warm-up is worse", lambda r: better(reading=r), True, setting)
+    worse = partial(against, _POST_LONG)
+    yield from rows("W4", f"{part} worse than long warm-up", lambda r: worse(reading=r), True, setting, readings=("b",))
 
 
 def _faster(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
-    """W6: by how much Pre-LN is ahead, in logarithms of updates."""
+    """W6: by how much Pre-LN is ahead, in logarithms of updates, where one of the two has trained.
+
+    Neither is a control of the other: where Post-LN alone has trained, Pre-LN is behind, and the statement fails.
+    """
     unit = "ln of how many times fewer updates Pre-LN takes to Post-LN's end (below 0: the reverse)"
     for pre, what in ((_PRE_LONG, "at equal schedules"), (_PRE, "without warm-up, Post-LN with a long one")):
 
         def ahead(reading: str, pre: Runs = pre) -> dict[str, Comparison]:
-            pairs = {peak: paired(*_two(table, pre, _POST_LONG, peak, peak, reading)) for peak in rates.scaled("adam")}
+            both = partial(two_kinds, table, pre, _POST_LONG, reading=reading)
+            pairs = {peak: paired(*both(peak, peak)) for peak in rates.scaled("adam")}
             return {
-                f"{peak:g}": mean_over_seeds([lead(*pair) for pair in of_seeds], margin=0.0)
+                f"{peak:g}": mean_over_seeds(
+                    [lead(*pair) for pair in of_seeds], margin=0.0,
+                    trained=max(trained_in(runs) for runs in zip(*of_seeds, strict=True)),
+                )
                 for peak, of_seeds in pairs.items() if len(of_seeds) > 1
             }  # fmt: skip
 
         readings = ("b",) if pre is _PRE_LONG else ("a", "b")  # which agree for the long warm-up
-        yield from _rows("W6", f"Pre-LN {what}", ahead, True, setting, unit=unit, margin=0.0, readings=readings)
+        yield from rows("W6", f"Pre-LN {what}", ahead, True, setting, unit=unit, margin=0.0, readings=readings)
 
 
 def _gradients(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
-    """W8: Post-LN's gradients behind the long warm-up, small beside those before it, and even over the layers."""
+    """W8: Post-LN's gradients behind the long warm-up, small beside those before it, and even over the layers.
+
+    The runs themselves should have trained. That gradients are even is no statement of the paper's.
+    """
     after, slopes = {}, {}
     for peak in rates.scaled("adam"):
-        trained = _POST_LONG.of(table, peak, "b")
-        runs = [layers for run in trained if len(layers := list(run["layers"].values())) > 1]
+        warmed = [run for run in _POST_LONG.of(table, peak, "b") if len(run["layers"]) > 1]
+        runs, trained = [list(run["layers"].values()) for run in warmed], trained_in(warmed)
         if len(runs) > 1:
             after[f"{peak:g}"] = mean_over_seeds(
-                [_mean_log(layers[0]) - _mean_log(layers[1]) for layers in runs], margin=0.0
+                [_mean_log(layers[0]) - _mean_log(layers[1]) for layers in runs], margin=0.0, trained=trained
             )
         if len(runs) > 1 and len(runs[0][1]["decoder W2"]) > 1:
-            slopes[f"{peak:g}"] = mean_over_seeds([abs(_slope(layers[1])) for layers in runs], margin=ALMOST)
+            slopes[f"{peak:g}"] = mean_over_seeds(
+                [abs(_slope(layers[1])) for layers in runs], margin=ALMOST, trained=trained
+            )
     unit = "ln of the norms of W1 and W2 before the first update over those behind the warm-up, mean over layers"
-    yield from _rows("W8", "Post-LN, Adam, smaller behind the warm-up", lambda _: after, True, setting, unit=unit,
-                     margin=0.0, readings=("b",))  # fmt: skip
+    yield from rows("W8", "Post-LN, Adam, smaller behind the warm-up", lambda _: after, True, setting, unit=unit,
+                    margin=0.0, readings=("b",))  # fmt: skip
     unit = "size of the slope over the decoder's layers of ln ‖dL/dW2‖ behind the warm-up"
-    yield from _rows("W8", "Post-LN, Adam, even over the layers behind the warm-up", lambda _: slopes, False, setting,
-                     unit=unit, margin=round(ALMOST, 4), readings=("b",))  # fmt: skip
+    part = "a statement of this project: Post-LN, Adam, gradients even over the layers behind the warm-up"
+    yield from rows("W8", part, lambda _: slopes, False, setting, unit=unit, margin=round(ALMOST, 4), readings=("b",))
 
 
 def _mean_log(layers: dict[str, list[float]]) -> float:
@@ -265,21 +210,32 @@ def _slope(layers: dict[str, list[float]]) -> float:
 
 
 def _spread(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
-    """W9: how far apart a seed's runs end over the rates, Post-LN's minus Pre-LN's."""
+    """W9: how far apart a seed's runs end over the rates, Post-LN's minus Pre-LN's.
+
+    Over the rates at which one of the two has trained, of which there must be two; Pre-LN at one of them.
+    """
     for warmup in ("no", "long"):
 
         def wider(reading: str, warmup: str = warmup) -> dict[str, Comparison]:
-            spreads = []
-            for placement in ("post", "pre"):
-                ends: dict[int, list[float]] = {}
-                for peak in rates.scaled("adam"):
-                    for run in Runs(placement=placement, warmup=warmup).of(table, peak, reading):
-                        ends.setdefault(run["seed"], []).append(end_of(run))
-                every = len(rates.scaled("adam"))
-                spreads.append({seed: float(np.ptp(finals)) for seed, finals in ends.items() if len(finals) == every})
-            both = sorted(set(spreads[0]) & set(spreads[1]))
-            differences = [spreads[0][seed] - spreads[1][seed] for seed in both]
-            return {ALL: mean_over_seeds(differences)} if len(both) > 1 else {}
+            runs = {
+                (placement, peak): {
+                    run["seed"]: run for run in Runs(placement=placement, warmup=warmup).of(table, peak, reading)
+                }
+                for placement in ("post", "pre") for peak in rates.scaled("adam")
+            }  # fmt: skip
+            seeds = sorted(set.intersection(*map(set, runs.values())))
+            train = {peak for (_, peak), own in runs.items() if 2 * trained_in(list(own.values())) > len(own)}
+            peaks = sorted(train) if len(train) > 1 else rates.scaled("adam")
+            spreads = {
+                placement: [np.ptp([end_of(runs[placement, peak][seed]) for peak in peaks]) for seed in seeds]
+                for placement in ("post", "pre")
+            }
+            if len(seeds) < 2:
+                return {}
+            trained = [any(trained_in([runs["pre", peak][seed]]) for peak in peaks) for seed in seeds]
+            differences = [float(post - pre) for post, pre in zip(spreads["post"], spreads["pre"], strict=True)]
+            over = ALL if len(peaks) == len(rates.scaled("adam")) else ", ".join(f"{peak:g}" for peak in peaks)
+            return {over: mean_over_seeds(differences, trained=sum(trained) if len(train) > 1 else 0)}
 
         part = f"Adam, {warmup} warm-up: final losses over the rates wider apart for Post-LN than for Pre-LN"
-        yield from _rows("W9", part, wider, True, setting, readings=("b",) if warmup == "long" else ("a", "b"))
+        yield from rows("W9", part, wider, True, setting, readings=("b",) if warmup == "long" else ("a", "b"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from checks.results import committed_results
-from checks.verdict import Verdict, number_or_dash
+from checks.verdict import Verdict, at_size, number_or_dash
 from gradbounds.json_output import tell
 from gradbounds.progress import working
 from theory import CLAIMS, Claim
@@ -41,7 +41,7 @@ def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
     """How many rows have each verdict: "holds (3); undecided (1)"."""
-    counts = Counter(v.verdict for v in verdicts)
+    counts = Counter(v.verdict + at_size(v) for v in verdicts)
     return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
 
 

@@ -49,6 +49,19 @@ def test_what_does_not_hold_stands_first():
     assert "- **not tested**: L1, " in page(HOLDS)
 
 
+def test_what_was_tried_at_another_size_is_no_verdict_on_the_experiment():
+    """Its size stands behind every word, and it has a line of its own among what does not hold."""
+    small = replace(HOLDS, claim="W1", verdict="fails", size="d = 64")
+    own = replace(HOLDS, claim="F1", verdict="fails")
+    text = page(own, small, replace(small, verdict="holds"), replace(small, claim="W6", verdict="holds"))
+    assert "\n- **fails**: F1\n" in text
+    said = "which judges no experiment of the paper's size: fails: W1 (1 of 2 rows); holds: W1 (1 of 2 rows), W6"
+    assert f"\n- **tried at d = 64 alone**, {said}\n" in text
+    assert "**fails** in 1, **holds** in 1 of 2 rows at d = 64 |" in line(text, "| [W1]")
+    assert "| fails at d = 64 |" in text.partition("\n## W1")[2]
+    assert "| **fails**; **fails** at d = 64 |" in line(page(own, replace(own, size="d = 64")), "| [F1]")
+
+
 def test_bounds_say_by_how_much_they_are_loose():
     loose = [replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)]
     said = line(page(*loose), "| [T1]")

@@ -32,7 +32,12 @@ from tests.helpers.rendered.tables import (
 )
 from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
 from tests.helpers.rendered.translation import queries_as_models_widen
-from tests.helpers.rendered.warmup import at_the_printed_rate, final_losses, steps_and_break_even
+from tests.helpers.rendered.warmup import (
+    at_the_printed_rate,
+    final_losses,
+    steps_and_break_even,
+    words_without_premises,
+)
 from tests.test_architecture import ARROWS, MAY_IMPORT
 from theory.coverage import GAPS, SUBJECTS
 
@@ -87,6 +92,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "relaxations.md": {"coverage": coverage},
     "warmup.md": {
         "final losses": final_losses,
+        "with and without premises": words_without_premises,
         "at the printed rate": at_the_printed_rate,
         "break-even": steps_and_break_even,
     },

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from checks.models.warmup import Run, measured_row, unigram_loss
 from checks.models.warmup_claims import judge
+from checks.paper_sections import PAPER_WIDTH
 from checks.results import DATA, results
 from figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.actions.figures import save
@@ -129,7 +130,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     # In the grid's order, wherever a run was done.
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
-    verdicts = judge(rows, grid.paper, setting_of(grid, text, rows))
+    verdicts = judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
     tell(runs=[_flat(row) for row in rows], verdicts=verdicts)
     signature = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
     print("\n".join([*outcome_lines(rows), *signature, "", *verdict_lines(verdicts)]))
@@ -215,6 +216,12 @@ def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> str:
         f"{t.depth}-{t.depth}, d = {t.width}, V = {t.vocab}, {text.names[0]}, {text.names[1]}, {training.updates} "
         f"updates of {training.batch_tokens} tokens, {len({row['seed'] for row in rows})} seeds"
     )
+
+
+def size_of(grid: Grid) -> str:
+    """The width of a grid's models, where it is not the paper's."""
+    width = grid.translation.width
+    return "" if width == PAPER_WIDTH else f"d = {width}"
 
 
 def _dry(

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from checks.models.warmup_claims import judge
+from checks.verdict import Verdict
 from gradbounds.actions.warmup.command import grid_named, read_rows
 from theory.stack import TITLES
 
 ROWS = Path(__file__).parents[3] / "checks" / "data" / "warmup" / "warmup-small.json"
 _OPTIMIZERS = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD"}
+_LATER = ": trains,"
+"""Of the statements that were not judged before premises were asked for."""
 _READINGS = {"a": ", (a)", "b": ", (b)", "both": "", "fixed": ", fixed rate"}
 
 
@@ -72,8 +76,23 @@ def at_the_printed_rate() -> str:
     """What the statements come to at the paper's own number for the rate, a row a statement and reading."""
     paper = grid_named("small").paper
     verdicts = [one for one in judge(read_rows(ROWS), paper, "") if one.relaxed]
-    lines = ["| claim | statement | nats a token, 95% interval | so it |", "|---|---|---|---|"]
+    lines = ["| claim | statement | nats a token, 95% interval | at d = 64 |", "|---|---|---|---|"]
     for one in verdicts:
         low, high = one.interval
         lines.append(f"| {one.claim} | {one.part} | {one.measured:.2f} [{low:.2f}, {high:.2f}] | {one.verdict} |")
     return "\n".join(lines)
+
+
+def words_without_premises() -> str:
+    """Of every statement the word that it had when every rate judged, whoever trained at it, beside the word it has."""
+    rows = read_rows(ROWS)
+    lines = ["| claim | statement | before, every rate judged | now |", "|---" * 4 + "|"]
+    for before, now in zip(_words([row | {"outcome": "trained"} for row in rows]), _words(rows), strict=True):
+        old = "not judged" if _LATER in now.part else before.verdict
+        new = now.verdict if old == now.verdict else f"**{now.verdict}**"
+        lines.append(f"| {now.claim} | {now.part} | {old} | {new} |")
+    return "\n".join(lines)
+
+
+def _words(rows: list[dict[str, Any]]) -> list[Verdict]:
+    return [one for one in judge(rows, grid_named("small").paper, "") if not one.relaxed]
