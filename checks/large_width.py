@@ -186,7 +186,8 @@ def _unmeasured(stack: Stack) -> str:
         return f"the family '{name}' is not measured"
     if stack.branches != "both":
         return "layers of one kind of branch are not measured"
-    if stack.residual_scale or stack.branch_scale or stack.branch_gain or stack.final_norm == "added":
+    given = (stack.residual_scale, stack.branch_scale, stack.branch_gain) != (None, None, None)
+    if given or stack.final_norm == "added":
         return "alpha, tau, beta and final norms of one's own are not measured"
     if stack.branch_scaling != "none" or stack.lower_share or stack.norm_gain != 1.0 or stack.normalization == "tanh":
         return "scaled branches, layers of two placements, gains of norms and tanh in their place are not measured"

@@ -81,7 +81,7 @@ def roles(stack: Stack) -> list[str]:
 
 def has_scalars(stack: Stack) -> bool:
     """Whether branches are multiplied by scalars that learn: those of ReZero that are not held fixed."""
-    return stack.placement == "rezero" and not stack.branch_scale
+    return stack.placement == "rezero" and stack.branch_scale is None
 
 
 def check_covered(stack: Stack, schedule: Schedule) -> None:

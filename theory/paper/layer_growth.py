@@ -196,7 +196,7 @@ def depth_exponent(stack: Stack) -> float:
     if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
         raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
     _check_common(stack)
-    if stack.residual_scale not in (0.0, 1.0):
+    if stack.residual_scale not in (None, 1.0):
         raise ValueError(f"residual_scale must be 1 for a power of L, got {stack.residual_scale!r}.")
     activation: str = stack.activation
     if not composition.input_norm:
@@ -261,7 +261,7 @@ def _check_common(stack: Stack) -> None:
         "embeddings": stack.embeddings == "untied",
         "source_tokens": stack.source_tokens == 0,
         "layout": stack.layout == "sequential",
-        "branch_scale": stack.branch_scale in (0.0, 1.0),
+        "branch_scale": stack.branch_scale in (None, 1.0),
         "mask": stack.mask == "none" or (stack.mask == "causal" and stack.dropout == 0.0) or stack.tokens == 1,
         "window": stack.window != 1,  # a token that sees itself alone never aligns by attention
         "query_key": stack.query_key == "untied" or not stack.query_key_scale or stack.attention_scale == "linear",

@@ -141,6 +141,8 @@ def _without_other_fields(steps: pd.DataFrame) -> pd.DataFrame:
     measured = ["quantity", "step", "layer"]
     kept = ~steps.duplicated([*same, *measured])
     if not kept.all():
-        varied = [name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique().gt(1).any()]
+        varied = [
+            name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique(dropna=False).gt(1).any()
+        ]
         print(f"Figures have the first value alone of what else varies: {', '.join(varied)}.")
     return steps[kept]
