@@ -174,8 +174,9 @@ def _place(name: str) -> int:
 def _without_own_values(stack: Stack) -> Stack:
     """The stack with α, τ and β left out where what is given is the placement's own."""
     own, depth = COMPOSITIONS[stack.placement], stack.depth
-    values = {"residual_scale": own.residual, "branch_scale": own.branch, "branch_gain": own.gain}
-    return replace(stack, **dict.fromkeys(name for name, of in values.items() if getattr(stack, name) == of(depth)))
+    values: dict[str, Any] = {"residual_scale": own.residual, "branch_scale": own.branch, "branch_gain": own.gain}
+    left: dict[str, Any] = {name: None for name, of in values.items() if getattr(stack, name) == of(depth)}
+    return replace(stack, **left)
 
 
 def _with_branches(cells: Sequence[Samples]) -> list[Samples]:

@@ -22,9 +22,6 @@ from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import FirstStep, first_step
 from theory.stack import TITLES
 
-# What theory calls the step that torch's class takes.
-_THEORY = {"muon": "newton-schulz"}
-
 # Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
@@ -81,7 +78,7 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
     """One line of the table: theory, or why there is none, and what networks do."""
     row = asdict(stack) | {"optimizer": optimizer}
     try:
-        step: FirstStep | None = first_step(stack, _THEORY.get(optimizer, optimizer))  # type: ignore[arg-type]
+        step: FirstStep | None = first_step(stack, optimizer)  # type: ignore[arg-type]
         reason = ""
     except NoRuleError as error:
         step, reason = None, str(error)

@@ -89,7 +89,7 @@ def check_covered(stack: Stack, schedule: Schedule) -> None:
 
     Raises:
         ValueError: tied embeddings, a source, a loss on some positions, a transform before the output matrix, ReZero's
-            scalars by Muon.
+            scalars by polar factors.
     """
     if stack.embeddings == "tied":
         raise ValueError("embeddings must be 'untied' in training, where inputs are fixed, got 'tied'.")
