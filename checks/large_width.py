@@ -204,7 +204,7 @@ def _unmeasured(stack: Stack) -> str:
         return "heads that share keys and values are not measured"
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    if stack.ffn == "plain" or normed or not composition.branch(stack.depth):
+    if stack.ffn == "plain" or normed or stack.is_idle:
         return ""
     energies = stack.input_covariance.diagonal().max() + (stack.positions != "none")
     usual = stack.initialization in ("xavier_normal", "xavier_uniform", "fan_in") and stack.ffn_ratio <= 1

@@ -85,8 +85,9 @@ def field_value(name: str, word: str) -> Any:
     try:
         number = float(word)
     except ValueError as error:
+        kind = "an integer, such as 512 or 1e6" if FIELDS[name].type is int else "a number"
         words = f" or {OWN_WORD!r}" if name in OWN else ""
-        raise ValueError(f"{name} must be a number{words}, got {word!r}.") from error
+        raise ValueError(f"{name} must be {kind}{words}, got {word!r}.") from error
     return int(number) if FIELDS[name].type is int and number.is_integer() else number
 
 

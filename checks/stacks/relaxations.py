@@ -181,7 +181,7 @@ def _without_own_values(stack: Stack) -> Stack:
 
 def _with_branches(cells: Sequence[Samples]) -> list[Samples]:
     """Those whose branches add something: where τ is 0 so are their gradients, and 0 has no exponent."""
-    return [s for s in cells if s.stack.composition.branch(s.stack.depth) > 0.0]
+    return [s for s in cells if not s.stack.is_idle]
 
 
 def _norm(samples: Samples, layer: int) -> tuple[float, float, float]:

@@ -174,6 +174,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return composition
 
     @property
+    def is_idle(self) -> bool:
+        """Whether branches add nothing to the stream, τ being 0: their matrices have no gradient at initialization."""
+        return self.composition.branch(self.depth) == 0.0
+
+    @property
     def normalized_output(self) -> bool:
         """Whether the output matrix is given tokens of one length."""
         return self.composition.normalized_output and self.normalization != "tanh"

@@ -35,7 +35,7 @@ def _check_without_residual(stack: Any) -> None:
     """
     alone = stack.layout == "sequential" and stack.branches != "feed_forward"
     reasons = {
-        "a branch_scale of 0, the placement's own or a given one": stack.composition.branch(stack.depth) == 0.0,
+        "a branch_scale of 0, the placement's own or a given one": stack.is_idle,
         "attention_dropout, which may drop all of a token's weights": stack.attention_dropout > 0.0,
         "inputs that sum to zero, whose mean the first attention takes": alone and _first_attention_is_zero(stack),
     }
