@@ -186,7 +186,8 @@ def _unmeasured(stack: Stack) -> str:
         return f"the family '{name}' is not measured"
     if stack.branches != "both":
         return "layers of one kind of branch are not measured"
-    if stack.residual_scale or stack.branch_scale or stack.branch_gain or stack.final_norm == "added":
+    given = (stack.residual_scale, stack.branch_scale, stack.branch_gain) != (None, None, None)
+    if given or stack.final_norm == "added":
         return "alpha, tau, beta and final norms of one's own are not measured"
     if stack.branch_scaling != "none" or stack.lower_share or stack.norm_gain != 1.0 or stack.normalization == "tanh":
         return "scaled branches, layers of two placements, gains of norms and tanh in their place are not measured"
@@ -203,7 +204,7 @@ def _unmeasured(stack: Stack) -> str:
         return "heads that share keys and values are not measured"
     composition = stack.composition
     normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    if stack.ffn == "plain" or normed or not composition.branch(stack.depth):
+    if stack.ffn == "plain" or normed or stack.is_idle:
         return ""
     energies = stack.input_covariance.diagonal().max() + (stack.positions != "none")
     usual = stack.initialization in ("xavier_normal", "xavier_uniform", "fan_in") and stack.ffn_ratio <= 1

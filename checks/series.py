@@ -64,7 +64,7 @@ def longest_series(table: pd.DataFrame, against: str) -> pd.DataFrame:
     series = []
     for placement in [p for p in TITLES if p in set(rows["placement"])]:
         here = rows[rows["placement"] == placement]
-        groups = [g for vocab in ("ratio", "vocab") for _, g in here.groupby([*fixed, vocab])]
+        groups = [g for vocab in ("ratio", "vocab") for _, g in here.groupby([*fixed, vocab], dropna=False)]
         best = max(groups, key=lambda g: (g[against].nunique(), g["draws"].sum()))
         if best[against].nunique() >= 2:
             series.append(best.sort_values(against).drop_duplicates(against).drop(columns="ratio"))

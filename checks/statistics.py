@@ -44,9 +44,10 @@ class Estimate:
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
-        """The estimate of √mean, with its error by the delta method."""
+        """The estimate of √mean, with its error by the delta method; of squares that are all 0 it is 0."""
         root = np.sqrt(self.mean)
-        return Estimate(root, self.sem / (2 * root), self.draws)
+        sem = np.divide(self.sem, 2 * root, out=np.zeros_like(root), where=root != 0)[()]
+        return Estimate(root, sem, self.draws)
 
 
 def estimate(values: ArrayLike) -> Estimate:

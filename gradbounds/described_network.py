@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, field_name, nearest
+from gradbounds.grid import FIELDS, field_name, field_value, nearest
 from theory import Stack
 from theory.configurations import Note, published, stack_from_config
 
@@ -55,19 +55,5 @@ def changed(stack: Stack, changes: Sequence[str]) -> Stack:
                 f"compare must be fields of a network and values, as placement=peri, got {change!r}."
                 f"{nearest([name], FIELDS)}"
             )
-        default = FIELDS[name].default
-        values[name] = value if isinstance(default, str) else _number(name, value, whole=isinstance(default, int))
+        values[name] = field_value(name, value)
     return replace(stack, **values)
-
-
-def _number(name: str, value: str, *, whole: bool) -> float | int:
-    """A number as flags take it, 1e6 for a whole one too.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        number = float(value)
-    except ValueError as error:
-        raise ValueError(f"{name} must be a number, got {value!r}.") from error
-    return int(number) if whole and number.is_integer() else number

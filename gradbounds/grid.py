@@ -6,10 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from theory import Stack
 from theory.stack import PAPER
+from theory.stack.stack import OWN
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIELDS = {f.name: f for f in fields(Stack)}
 TIED: dict[str, Mapping[str, Any]] = {
@@ -17,6 +21,9 @@ TIED: dict[str, Mapping[str, Any]] = {
     "output_scale": {"sqrt-width": lambda width: width**0.5},
 }
 """Words for values that follow the width, by field."""
+
+OWN_WORD = "own"
+"""What leaves a field of `OWN`, such as `branch_scale`, to the placement or the initialization, as None does."""
 
 MOST_CELLS = 1_000_000
 _RANGE = re.compile(r"([^:]+):([^:]+):([x+])([^:]+)")
@@ -29,7 +36,7 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
 
     Args:
         grid: values by field, each one value or a list; a value may be a range such as "64:4096:x2" or "2:10:+2", or a
-            word that ties a field to the width. `zip` is a list of lists of fields.
+            word that ties a field to the width, or leaves it to its own. `zip` is a list of lists of fields.
 
     Raises:
         ValueError: an unknown field, a value that is none, lists of different lengths in a zip, or too many cells.
@@ -63,6 +70,35 @@ def field_name(given: str) -> str:
     """A field as the command line may spell it, with hyphens or underscores, by its name."""
     name = given.strip().replace("-", "_")
     return name if name in FIELDS else given
+
+
+def field_value(name: str, word: str) -> Any:
+    """One value of a field as a flag takes it, 1e6 for a whole number too.
+
+    Raises:
+        ValueError: the field has numbers, and it is none.
+    """
+    if isinstance(FIELDS[name].default, str):
+        return word
+    if name in OWN and word == OWN_WORD:
+        return None
+    try:
+        number = float(word)
+    except ValueError as error:
+        kind = "an integer, such as 512 or 1e6" if FIELDS[name].type is int else "a number"
+        words = f" or {OWN_WORD!r}" if name in OWN else ""
+        raise ValueError(f"{name} must be {kind}{words}, got {word!r}.") from error
+    return int(number) if FIELDS[name].type is int and number.is_integer() else number
+
+
+def said(name: str, value: Any) -> Any:
+    """A field's value as flags and files take it."""
+    return OWN_WORD if name in OWN and (value is None or value != value) else value
+
+
+def with_words(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A table to be printed, in which fields that are left to their own say so."""
+    return table.assign(**{name: [said(name, value) for value in table[name]] for name in OWN if name in table})
 
 
 def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
@@ -107,6 +143,8 @@ def _spelled_out(name: str, given: Any) -> Iterator[Any]:
         yield given
     elif isinstance(given, str) and given in TIED.get(name, ()):
         yield given
+    elif name in OWN and (given is None or given == OWN_WORD):
+        yield None
     elif isinstance(given, str) and (match := _RANGE.fullmatch(given.strip())):
         first, last, sign, step = match.groups()
         yield from _range(name, given, _number(name, first), _number(name, last), sign, _step(name, given, step))
@@ -138,7 +176,7 @@ def _step(name: str, given: str, step: str) -> float:
 
 
 def _number(name: str, given: Any) -> Any:
-    kind: Any = FIELDS[name].type
+    kind: Any = float if name in OWN else FIELDS[name].type
     try:
         # bool is an int, and 2.5 is no width: what Python would quietly convert is refused.
         if not isinstance(given, str | int | float) or isinstance(given, bool):
@@ -150,6 +188,6 @@ def _number(name: str, given: Any) -> Any:
             return int(number) if number.is_integer() else int(given)
         return kind(given)
     except ValueError:
-        words = "".join(f", {word!r}" for word in TIED.get(name, ()))
+        words = "".join(f", {word!r}" for word in (*TIED.get(name, ()), *((OWN_WORD,) if name in OWN else ())))
         noun = "integers" if kind is int else "numbers"
         raise ValueError(f"{name} must be {noun}, ranges like 64:4096:x2 or 2:10:+2{words}, got {given!r}.") from None

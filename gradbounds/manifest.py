@@ -26,7 +26,8 @@ def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int, reci
     """
     keys = "\n".join(sorted(cell.key for cell in cells))
     request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
-    return {"request": request, "cells": len(cells), "draws": draws, "recipe": recipe, "sessions": [session()]}
+    about = {"cells": len(cells), "draws": draws, "recipe": recipe, "own": "null"}
+    return {"request": request} | about | {"sessions": [session()]}
 
 
 def session() -> dict[str, Any]:

@@ -7,8 +7,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, nearest, stacks
+from gradbounds.grid import FIELDS, OWN_WORD, field_values, nearest, stacks
 from theory import Stack
+from theory.stack.stack import OWN
 
 _FOLDER = resources.files("gradbounds") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir()))
@@ -74,9 +75,29 @@ def read_recipe(path: Path) -> Recipe:
     """
     content = read_toml(path, "file")
     is_manifest = isinstance(content.get("recipe"), dict)
-    recipe = recipe_of(content["recipe"] if is_manifest else content)
+    recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
     return replace(recipe, text=str(beside)) if recipe.text and not is_manifest else recipe
+
+
+def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
+    """The recipe of a run's manifest; without "own" it was written when 0 left fields like branch_scale to their own.
+
+    Raises:
+        ValueError: as `recipe_of`.
+    """
+    recipe = recipe_of(manifest["recipe"])
+    if "own" in manifest:
+        return recipe
+    meant = [
+        {
+            name: [OWN_WORD if value == 0 else value for value in field_values(name, table[name])]
+            for name in OWN
+            if name in table
+        }
+        for table in recipe.grid
+    ]
+    return replace(recipe, grid=tuple({**table, **own} for table, own in zip(recipe.grid, meant, strict=True)))
 
 
 def read_toml(path: Path, flag: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from gradbounds.grid import FIELDS
+from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
 from gradbounds.progress import size
 from simulate.runs.manifests import MANIFEST
@@ -64,18 +64,30 @@ def _inspection(run: Run) -> str:
     if not tables:
         return "\n".join([*lines, "No draws have landed yet."])
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
-    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and rows[name].nunique() == 1}
+    constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and _is_one(rows[name])}
     varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
-    cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
+    cells = (
+        rows.groupby(["cell", *varying], sort=False, dropna=False)
+        .size()
+        .rename("draws")
+        .reset_index()
+        .drop(columns="cell")
+    )
     cells = cells.sort_values(varying, ignore_index=True)
     tell(same=constant, cells=cells)
-    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
-    lines.append(cells.head(_SHOWN).to_string(index=False))
+    named = {name: said(name, value) for name, value in constant.items() if value != ""}
+    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in named.items()))
+    lines.append(with_words(cells.head(_SHOWN)).to_string(index=False))
     if len(cells) > _SHOWN:
         lines.append(
             f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
         )
     return "\n".join(lines)
+
+
+def _is_one(values: pd.Series) -> bool:
+    """Whether all rows have one value, or none."""
+    return bool(values.nunique(dropna=False) == 1)
 
 
 def _size(folder: Path) -> str:

@@ -44,7 +44,7 @@ ARROWS = {
         "modules": "counts runs",
         "training": "counts text network runs",
         "translation": "counts text runs modules",
-        "curvature": "network runs modules translation",
+        "curvature": "network runs modules training translation",
     },
     "checks": {
         "statistics": "",

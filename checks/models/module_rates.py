@@ -13,9 +13,6 @@ from simulate.curvature.module_step import WHOLE
 from theory import NoRuleError, Stack
 from theory.first_step.prediction import first_step
 
-_THEORY = {"muon": "newton-schulz"}
-"""What theory calls the step that torch's class takes."""
-
 _SIZE = ["optimizer", "width", "depth"]
 _COLUMNS = [
     *_SIZE, "seeds", "critical_rate", "critical_sem", "predicted", "predicted_sem", "hessian_rate", "hessian_none",
@@ -87,7 +84,7 @@ def module_rates(
         predicted = (float("nan"), float("nan"))
         if stack is not None:
             try:
-                step = first_step(stack(int(width), int(depth)), _THEORY.get(optimizer, optimizer))
+                step = first_step(stack(int(width), int(depth)), optimizer)
                 predicted = step.critical_rate, step.critical_rate_sem
             except NoRuleError as error:
                 reasons[str(error).partition(", got ")[0]] = None

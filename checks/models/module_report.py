@@ -151,7 +151,8 @@ def probe(
             read.
         against: what it is to be like: another factory or its name, which is probed at the same sizes with seeds of its
             own, or a `Reference`, or the file or folder that the command's `--out` wrote.
-        first_step: optimizers, of "sgd", "adam" and "muon", whose first step is measured too: the report has `rates`.
+        first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
+            `rates`.
         learning_rate: that is compared with these.
         on_module: called with how many modules are done, and of how many, after each.
 

@@ -18,6 +18,7 @@ from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setti
 from simulate import Samples
 from theory import Stack
 from theory.stack import TITLES
+from theory.stack.placements import COMPOSITIONS
 
 RELAXATIONS: dict[str, Mapping[str, Any]] = {
     "four times as many units": {"ffn_ratio": 4.0},
@@ -94,7 +95,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
     """
     rows: dict[tuple[str, str], dict[str, float]] = {}
     at_base = [s for s in cells if (s.stack.width, s.stack.depth) == (base.width, base.depth)]
-    plain = {s.stack.placement: s for s in at_base if s.stack.relaxed == base.relaxed}
+    plain = {s.stack.placement: s for s in at_base if _without_own_values(s.stack).relaxed == base.relaxed}
     for s in at_base:
         row = rows.setdefault((s.stack.placement, relaxation_name(s.stack, base)), {})
         first, last = _norm(s, 0), _norm(s, -1)
@@ -104,7 +105,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
         if s.stack.placement in plain:
             row |= _ratio("effect", last, _norm(plain[s.stack.placement], -1))
     for against in ("width", "depth"):
-        for series in exponent_series(cells, against):
+        for series in exponent_series(_with_branches(cells), against):
             stack = series[0].stack
             _, _, fit, predicted = _exponents(series, against)
             row = rows.setdefault((stack.placement, relaxation_name(stack, base)), {})
@@ -124,7 +125,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
     """
     rows = []
     for against in ("width", "depth"):
-        for series in exponent_series(cells, against):
+        for series in exponent_series(_with_branches(cells), against):
             stack = series[0].stack
             x, last, fit, predicted = _exponents(series, against)
             agreement = exponent_agreement(fit, predicted, x, stack)
@@ -158,7 +159,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
                     note=note,
                 )
             )
-    for name, group in grouped(cells, lambda s: relaxation_name(s.stack)):
+    for name, group in grouped(_with_branches(cells), lambda s: relaxation_name(s.stack)):
         for v in (*post_profile(group), *pre_profile(group)):
             rows.append(replace(v, part=f"{v.part}: {name}", relaxed=name))
     return sorted(rows, key=lambda v: _place(v.relaxed))
@@ -170,14 +171,30 @@ def _place(name: str) -> int:
     return order.index(name) if name in order else len(order)
 
 
+def _without_own_values(stack: Stack) -> Stack:
+    """The stack with α, τ and β left out where what is given is the placement's own."""
+    own, depth = COMPOSITIONS[stack.placement], stack.depth
+    values: dict[str, Any] = {"residual_scale": own.residual, "branch_scale": own.branch, "branch_gain": own.gain}
+    left: dict[str, Any] = {name: None for name, of in values.items() if getattr(stack, name) == of(depth)}
+    return replace(stack, **left)
+
+
+def _with_branches(cells: Sequence[Samples]) -> list[Samples]:
+    """Those whose branches add something: where τ is 0 so are their gradients, and 0 has no exponent."""
+    return [s for s in cells if not s.stack.is_idle]
+
+
 def _norm(samples: Samples, layer: int) -> tuple[float, float, float]:
     """Root mean square of ‖∂L/∂W2‖ in a layer, its relative standard error, and its prediction."""
     norm = estimate(samples["grad_sq_W2"][:, layer].astype(float)).root()
-    return float(norm.mean), float(norm.sem / norm.mean), float(np.sqrt(prediction_of(samples)["grad_sq_W2"][layer]))
+    mean = float(norm.mean)
+    return mean, float(norm.sem) / mean if mean else 0.0, float(np.sqrt(prediction_of(samples)["grad_sq_W2"][layer]))
 
 
 def _ratio(name: str, over: tuple[float, float, float], under: tuple[float, float, float]) -> dict[str, float]:
-    """A ratio of norms as three columns; that of a norm to itself has no error."""
+    """A ratio of norms as three columns; that of a norm to itself has no error, and that to 0 is none."""
+    if under[0] == 0.0:
+        return dict.fromkeys((name, f"{name}_sem", f"{name}_predicted"), float("nan"))
     value, error = over[0] / under[0], 0.0 if over == under else float(np.hypot(over[1], under[1]))
     return {name: value, f"{name}_sem": value * error, f"{name}_predicted": over[2] / under[2]}
 

@@ -7,9 +7,10 @@ from matplotlib.figure import Figure
 
 from figures.style import PAPER, legend_below, looks, panels, style, value_ticks
 from theory.stack import TITLES
+from theory.stack.optimizers import NAMES
 
 _SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
-_OPTIMIZERS = {"sgd": "SGD", "normalized": "normalized SGD", "adam": r"Adam ($\epsilon\to 0$)", "muon": "Muon"}
+_OPTIMIZERS = NAMES | {"adam": r"Adam ($\epsilon\to 0$)"}
 PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
 """Largest rates of Adam: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani et al. (2017); d = 512, 6-6."""
 

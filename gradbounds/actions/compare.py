@@ -28,6 +28,10 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
         values = list(dict.fromkeys(getattr(stack, name) for stack in recipe.stacks()))
         if name not in ("placement", "depth") and len(values) > 1:
             raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
+    if idle := [stack for stack in recipe.stacks() if stack.is_idle]:
+        raise ValueError(
+            f"branch_scale must be above 0 to compare gradients, which are 0 where branches add nothing, got {idle[0]}."
+        )
     depths = sorted({stack.depth for stack in recipe.stacks()})
     check_count("draws", recipe.draws, 2)  # one draw has no error
     code = sweep_into(out, recipe, Execution(workers=workers))

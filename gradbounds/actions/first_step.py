@@ -12,7 +12,7 @@ from rich.progress import track
 
 from figures import first_step_rates
 from gradbounds.actions.figures import save
-from gradbounds.grid import FIELDS
+from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import SCHEMA, text
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
@@ -21,9 +21,6 @@ from theory import NoRuleError, Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import FirstStep, first_step
 from theory.stack import TITLES
-
-# What theory calls the step that torch's class takes.
-_THEORY = {"muon": "newton-schulz"}
 
 # Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
@@ -81,7 +78,7 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
     """One line of the table: theory, or why there is none, and what networks do."""
     row = asdict(stack) | {"optimizer": optimizer}
     try:
-        step: FirstStep | None = first_step(stack, _THEORY.get(optimizer, optimizer))  # type: ignore[arg-type]
+        step: FirstStep | None = first_step(stack, optimizer)  # type: ignore[arg-type]
         reason = ""
     except NoRuleError as error:
         step, reason = None, str(error)
@@ -127,12 +124,13 @@ def _largest_share(step: FirstStep) -> str:
 def _varying(table: pd.DataFrame) -> list[str]:
     """Fields other than the placement that tell networks apart; width and depth always."""
     fields = [name for name in FIELDS if name != "placement" and name in table]
-    return [name for name in fields if name in ("width", "depth") or table[name].nunique() > 1]
+    return [name for name in fields if name in ("width", "depth") or table[name].nunique(dropna=False) > 1]
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
     varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
-    shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: table[n] for n in varying})
+    named = with_words(table)
+    shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
     shown["optimizer"] = table["optimizer"]
     shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
     if has_draws:
@@ -168,14 +166,14 @@ def _exponents(table: pd.DataFrame) -> list[str]:
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
         if against == "width" and (table["vocab"] / table["width"]).nunique() == 1:
             others = [name for name in others if name != "vocab"]
-        for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False):
+        for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False, dropna=False):
             ends = rows.sort_values(against).iloc[[0, -1]]
             first, last = ends["critical_rate"]
             if ends[against].nunique() < 2 or not np.isfinite([first, last]).all():
                 continue
             low, high = ends[against]
             slope = np.log(last / first) / np.log(high / low)
-            where = ", ".join(f"{name} {ends[name].iloc[0]}" for name in others[2:])
+            where = ", ".join(f"{name} {said(name, ends[name].iloc[0])}" for name in others[2:])
             lines.append(
                 f"{TITLES[ends['placement'].iloc[0]]}, {ends['optimizer'].iloc[0]}, {where}: "
                 f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"

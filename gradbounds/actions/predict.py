@@ -141,8 +141,10 @@ def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
             f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
             for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
         ]
-        lines.append(
-            f"Exponents in {symbol} of the last layer's norms, from here to twice the {field}: {', '.join(numbers)}."
+        lines += (
+            [f"Exponents in {symbol} of the last layer's norms, from here to twice the {field}: {', '.join(numbers)}."]
+            if numbers
+            else []
         )
     return lines
 

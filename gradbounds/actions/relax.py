@@ -14,7 +14,7 @@ from checks.theory_and_samples import comparison
 from figures import path, relaxations
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
-from gradbounds.grid import FIELDS, field_values, nearest
+from gradbounds.grid import FIELDS, OWN_WORD, field_values, nearest
 from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
@@ -85,6 +85,8 @@ def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:
     if field not in numbers:
         raise ValueError(f"along must be one of {', '.join(numbers)}, got {field!r}.{nearest([field], numbers)}")
     converted = field_values(field, values)
+    if None in converted:
+        raise ValueError(f"values must be numbers along {field}, got {OWN_WORD!r}, which is a placement's.")
     return {f"{field} = {value}": {field: getattr(replace(base, **{field: value}), field)} for value in converted}
 
 

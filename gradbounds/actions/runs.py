@@ -10,9 +10,10 @@ import pyarrow as pa
 from checks.models.module_report import FILE
 from checks.models.reference import Reference, against_reference
 from checks.stacks.two_runs import RATE, only_in_one, run_differences, set_apart
-from gradbounds.grid import FIELDS
+from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
 from gradbounds.manifest import session
+from gradbounds.recipe import recipe_in
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
 
@@ -53,6 +54,7 @@ def diff(first: Path, second: Path, *, strict: bool) -> int:
     differs = table[table["differs"]]
     tell(numbers=table, only_in_first=alone[0], only_in_second=alone[1], differing=len(differs))
     for name, (value, other) in set_apart(*runs).items():
+        value, other = said(name, value), said(name, other)
         print(f"{name} is {value} in {first} and {other} in {second}; networks are matched without it.")
     networks = len(table[[name for name in FIELDS if name in table]].drop_duplicates())
     print(
@@ -60,9 +62,9 @@ def diff(first: Path, second: Path, *, strict: bool) -> int:
         f"{len(table)} numbers compared: {len(differs)} differ, where chance alone has one in {RATE:.0%} of such pairs."
     )
     if len(differs):
-        varying = [name for name in FIELDS if name in table and table[name].nunique() > 1]
+        varying = [name for name in FIELDS if name in table and table[name].nunique(dropna=False) > 1]
         worst = differs.sort_values("p_value").head(_SHOWN)
-        print(worst[[*varying, "quantity", "layer", "first", "second", "errors"]].to_string(index=False))
+        print(with_words(worst)[[*varying, "quantity", "layer", "first", "second", "errors"]].to_string(index=False))
         if len(differs) > _SHOWN:
             print(f"... and {len(differs) - _SHOWN} more: --json has all")
     return int(strict and bool(len(differs)))
@@ -93,7 +95,8 @@ def merge(folders: Sequence[Path], out: Path) -> int:
     about = {
         "request": requests[0] if same else {"command": "merge", "of": digest},
         "draws": max(run.manifest.get("draws", 0) for run in runs),
-        "recipe": runs[0].manifest.get("recipe", {}) if same else {},
+        "recipe": recipe_in(runs[0].manifest).to_dict() if same and "recipe" in runs[0].manifest else {},
+        "own": "null",
         "sessions": [*(at for run in runs for at in run.manifest.get("sessions", [])), session()],
     }
     there = [run.landed() for run in runs]

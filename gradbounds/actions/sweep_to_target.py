@@ -82,6 +82,11 @@ def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execut
     cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
     if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
         raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
+    if idle := [cell.stack for cell in cells if cell.stack.is_idle]:
+        raise ValueError(
+            "branch_scale must be above 0 for a sweep to a precision, which is that of W2's norm: 0 where branches add "
+            f"nothing, got {idle[0]}."
+        )
     goals = goals_of(cells, sem=target.sem, exponent=target.exponent)
     seconds = seconds_of(target.max_time) if target.max_time else float("inf")
     given = {name: value for name, value in asdict(target).items() if value}

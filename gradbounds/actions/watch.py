@@ -15,9 +15,9 @@ from rich.text import Text
 
 from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import goals_of
-from gradbounds.grid import FIELDS
+from gradbounds.grid import FIELDS, said
 from gradbounds.progress import duration
-from gradbounds.recipe import recipe_of
+from gradbounds.recipe import recipe_in
 from simulate import Cell, Run
 from simulate.runs.cost import block_work
 from simulate.runs.precision import Goal, final_counts, last_layer_moments
@@ -77,7 +77,7 @@ def watch(folder: Path, *, every: float) -> int:
     run = Run.open(folder)
     if run.manifest["request"].get("command") != "sweep":
         raise ValueError(f"run must be one of `gradbounds sweep`, which says what is to come, got {str(folder)!r}.")
-    cells = list({cell.name: cell for cell in cells_of(recipe_of(run.manifest["recipe"]))}.values())
+    cells = list({cell.name: cell for cell in cells_of(recipe_in(run.manifest))}.values())
     console = Console()
     if not console.is_terminal:
         console.print(view(state(run, cells)))
@@ -133,7 +133,10 @@ def view(now: State) -> Group:
     order = sorted(range(len(rows)), key=lambda i: bool(now.draws[i] >= now.wanted[i]))
     for i in order[:_SHOWN]:
         table.add_row(
-            *(str(rows[i][name]) for name in varying), f"{now.draws[i]:.0f}", f"{now.wanted[i]:.0f}", _norm(now, i)
+            *(str(said(name, rows[i][name])) for name in varying),
+            f"{now.draws[i]:.0f}",
+            f"{now.wanted[i]:.0f}",
+            _norm(now, i),
         )
     if len(rows) > _SHOWN:
         table.add_row(f"... and {len(rows) - _SHOWN} more")

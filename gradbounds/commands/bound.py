@@ -3,16 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, WithJson
+from gradbounds.commands.flags import Flag, WithJson, given, network
 from gradbounds.help_text import folded
 from theory import Stack
+
+Network = network(Stack())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(WithJson):
     """Print Theorem 1's bound for one network, what large-width theory predicts, and their ratio."""
 
-    stack: Annotated[Stack, Flag(name="", help="")] = field(default_factory=Stack)
+    stack: Annotated[Network, Flag(name="", help="")] = field(default_factory=Network)  # type: ignore[valid-type]
     latex: Annotated[bool, Flag(help="print the bound as LaTeX")] = False
 
     def run(self) -> int:
@@ -21,7 +23,8 @@ class Bound(WithJson):
         Raises:
             ValueError: the network is not the paper's.
         """
-        if left := list(self.stack.relaxed):
+        stack = Stack(**given(self.stack))
+        if left := list(stack.relaxed):
             flags = ", ".join(f"--{name.replace('_', '-')}" for name in left)
             raise ValueError(
                 f"stack must be in the paper's setting for Theorem 1, got one with {flags}; gradbounds predict has the "
@@ -29,5 +32,5 @@ class Bound(WithJson):
             )
         from gradbounds.actions.bound import bound_latex, bound_text
 
-        print(bound_latex(self.stack) if self.latex else folded(bound_text(self.stack), indent="    "))
+        print(bound_latex(stack) if self.latex else folded(bound_text(stack), indent="    "))
         return 0

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from gradbounds.commands.flags import Flag, optional
 from gradbounds.commands.sweep import Fields
 from gradbounds.grid import FIELDS
 from gradbounds.recipe import Recipe
-
-Optimizers = Literal["sgd", "normalized", "adam", "muon"]
+from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +16,14 @@ class FirstStep:
     """Print the critical rate of the first step of training: where the loss, to second order, is back at its start.
 
     Every field takes several values, which make a product; one that is not given has the paper's value, and placement
-    has both. Adam is its first step as eps goes to 0, and Muon is torch.optim.Muon, Newton-Schulz steps included.
+    has both. Adam is its first step as eps goes to 0; muon is torch.optim.Muon, Newton-Schulz steps included, and polar
+    the exact polar factor in their place.
     """
 
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     optimizer: Annotated[
-        tuple[Optimizers, ...],
-        Flag(help="optimizers whose first step is predicted", metavar="sgd|normalized|adam|muon [...]"),
+        tuple[Optimizer, ...],
+        Flag(help="optimizers whose first step is predicted", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
     draws: Annotated[int | None, optional("networks to step beside theory", "N", default="none")] = None
     seed: Annotated[int, Flag(help="seed of the first network; the others follow")] = 0

@@ -1,24 +1,14 @@
 """`gradbounds predict`: its flags."""
 
-from dataclasses import Field, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated
 
-from gradbounds.commands.flags import Flag, optional
+from gradbounds.commands.flags import Flag, given, network, optional
 from theory import Stack
 
-_TYPES = get_type_hints(Stack)
-
-
-def _flag(stack_field: Field) -> tuple[str, Any, Any]:
-    name, about = stack_field.name, stack_field.metadata
-    metavar = "|".join(about.get("choices", ())) or _TYPES[name].__name__.upper()
-    return name, Annotated[_TYPES[name] | None, optional(about["help"], metavar, str(stack_field.default))], None
-
-
 # One that is not given is None: a published model keeps its own there.
-Changes = make_dataclass("Changes", [_flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
-Changes.__doc__ = "The fields of the Stack that are given."
+Changes = network(Stack())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +54,8 @@ class Predict:
         """Exit code."""
         from gradbounds.actions.predict import predict_stack
 
-        given = {name: value for name, value in vars(self.stack).items() if value is not None}
+        changes = given(self.stack)
         return predict_stack(
-            given, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
+            changes, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
             patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
         )  # fmt: skip

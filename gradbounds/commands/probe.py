@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from gradbounds.commands.flags import Flag, Positional, WithJson
+from theory.stack.optimizers import ModuleOptimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Probe(WithJson):
         Flag(help="MODULE:FACTORY, a built-in name, or a probe.json that --out wrote: what it is to be like"),
     ] = None
     first_step: Annotated[
-        tuple[Literal["sgd", "adam", "muon"], ...],
+        tuple[ModuleOptimizer, ...],
         Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
     ] = ()
     learning_rate: Annotated[float | None, Flag(help="rate to hold against those of --first-step")] = None

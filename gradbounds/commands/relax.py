@@ -1,12 +1,15 @@
 """`gradbounds relax`: its flags."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gradbounds.commands.flags import Flag, WithJson
+from gradbounds.commands.flags import Flag, WithJson, given, network
 from gradbounds.grid import field_name
 from theory import Stack
+
+_BASE = Stack(depth=4, vocab=64)
+Network = network(_BASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +17,7 @@ class Relax(WithJson):
     """Switch the paper's assumptions off in turn and together: what changes, and whether theory still predicts it."""
 
     out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
-    base: Annotated[Stack, Flag(name="", help="")] = field(default_factory=lambda: Stack(depth=4, vocab=64))
+    base: Annotated[Network, Flag(name="", help="")] = field(default_factory=Network)  # type: ignore[valid-type]
     widths: Annotated[
         tuple[str, ...], Flag(help="widths for the exponent in d", metavar="VALUE|A:B:xF|A:B:+S [...]")
     ] = ("128:1024:x2",)
@@ -35,4 +38,4 @@ class Relax(WithJson):
 
         steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
         sampling: dict[str, Any] = {"draws": self.draws, "seed": self.seed, "workers": self.workers}
-        return relax(self.out, self.base, self.widths, self.depths, **steps, **sampling)
+        return relax(self.out, replace(_BASE, **given(self.base)), self.widths, self.depths, **steps, **sampling)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from gradbounds.commands.flags import Flag, optional
-from gradbounds.grid import FIELDS, TIED, field_name, stacks
+from gradbounds.grid import FIELDS, OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
+from theory.stack.stack import OWN
 
 if TYPE_CHECKING:
     from simulate.runs.execution import Execution
@@ -25,6 +26,7 @@ def _flag(name: str) -> tuple[str, Any, Any]:
     words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
     choices, number = FIELDS[name].metadata.get("choices"), not isinstance(FIELDS[name].default, str)
     metavar = f"{'|'.join(choices)} [...]" if choices else "VALUE|A:B:xF|A:B:+S [...]" if number else "TEXT [...]"
+    metavar = f"{OWN_WORD}|{metavar}" if name in OWN else metavar
     about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
     return name, Annotated[tuple[str, ...] | None, about], None
 

@@ -8,6 +8,7 @@ from gradbounds.commands.flags import Flag, WithJson, optional
 from gradbounds.commands.sweep import Fields
 from gradbounds.grid import FIELDS
 from gradbounds.recipe import Recipe
+from theory.stack.optimizers import TRAINING_OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,9 @@ class Train(WithJson):
         Literal["standard", "mup"],
         Flag(help="mup: output_scale d^(-1/2), and for W_emb a rate that is d times smaller; for sgd"),
     ] = "standard"
-    optimizer: Annotated[Literal["sgd", "muon"], Flag(help="sgd, or muon with the exact polar factor")] = "sgd"
+    optimizer: Annotated[
+        str, Flag(help="sgd, or polar: Muon with the exact polar factor", metavar="|".join(TRAINING_OPTIMIZERS))
+    ] = "sgd"
     momentum: Annotated[float, Flag(help="momentum, in [0, 1)")] = 0.0
     weight_decay: Annotated[float, Flag(help="weight decay")] = 0.0
     batch: Annotated[Literal["same", "fresh"], Flag(help="the same batch at every step, or another")] = "same"
@@ -84,7 +87,7 @@ class Train(WithJson):
             learning_rate=self.learning_rate,
             in_critical_rates=self.rate_unit == "critical",
             mup=self.parametrization == "mup",
-            optimizer=self.optimizer,
+            optimizer=self.optimizer,  # type: ignore[arg-type]  # which Optimizer refuses with a reason
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             batch=self.batch,

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from simulate.curvature.operators import plain_operations
 from simulate.curvature.problems import Problem, stack_problem
+from simulate.training.optimizers import polar_factor
 from theory.stack import Stack
+from theory.stack.optimizers import OPTIMIZERS
 
 Direction = dict[str, Tensor]
 """u, by the names of parameters."""
@@ -84,9 +86,10 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
 
     Args:
         gradient: of all parameters.
-        optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay).
+        optimizer: "sgd", "normalized" (SGD with g/|g|), "adam" (eps → 0) or, for matrices, "muon" (no weight decay);
+            and "polar", of which torch has no class: the exact polar factor where "muon" has Newton-Schulz steps.
         turned: whether matrices are (d_in, d_out), as a Stack's, and not (d_out, d_in), as torch's layers hold them:
-            Muon's factor for shapes is of the latter.
+            the factor for shapes of "polar" and "muon" is of the latter.
 
     Raises:
         ValueError: an unknown optimizer.
@@ -98,8 +101,11 @@ def direction(gradient: Direction, optimizer: str, *, turned: bool = True) -> Di
         "adam": lambda params: torch.optim.Adam(params, lr=1.0, eps=1e-300),
         "muon": lambda params: torch.optim.Muon(params, lr=1.0, weight_decay=0.0),
     }
+    if optimizer == "polar":
+        shapes = {name: array.shape if turned else array.shape[::-1] for name, array in gradient.items()}
+        return {name: polar_factor(array[None], *shapes[name])[0] for name, array in gradient.items()}
     if optimizer not in optimizers:
-        raise ValueError(f"optimizer must be one of {', '.join(optimizers)}, got {optimizer!r}.")
+        raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}.")
     size = 1.0
     if optimizer == "normalized":
         size = float(sum(part.square().sum() for part in gradient.values())) ** 0.5

@@ -7,7 +7,7 @@ drawn alike for every η. Derivatives are backward passes alone, which more oper
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
 import torch
@@ -18,10 +18,7 @@ from simulate.curvature.first_step import Direction, break_even_rate, direction
 from simulate.curvature.operators import plain_operations
 from simulate.modules.factories import Factory, Loss, Made, ProbeError, called, made, module_seed, named_size, seeded
 from simulate.modules.layers import LayerList, layer_lists
-
-ModuleOptimizer = Literal["sgd", "adam", "muon"]
-MODULE_OPTIMIZERS: tuple[ModuleOptimizer, ...] = get_args(ModuleOptimizer)
-"""Optimizers whose first step is taken from a module."""
+from theory.stack.optimizers import MODULE_OPTIMIZERS
 
 WHOLE = "all"
 """The group of everything that is stepped."""
@@ -50,7 +47,7 @@ def module_steps(
 
     Args:
         factory: of modules and batches, as `simulate.probe` takes it.
-        optimizers: some of "sgd", "adam" (ε → 0) and "muon" (the matrices, embeddings left out; the rest stays).
+        optimizers: some of "sgd", "adam" (ε → 0), and of the matrices alone, embeddings left out, "polar" and "muon".
         widths: given to the factory.
         depths: given to the factory.
         seeds: modules of every width and depth.
@@ -68,7 +65,7 @@ def module_steps(
         and loss.
 
     Raises:
-        ValueError: an unknown optimizer, no matrix for Muon, or as `simulate.probe`.
+        ValueError: an unknown optimizer, no matrix for a step of matrices, or as `simulate.probe`.
     """
     for name in optimizers:
         if name not in MODULE_OPTIMIZERS:
@@ -106,19 +103,19 @@ def one_step(
 def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimizer: str) -> Direction:
     """The step u of torch's own class from a module, by the names of its parameters.
 
-    Muon steps the matrices, as torch.nn holds them (d_out, d_in); embeddings, and what is no matrix, stay.
+    Polar and muon step the matrices, as torch.nn holds them (d_out, d_in); embeddings, and what is no matrix, stay.
 
     Raises:
-        ProbeError: there is no matrix for Muon.
+        ProbeError: there is no matrix for them.
         ValueError: an unknown optimizer.
     """
     chosen = dict(gradient)
-    if optimizer == "muon":
+    if optimizer in ("polar", "muon"):
         tables = {id(layer.weight) for layer in module.modules() if isinstance(layer, nn.Embedding)}
         kept = {name for name, p in module.named_parameters() if p.ndim == 2 and id(p) not in tables}
         chosen = {name: g for name, g in gradient.items() if name in kept}
         if not chosen:
-            raise ProbeError(f"module {type(module).__name__!r} must have matrices for muon, and has none")
+            raise ProbeError(f"module {type(module).__name__!r} must have matrices for {optimizer}, and has none")
     # In double precision no square of a gradient is 0 that is not.
     taken = direction({name: g.double() for name, g in chosen.items()}, optimizer, turned=False)
     return {name: step.to(gradient[name].dtype) for name, step in taken.items()}

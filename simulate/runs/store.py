@@ -25,7 +25,7 @@ import tomli_w
 
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
-from simulate.runs.tables import Block, block_rows, cell_of, quantity_arrays, rows_frame
+from simulate.runs.tables import Block, block_rows, cell_of, marked, quantity_arrays, rows_frame, with_nulls
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
@@ -149,7 +149,7 @@ class Run:
         """Land rows that `block_rows` made; equal labels stand for equal rows."""
         number = max((int(file.name.partition("-")[0]) for file in self.files()), default=-1) + 1
         sink = pa.BufferOutputStream()
-        pq.write_table(rows, sink, compression="zstd")
+        pq.write_table(marked(rows), sink, compression="zstd")
         digest = hashlib.sha256(label.encode()).hexdigest()[:16]
         write_whole(self.folder / "blocks" / f"{number:06}-{digest}.parquet", sink.getvalue().to_pybytes())
 
@@ -188,7 +188,7 @@ class Run:
         values = quantity_arrays(table, starts, [cell.stack.depth for cell in described])
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
-        return sorted(cells, key=lambda s: (s.cell.text is not None, astuple(s.stack)))
+        return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
@@ -254,11 +254,16 @@ class Run:
         return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
 
 
+def _order(stack: Stack) -> list[tuple[bool, Any]]:
+    """What sorts networks by their fields, of which some may be None."""
+    return [(value is not None, value) for value in astuple(stack)]
+
+
 def _rows_of(file: Path, columns: list[str] | None) -> pa.Table:
     rows = pq.read_table(file, columns=columns)
     if "cell" not in rows.column_names:
         raise KeyError("cell")
-    return rows
+    return with_nulls(rows)
 
 
 def _readable(read: Any, file: Path) -> Any:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 from theory.stack.registry import failures
-from theory.stack.stack import NAMED
+from theory.stack.stack import NAMED, OWN
 
 if TYPE_CHECKING:
     from simulate.runs.cell import Cell
@@ -46,7 +47,13 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
     constants = [cell_columns(cell) for cell in cells.values()]
     place = dict(zip(cells, range(len(cells)), strict=True))
     of_cell = np.repeat([place[block.cell.name] for block in blocks], draws)
-    columns = {name: pa.array(np.array([c[name] for c in constants])[of_cell]) for name in constants[0]}
+    kinds = dict.fromkeys(OWN, float)  # whose None is NaN to NumPy, and null to Arrow
+    columns = {
+        name: pa.array(
+            np.array([c[name] for c in constants], dtype=kinds.get(name))[of_cell], from_pandas=name in kinds
+        )
+        for name in constants[0]
+    }
     columns |= {"seed": pa.array(np.repeat([block.seed for block in blocks], draws))}
     columns |= {"block": pa.array(np.repeat([block.index for block in blocks], draws))}
     # Draws count on from block to block.
@@ -54,6 +61,24 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
     within = np.arange(draws.sum()) - np.repeat(np.cumsum(draws) - draws, draws)
     columns["draw"] = pa.array(np.repeat(first, draws) + within)
     return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
+
+
+_OWN_IS_NULL = {"own": "null"}
+
+
+def marked(rows: pa.Table) -> pa.Table:
+    """Rows to be written, which say that a field left to its own, such as `branch_scale`, is null in them."""
+    return rows.replace_schema_metadata((rows.schema.metadata or {}) | _OWN_IS_NULL)
+
+
+def with_nulls(rows: pa.Table) -> pa.Table:
+    """Rows as read; where they are not `marked` a field left to its own was still written as 0, which is null here."""
+    if b"own" in (rows.schema.metadata or {}):
+        return rows
+    for name in set(OWN) & set(rows.column_names):
+        given = pc.if_else(pc.equal(rows[name], 0.0), pa.scalar(None, rows[name].type), rows[name])
+        rows = rows.set_column(rows.column_names.index(name), name, given)
+    return rows
 
 
 def cell_columns(cell: "Cell") -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""Optimizers whose steps are matrices of low rank: SGD with momentum and weight decay, and Muon."""
+"""Optimizers whose steps are matrices of low rank: SGD with momentum and weight decay, and polar factors."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import asdict, dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-OptimizerName = Literal["sgd", "muon"]
+from theory.stack.optimizers import TRAINING_OPTIMIZERS, TrainingOptimizer
 
 # Of a polar factor: singular values below so much of the largest are rounding, squared 1e-10 as in docs/first_step.md.
 _NUMERICAL_RANGE = 1e-5
+
+_NOT_TRAINED = {"muon": ": training has the exact polar factor, and no Newton-Schulz steps"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +19,11 @@ class Optimizer:
     """How a matrix moves along its gradients.
 
     With g the gradient, v the momentum and η the rate, "sgd" is that of `torch.optim.SGD`: v ← μ v + g + λ W,
-    W ← W - η v. "muon" is v ← μ v + g, W ← (1 - η λ) W - η polar(v) √max(1, d_out/d_in), as in `torch.optim.Muon`
-    without Nesterov's step, and with the exact polar factor.
+    W ← W - η v. "polar" is v ← μ v + g, W ← (1 - η λ) W - η polar(v) √max(1, d_out/d_in): `torch.optim.Muon` without
+    Nesterov's step, and with the exact polar factor where it has Newton-Schulz steps.
 
     Attributes:
-        name: "sgd" or "muon".
+        name: "sgd" or "polar".
         momentum: μ, at least 0 and below 1.
         weight_decay: λ, at least 0.
 
@@ -30,14 +31,15 @@ class Optimizer:
         ValueError: an argument is outside its range; an elementwise optimizer, whose steps have no low rank.
     """
 
-    name: OptimizerName = "sgd"
+    name: TrainingOptimizer = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(OptimizerName):
+        if self.name not in TRAINING_OPTIMIZERS:
             raise ValueError(
-                f"optimizer must be 'sgd' or 'muon', whose steps have the rank of the batch, got {self.name!r}."
+                f"optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch, got {self.name!r}"
+                f"{_NOT_TRAINED.get(self.name, '')}."
             )
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum must be a number in [0, 1), got {self.momentum!r}.")
@@ -47,7 +49,12 @@ class Optimizer:
     @property
     def decoupled(self) -> bool:
         """Whether weight decay stays out of the momentum, as Muon's does."""
-        return self.name == "muon"
+        return self.name == "polar"
+
+    @property
+    def stored(self) -> dict[str, str | float]:
+        """As keys of cells have it: there "polar" is called "muon", as in run folders that have landed."""
+        return asdict(self) | {"name": "muon" if self.name == "polar" else self.name}
 
 
 def polar_factor(

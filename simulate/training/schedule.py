@@ -82,14 +82,14 @@ def roles(stack: Stack) -> list[str]:
 
 def has_scalars(stack: Stack) -> bool:
     """Whether branches are multiplied by scalars that learn: those of ReZero that are not held fixed."""
-    return stack.placement == "rezero" and not stack.branch_scale
+    return stack.placement == "rezero" and stack.branch_scale is None
 
 
 def check_covered(stack: Stack, schedule: Schedule) -> None:
     """Refuse what training does not cover.
 
     Raises:
-        ValueError: `theory.coverage` has a gap of "training", or ReZero's scalars are to be stepped by Muon.
+        ValueError: `theory.coverage` has a gap of "training", or ReZero's scalars are to be stepped by polar factors.
     """
     require(stack, "training")
     if has_scalars(stack) and schedule.optimizer.name != "sgd":

@@ -24,9 +24,10 @@ from simulate.runs.store import Run
 from simulate.text import TextWindows, read_windows
 from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell
 from simulate.training.maps import LearningMaps
-from simulate.training.optimizers import Optimizer, OptimizerName
+from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import BatchName, Schedule, has_scalars, roles
 from theory.stack import Stack
+from theory.stack.optimizers import TrainingOptimizer
 from theory.stack.quantities import array_of
 
 
@@ -96,7 +97,7 @@ def train(
     learning_rate: float | Mapping[str, float],
     draws: int,
     seed: int,
-    optimizer: OptimizerName = "sgd",
+    optimizer: TrainingOptimizer = "sgd",
     momentum: float = 0.0,
     weight_decay: float = 0.0,
     factors: Sequence[float] | None = None,
@@ -118,9 +119,9 @@ def train(
             "scalar" of ReZero): the others are fixed.
         draws: how many networks, at least 1.
         seed: root seed, a nonnegative integer.
-        optimizer: "sgd" as torch has it, or "muon" with the exact polar factor. Elementwise optimizers are refused.
+        optimizer: "sgd" as torch has it, or "polar", Muon with the exact polar factor. Others are refused.
         momentum: of all matrices, in [0, 1).
-        weight_decay: of all matrices; in the gradient for "sgd", beside it for "muon".
+        weight_decay: of all matrices; in the gradient for "sgd", beside it for "polar".
         factors: of the learning rate at each step, as a warm-up has them; None for 1.
         batch: "same" trains on one batch of inputs and labels, "fresh" draws another before each step; words of a text
             and positions keep their vectors.

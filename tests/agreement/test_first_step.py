@@ -30,19 +30,19 @@ def same(values, expected, margin):
 def test_first_order_and_second(fields):
     """At V = 2d, where most of u'Gu is what V/d adds; without it, and with a tangent kernel 30% off, it differs."""
     stack = Stack(**({"width": 96, "depth": 1, "tokens": 3, "vocab": 192, "output_scale": 0.5} | fields))
-    found = {"sgd": [], "muon": []}
+    found = {"sgd": [], "muon": [], "polar": []}
     for seed in range(NETWORKS):
         problem = first_step_problem(stack, seed=seed)
         loss, gradient = gradients(problem)
         del gradient["Wemb"]
         for optimizer, values in found.items():
             values.append(measured(problem, gradient, direction(gradient, optimizer), loss, ends=False))
-    for own, theirs in (("sgd", "sgd"), ("newton-schulz", "muon")):
-        theory = first_step(stack, own, matrices=["WV", "W1", "W2"])
+    for optimizer, steps in found.items():
+        theory = first_step(stack, optimizer, matrices=["WV", "W1", "W2"])
         for name in ("gain", "curvature", "logit_change_sq"):
-            values = [getattr(one, name) for one in found[theirs]]
-            assert same(values, getattr(theory, name), 0.1), (own, name, estimate(values), getattr(theory, name))
-        curvatures = [one.curvature for one in found[theirs]]
+            values = [getattr(one, name) for one in steps]
+            assert same(values, getattr(theory, name), 0.1), (optimizer, name, estimate(values), getattr(theory, name))
+        curvatures = [one.curvature for one in steps]
         assert not same(curvatures, theory.curvature * (1 - theory.spread), 0.1)
         assert not same(curvatures, theory.curvature * 1.3**2, 0.1)
 
@@ -56,7 +56,9 @@ def test_a_step_is_torch_s():
     # One singular value, of which five Newton-Schulz steps make some 0.7 to 1.2; three columns for a row.
     muon = direction({"a": gradient["a"].T}, "muon")["a"]
     assert float(muon.norm()) == pytest.approx(0.95, rel=0.3)
-    with pytest.raises(ValueError, match="^optimizer must be one of sgd, normalized, adam, muon, got 'lion'"):
+    assert direction(gradient, "polar")["a"].flatten().tolist() == pytest.approx([0.6 * 3**0.5, -0.8 * 3**0.5, 0])
+    assert direction(gradient, "polar", turned=False)["a"].flatten().tolist() == pytest.approx([0.6, -0.8, 0])
+    with pytest.raises(ValueError, match="^optimizer must be one of sgd, normalized, adam, polar, muon, got 'lion'"):
         direction(gradient, "lion")
 
 

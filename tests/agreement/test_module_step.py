@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from checks.models.module_rates import module_rates
-from simulate.curvature.module_step import Path, module_steps, one_step
+from simulate.curvature.module_step import Path, module_direction, module_steps, one_step
 from simulate.modules.catalogue import BUILTINS
 from simulate.modules.factories import Made, made, seeded
 from tests.helpers.grid_of_steps import doubled, losses_of_steps
@@ -105,3 +105,14 @@ def test_a_module_that_is_a_stack_has_theory_s_critical_rate():
     noise = np.hypot(row.critical_sem, row.predicted_sem)
     assert abs(row.critical_rate - row.predicted) < max(0.03 * row.predicted, 4 * noise), row
     assert not abs(row.critical_rate - 1.2 * row.predicted) < max(0.03 * row.predicted, 4 * noise), row
+
+
+def test_the_polar_step_of_a_module_is_an_svd_of_each_matrix():
+    """Torch's layers hold (d_out, d_in); embeddings and vectors stay."""
+    one = Path(small(), 7)
+    step = module_direction(one.one.module, one.gradient, "polar")
+    assert step and set(step) == set(module_direction(one.one.module, one.gradient, "muon"))
+    for name, found in step.items():
+        left, _, right = torch.linalg.svd(one.gradient[name].double(), full_matrices=False)
+        rows, columns = found.shape
+        torch.testing.assert_close(found.double(), max(1, rows / columns) ** 0.5 * left @ right, rtol=1e-3, atol=1e-4)

@@ -86,16 +86,16 @@ def test_the_report_and_the_command(tmp_path, monkeypatch, capsys):
     (tmp_path / "module_of_rates.py").write_text("from tests.helpers.probed_modules import one_module\n")
     monkeypatch.chdir(tmp_path)
     line = ["probe", "module_of_rates:one_module", "--width", "6", "--depth", "2", "--seeds", "2"]
-    assert main([*line, "--first-step", "sgd", "muon", "--out", "out"]) == 0
+    assert main([*line, "--first-step", "sgd", "muon", "polar", "--out", "out"]) == 0
     assert "Sequential.1" not in capsys.readouterr().out
-    assert len(pd.read_csv(tmp_path / "out" / "first_step.csv")) == 2
+    assert len(pd.read_csv(tmp_path / "out" / "first_step.csv")) == 3
     assert set(pd.read_csv(tmp_path / "out" / "first_step_seeds.csv")["group"]) == {"all", "0", "1"}
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"first_step": ["lion"]}, "^first_step must name some of sgd, adam, muon, got 'lion'"),
+        ({"first_step": ["lion"]}, "^first_step must name some of sgd, adam, polar, muon, got 'lion'"),
         ({"learning_rate": 1e-3}, "^first_step must name an optimizer where learning_rate is given"),
         ({"first_step": ["sgd"], "learning_rate": 0.0}, "^learning_rate must be a number above 0, got 0.0"),
     ],

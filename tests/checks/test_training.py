@@ -59,12 +59,12 @@ def test_exponents():
 
 
 def test_rates_count():
-    """At rates like 1/d features move by less and less; nothing is claimed of Muon's features."""
+    """At rates like 1/d features move by less and less; nothing is claimed of features under polar factors."""
     stacks = [Stack(placement="pre", width=d, depth=1, tokens=2, vocab=4) for d in WIDTHS]
     found = [made(s, 1 / s.width, feature_change_sq=[0.0, 0.1 / s.width]) for s in stacks]
     (row,) = width_exponents(found, mup=False).itertuples()
     assert (row.expected, row.verdict) == (pytest.approx(-0.5), "holds")
-    found = [made(s, 0.1, "muon", feature_change_sq=[0.0, 0.1]) for s in stacks]
+    found = [made(s, 0.1, "polar", feature_change_sq=[0.0, 0.1]) for s in stacks]
     (row,) = width_exponents(found, mup=False).itertuples()
     assert row.verdict == ""
     assert not len(width_exponents(found[:2], mup=False))

@@ -39,19 +39,19 @@ def test_rates_of_the_placements():
     assert says("first_step.md", f"${constant:.0f}/(dL)$", "Post-LN")
 
 
-def test_signs_and_muon_share_exponents_in_the_depth():
-    """Pre-LN's go towards -1/2, of which Muon's is -0.57 at 128 to 256 (not computed here), and Post-LN's are -1."""
+def test_signs_and_polar_factors_share_exponents_in_the_depth():
+    """Pre-LN's go towards -1/2, with -0.57 for polar factors at 128 to 256 (not computed here); Post-LN's are -1."""
     recorded = evidence("first-step-theory")
     deep = {title: line["L, 16 to 32"] for title, line in recorded["exponents"].items()}
-    assert says("first_step.md", f"${deep['Muon, Pre-LN']:.2f}$", "$-0.57$")
+    assert says("first_step.md", f"${deep['polar, Pre-LN']:.2f}$", "$-0.57$")
     assert max(error for line in recorded["standard errors"].values() for error in line.values()) < 0.01
-    for name in ("sign", "Muon"):
+    for name in ("sign", "polar"):
         assert deep[f"{name}, Post-LN"] == pytest.approx(-1.0, abs=0.03)
         assert deep[f"{name}, Pre-LN"] == pytest.approx(-0.73, abs=0.015)
         assert deep[f"{name}, Pre-LN"] - deep[f"{name}, Post-LN"] < deep["SGD, Pre-LN"] - deep["SGD, Post-LN"]
     stacks = [Stack(placement="pre", width=2**18, depth=depth, tokens=8, vocab=16) for depth in (32, 64)]
-    rates = [first_step(stack, "muon").critical_rate for stack in stacks]
-    assert deep["Muon, Pre-LN"] + 0.05 < np.log2(rates[1] / rates[0]) < -0.55, "on the way to -1/2"
+    rates = [first_step(stack, "polar").critical_rate for stack in stacks]
+    assert deep["polar, Pre-LN"] + 0.05 < np.log2(rates[1] / rates[0]) < -0.55, "on the way to -1/2"
 
 
 def test_many_classes():

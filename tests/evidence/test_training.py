@@ -26,25 +26,25 @@ pytestmark = pytest.mark.evidence
 
 DRAWS, SEEDS = 20_000, 200
 SGD = {"momentum": 0.8, "weight_decay": 0.1}
-MUON = {"name": "muon", "momentum": 0.5, "weight_decay": 0.2}
+POLAR = {"name": "polar", "momentum": 0.5, "weight_decay": 0.2}
 
 # d, n, L, steps, batch, optimizer, fields: n below, at and above d, and n k above it. "text" is one window of repeated
 # words, "windows" is another at every step.
 LAWS = [
     ("post", 8, 3, 2, 3, "same", SGD, {}),
     ("post", 8, 8, 1, 1, "fresh", {}, {}),
-    ("post", 8, 12, 1, 2, "same", MUON, {}),
+    ("post", 8, 12, 1, 2, "same", POLAR, {}),
     ("post", 16, 4, 2, 5, "fresh", SGD, {"output_projection": "random"}),
     ("post", 16, 4, 2, 3, "same", SGD, {"down_gain": 1e-50, "value_gain": 1e-50}),
     ("pre", 8, 3, 2, 4, "fresh", SGD, {"ffn_ratio": 2.0}),
     ("pre", 16, 4, 2, 5, "same", SGD, {"input_correlation": 1.0}),
-    ("pre", 16, 16, 1, 2, "fresh", MUON, {}),
+    ("pre", 16, 16, 1, 2, "fresh", POLAR, {}),
     ("pre", 64, 8, 1, 3, "same", SGD, {}),
     ("peri", 8, 3, 2, 3, "same", SGD, {"ffn": "gated", "activation": "silu"}),
     ("peri", 16, 6, 2, 4, "fresh", SGD, {}),
     ("post", 16, 3, 1, 3, "same", SGD, {"query_key_scale": 1.0, "heads": 2, "mask": "causal"}),
     ("post", 16, 6, 2, 3, "text", SGD, {}),
-    ("pre", 8, 4, 1, 4, "text", MUON, {}),
+    ("pre", 8, 4, 1, 4, "text", POLAR, {}),
     ("post", 16, 4, 2, 4, "windows", SGD, {"positions": "learned"}),
 ]
 

@@ -20,9 +20,9 @@ def call(*arguments, cwd=None):
 
 BAD = [
     (("bound", "--width", "0"), "width must be an integer of at least 2, got 0."),
-    (("bound", "--width", "x"), "Error parsing --width: it must be an integer, such as 512 or 1e6, got 'x'"),
+    (("bound", "--width", "x"), "Error parsing --width: width must be an integer, such as 512 or 1e6, got 'x'"),
     (("bound", "--width", "1e20"), "width must be at most 9007199254740992, got 100000000000000000000."),
-    (("bound", "--width", "2.5"), "it must be an integer, such as 512 or 1e6, got '2.5'"),
+    (("bound", "--width", "2.5"), "width must be an integer of at least 2, got 2.5."),
     (("bound", "--depth", "100000000"), "depth must be at most 100000, got 100000000."),
     (("bound", "--output-scale", "1e-200"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got"),
     (("bound", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
@@ -39,7 +39,7 @@ BAD = [
     (("predict", "--like", "gpt2", "--config", "x"), "config and like must not both be given."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be a JSON file such as a model's config.json, got"),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
-    (("predict", "--compare", "depth=x"), "depth must be a number, got 'x'."),
+    (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),
     (("probe", "encoder-pre", "--depth", "1000000"), "depths must be at most 100000, got 1000000."),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
@@ -54,7 +54,21 @@ BAD = [
         ("bound", "--output-scale", "inf"),
         "output_scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
     ),
-    (("bound", "--width", "2.5"), "Error parsing --width"),
+    (("bound", "--width", "x"), "Error parsing --width"),
+    (
+        ("compare", "--out", "new", "--branch-scale", "0"),
+        "branch_scale must be above 0 to compare gradients, which are 0",
+    ),
+    (("compare", "--out", "new", "--placement", "post", "rezero"), "branch_scale must be above 0 to compare gradients"),
+    (
+        ("sweep", "--out", "new", "--branch-scale", "0", "--target-sem", "0.1"),
+        "branch_scale must be above 0 for a sweep to a precision, which is that of W2's norm",
+    ),
+    (
+        ("train", "--branch-scale", "0", "--target-sem", "0.1"),
+        "branch_scale must be above 0 for training to a precision, which is that of features' changes too",
+    ),
+    (("predict", "--branch-scale", "none"), "branch_scale must be a number or 'own', got 'none'."),
     (("bound", "--width"), "--width"),
     (("bound", "--latex", "yes"), "Unrecognized options: yes"),
     (("sweep", "--out", "NEW", "--draws", "0"), "draws must be an integer of at least 1, got 0."),

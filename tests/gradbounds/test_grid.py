@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
+from gradbounds.commands.flags import given as given_fields
 from gradbounds.commands.sweep import Fields, Sweep
+from gradbounds.described_network import changed
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
@@ -34,6 +36,22 @@ def test_ranges_of_numbers():
     assert field_values("output_scale", "0.1:0.5:+0.1") == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
     assert field_values("output_scale", ["1:100:x10"]) == [1.0, 10.0, 100.0]
     assert field_values("output_scale", ["sqrt-width", "1"]) == ["sqrt-width", 1.0]
+    assert field_values("branch_scale", "0:1:+0.5") == [0.0, 0.5, 1.0]
+
+
+def test_a_field_is_left_to_its_own_by_that_word():
+    """In flags and files, alone and beside numbers; 0 is a number, and no other field knows the word."""
+    assert field_values("branch_scale", ["own", "0", 0.5]) == [None, 0.0, 0.5]
+    recipe = parsed(["sweep", "--placement", "pre", "--branch-scale", "own", "0:1:+0.5"]).recipe()
+    assert [stack.branch_scale for stack in recipe.stacks()] == [None, 0.0, 0.5, 1.0]
+    assert changed(Stack(branch_scale=0.5), ["branch_scale=own"]) == Stack()
+    assert changed(Stack(), ["branch-scale=0"]).branch_scale == 0.0
+    with pytest.raises(ValueError, match="^branch_scale must be numbers, ranges .*, 'own', got 'none'"):
+        field_values("branch_scale", "none")
+    with pytest.raises(ValueError, match="^tanh_scale must be numbers, ranges like 64:4096:x2 or 2:10:.2, got 'own'"):
+        field_values("tanh_scale", "own")
+    flags = parsed(["predict", "--branch-scale", "own", "--residual-scale", "0"]).stack
+    assert given_fields(flags) == {"branch_scale": None, "residual_scale": 0.0}
 
 
 @given(st.integers(2, 500), st.integers(1, 12), st.integers(2, 5))

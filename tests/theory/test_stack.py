@@ -79,8 +79,15 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"mask_rows": [[1, 0], [1, 1]], "tokens": 2}, "^mask_rows must be tokens = 2 rows where mask is 'given'"),
     ({"mask": "given", "mask_rows": [[1, 0], [0, 0]]}, "^mask_rows must be a square matrix of 0 and 1 with a 1 in"),
     ({"window": 2}, "^window must be 0 but for mask 'causal', got 2 with mask 'none'"),
-    ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, got -1.0"),
-    ({"branch_gain": float("inf")}, "^branch_gain must be a finite number of at least 0, got inf"),
+    ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, or None .*, got -1.0"),
+    ({"branch_gain": float("inf")}, "^branch_gain must be a positive finite number, from 1e-100 to 1e100 .*, got inf"),
+    ({"branch_gain": 0.0}, "matrices of zeros have no norm; branch_scale 0 takes branches out.* or None .*, got 0.0"),
+    ({"init_std": 0}, "^init_std must be a positive finite number, .*matrices of zeros have no norm.*, got 0"),
+    ({"branch_scale": "own"}, r"^branch_scale must be .*at least 0, or None \(own in flags and files\), got 'own'"),
+    ({"residual_scale": 0, "branch_scale": 0}, "^residual_scale must be above 0 with a branch_scale of 0"),
+    ({"residual_scale": 0, "placement": "rezero"}, "^residual_scale must be above 0 with a branch_scale of 0"),
+    ({"residual_scale": 0, "attention_dropout": 0.1}, "^residual_scale must be above 0 with attention_dropout"),
+    ({"residual_scale": 0, "tokens": 2, "input_correlation": -1}, "^residual_scale .* with inputs that sum to zero"),
 ])  # fmt: skip
 def test_fields_that_would_be_ignored_or_have_no_meaning_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
-from theory.first_step.rules import LINEAR, RULES, Met, Optimizer
+from theory.first_step.rules import RULES, Met
 from theory.first_step.setting import check
 from theory.first_step.tangent import Walk, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack
+from theory.stack.optimizers import LINEAR, Optimizer
 
 Array = NDArray[np.float64]
 
@@ -83,8 +84,8 @@ def first_step(
 
     Args:
         stack: the network, of one stream, with fixed attention and embeddings of its own.
-        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "muon" the polar factor of each
-            matrix's gradient and "newton-schulz" what torch.optim.Muon has in its place, both times
+        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of each
+            matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both times
             √max(1, d_out/d_in).
         matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
         seed: of the sampled logits and labels.

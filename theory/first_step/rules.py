@@ -7,24 +7,17 @@ for the sign alone, a remainder across Δ. A rule gives C from the laws of H and
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theory.first_step.samples import gaussian_samples
+from theory.stack.optimizers import Optimizer
 
 Array = NDArray[np.float64]
 
-Optimizer = Literal["sgd", "normalized", "adam", "muon", "newton-schulz"]
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-"""What there is theory of."""
-
-LINEAR: tuple[Optimizer, ...] = ("sgd", "normalized")
-"""Steps along the gradient itself."""
-
 RANGE_CUT = 1e-10
-"""Directions of a gradient whose squared singular value is below this share of its largest count as none (Muon)."""
+"""Directions of a gradient whose squared singular value is below this share of its largest count as none."""
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X. Source: Jordan et al. (2024), and torch.optim.Muon."""
@@ -105,7 +98,7 @@ def _over(first: Array, second: Array) -> Array:
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
-def muon_rule(met: Met, gradient: Array) -> Array:
+def polar_rule(met: Met, gradient: Array) -> Array:
     """The polar factor of g on its numerical range, times Muon's factor for shapes √max(1, d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
@@ -113,7 +106,7 @@ def muon_rule(met: Met, gradient: Array) -> Array:
     return _spectral(met, gradient, lambda values: values**-0.5)
 
 
-def newton_schulz_rule(met: Met, gradient: Array) -> Array:
+def muon_rule(met: Met, gradient: Array) -> Array:
     """Five Newton-Schulz steps from g/|g| instead of the polar factor, as torch.optim.Muon has them; odd in g.
 
     A polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in bfloat16.
@@ -153,6 +146,6 @@ RULES: dict[Optimizer, Rule] = {
     "sgd": gradient_rule,
     "normalized": gradient_rule,
     "adam": sign_rule,
+    "polar": polar_rule,
     "muon": muon_rule,
-    "newton-schulz": newton_schulz_rule,
 }

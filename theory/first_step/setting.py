@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from theory.coverage import require
-from theory.first_step.rules import OPTIMIZERS, Optimizer
 from theory.stack import Stack
+from theory.stack.optimizers import OPTIMIZERS, Optimizer
 from theory.stack.weights import weight_shapes
 
 

@@ -197,7 +197,7 @@ def depth_exponent(stack: Stack) -> float:
     if not composition.final_norm or stack.placement not in ("pre", "peri", "output"):
         raise ValueError(f"placement must be pre, peri or output for a power of L, got {stack.placement!r}.")
     require(stack, "layer_growth")
-    if stack.residual_scale not in (0.0, 1.0):
+    if stack.residual_scale not in (None, 1.0):
         raise ValueError(f"residual_scale must be 1 for a power of L, got {stack.residual_scale!r}.")
     activation: str = stack.activation
     if not composition.input_norm:

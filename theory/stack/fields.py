@@ -28,7 +28,7 @@ class Group:
         """What makes this one, without the fields that are at their defaults."""
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.non_default().items())})"
 
-    def non_default(self) -> dict[str, str | int | float]:
+    def non_default(self) -> dict[str, str | int | float | None]:
         """The fields that differ from the defaults, in field order: what makes two of them different."""
         return {
             f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default or f.default is MISSING
@@ -96,6 +96,22 @@ def real(default: float, about: str, *, allowed: str, low: float = -math.inf, hi
         return number
 
     return field(default=default, metadata={"help": about, "check": check})
+
+
+def own_unless_given(about: str, *, allowed: str, low: float, high: float = math.inf) -> Any:
+    """A number that stands in another's place, as `real` takes it, or None: the other's own.
+
+    >>> own_unless_given("tau", allowed="at least 0", low=0).metadata["check"]("branch_scale", None) is None
+    True
+    """
+    number = real(math.nan, about, allowed=f"{allowed}, or None (own in flags and files)", low=low, high=high).metadata[
+        "check"
+    ]
+
+    def check(name: str, value: object) -> float | None:
+        return None if value is None else number(name, value) + 0.0  # -0 and 0 are one number, and one key
+
+    return field(default=None, metadata={"help": about, "check": check})
 
 
 def matrix(about: str) -> Any:

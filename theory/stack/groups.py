@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS, Activation
-from theory.stack.fields import Group, choice, integer, matrix, named, real, zeros_and_ones
+from theory.stack.fields import Group, choice, integer, matrix, named, own_unless_given, real, zeros_and_ones
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
 
@@ -42,6 +42,9 @@ _LEAK = 0.01
 _TANH = 0.5
 _SOME = "a finite number of at least 0"
 _POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
+_OF_MATRICES: Any = _POSITIVE | {
+    "allowed": f"{_POSITIVE['allowed']} (matrices of zeros have no norm; branch_scale 0 takes branches out)"
+}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -81,10 +84,10 @@ class Matrices(Group):
     initialization: Initialized | str = named(
         "xavier_normal", INITIALIZATIONS, "law of the layers' matrices; xavier_normal and fan_in agree on square ones"
     )
-    init_std: float = real(
-        0.0, "standard deviation of W^V, W^O, W1, W2 and WG whatever their shapes; 0 for the initialization's",
-        allowed=_SOME, low=0,
-    )  # fmt: skip
+    init_std: float | None = own_unless_given(
+        "standard deviation of W^V, W^O, W1, W2 and WG whatever their shapes; own is the initialization's",
+        **_OF_MATRICES,
+    )
     depth_scaling: DepthScaling = choice(
         "none", get_args(DepthScaling),
         "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer)",
@@ -97,9 +100,9 @@ class Matrices(Group):
 
     def _check(self) -> None:
         super()._check()
-        if self.init_std and self.initialization != "xavier_normal":
+        if self.init_std is not None and self.initialization != "xavier_normal":
             raise ValueError(
-                f"init_std must be 0 where another initialization is given, got {self.init_std!r} with "
+                f"init_std must be left out where another initialization is given, got {self.init_std!r} with "
                 f"{self.initialization!r}."
             )
 
@@ -116,15 +119,19 @@ class Residual(Group):
     lower_share: float = real(
         0.0, "share of the layers, from the input, with lower_placement", allowed="a number in [0, 1]", low=0, high=1
     )
-    residual_scale: float = real(0.0, "alpha of every residual sum; 0 for the placement's own", allowed=_SOME, low=0)
-    branch_scale: float = real(
-        0.0, "tau; factor on what every branch adds; 0 for the placement's own", allowed=_SOME, low=0
+    residual_scale: float | None = own_unless_given(
+        "alpha of every residual sum; own is the placement's", allowed=_SOME, low=0
+    )
+    branch_scale: float | None = own_unless_given(
+        "tau; factor on what every branch adds; own is the placement's", allowed=_SOME, low=0
     )
     branch_scaling: BranchScaling = choice(
         "none", get_args(BranchScaling),
         "factor on tau: none, 1/sqrt(L) (depth), 1/L (inverse_depth), or 1/sqrt(l) in layer l (layer)",
     )  # fmt: skip
-    branch_gain: float = real(0.0, "beta of the branches' matrices; 0 for the placement's own", allowed=_SOME, low=0)
+    branch_gain: float | None = own_unless_given(
+        "beta of the branches' matrices; own is the placement's", **_OF_MATRICES
+    )
     final_norm: FinalNorm = choice("own", get_args(FinalNorm), "norm before the output: the placement's, or added")
     normalization: Normalization = choice(
         "layer", get_args(Normalization), "every norm: LayerNorm, RMSNorm, tanh(tanh_scale x), or none at all"

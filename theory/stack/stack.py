@@ -1,7 +1,7 @@
 """The one description of a random Transformer stack, shared by theory, simulation and tables."""
 
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -13,8 +13,9 @@ from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, 
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
+from theory.stack.streams import check_streams
 
-__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
+__all__ = ["NAMED", "OWN", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -99,7 +100,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         if self.width % self.heads and not self.head_width:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         self._check_inputs()
-        self._check_norms()
+        check_streams(self)
         if (self.mask == "given") != bool(self.mask_rows) or (self.mask_rows and len(self.given_mask) != self.tokens):
             raise ValueError(
                 f"mask_rows must be tokens = {self.tokens} rows where mask is 'given', and empty elsewhere, got "
@@ -154,31 +155,6 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
                 f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
             )
 
-    def _check_norms(self) -> None:
-        if self.attention_dropout and self.composition.output_norm and not self.norm_epsilon:
-            raise ValueError(
-                f"norm_epsilon must be above 0 with attention_dropout and placement {self.placement!r}: where all of a "
-                "token's weights are dropped its branch is 0, which has no norm."
-            )
-        if self._first_branch_is_zero:
-            raise ValueError(
-                f"norm_epsilon must be above 0 with placement {self.placement!r} and inputs that sum to zero: the "
-                "first attention takes their mean, and its branch is 0, which has no norm."
-            )
-
-    @property
-    def _first_branch_is_zero(self) -> bool:
-        """Whether the first attention takes the mean of tokens, which is 0, and a norm without epsilon follows it."""
-        composition = self.composition
-        weighted = self.query_key_scale or self.mask != "none"
-        if not composition.output_norm or self.norm_epsilon or weighted or self.positions != "none":
-            return False
-        gram = self.input_covariance
-        if composition.input_norm or self.embedding_norm == "added":
-            sizes = np.sqrt(np.diag(gram))
-            gram = gram / np.outer(sizes, sizes)
-        return bool(gram.sum() <= 1e-12 * np.trace(gram))
-
     @property
     def composition(self) -> Composition:
         """How the placement makes a sub-layer of residual, branch and norm."""
@@ -187,16 +163,20 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             composition = replace(composition, input_norm=False, output_norm=False, stream_norm=False, final_norm=False)
         if self.final_norm == "added":
             composition = replace(composition, final_norm=True)
-        if self.residual_scale:
-            composition = replace(composition, residual=lambda _: self.residual_scale)
-        if self.branch_gain:
-            composition = replace(composition, gain=lambda _: self.branch_gain)
-        if self.branch_scale:
-            composition = replace(composition, branch=lambda _: self.branch_scale)
+        given = {"residual": self.residual_scale, "gain": self.branch_gain, "branch": self.branch_scale}
+        for name, value in given.items():
+            if value is not None:
+                changes: dict[str, Any] = {name: partial(_constant, value)}
+                composition = replace(composition, **changes)
         if self.branch_scaling in _OF_DEPTH:
             branch, power = composition.branch, _OF_DEPTH[self.branch_scaling]
             composition = replace(composition, branch=lambda depth: branch(depth) * depth**-power)
         return composition
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether branches add nothing to the stream, τ being 0: their matrices have no gradient at initialization."""
+        return self.composition.branch(self.depth) == 0.0
 
     @property
     def normalized_output(self) -> bool:
@@ -267,7 +247,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
-    def relaxed(self) -> dict[str, str | int | float]:
+    def relaxed(self) -> dict[str, str | int | float | None]:
         """The fields that leave the paper's simplified setting; the paper's statements are about stacks with none."""
         return {name: value for name, value in self.non_default().items() if name not in SIZES}
 
@@ -281,6 +261,15 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """The versions of what was registered, by field; none of what is built in."""
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
+
+
+OWN = tuple(f.name for f in fields(Stack) if f.default is None)
+"""The fields that None leaves to the placement or to the initialization."""
+
+
+def _constant(value: float, _: int) -> float:
+    """Of every depth."""
+    return value
 
 
 @lru_cache(maxsize=4096)

@@ -45,7 +45,14 @@ def inner_ratio(stack: Stack) -> float:
 def transform_gain(stack: Stack) -> float:
     """Variance of an entry of W^H, the (d, d) matrix before the output matrix, times d."""
     d = stack.width
-    return float(stack.init_std**2 * d or INITIALIZATIONS[stack.initialization].gain("WH", d, d))
+    return _energy_gain(stack, "WH", d, d)
+
+
+def _energy_gain(stack: Stack, role: str, d_in: int, d_out: int) -> float:
+    """Variance of an entry times d_in, as the standard deviation of all matrices or the initialization has it."""
+    if stack.init_std is not None:
+        return stack.init_std**2 * d_in
+    return float(INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out))
 
 
 _GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}
@@ -63,7 +70,7 @@ def gain(stack: Stack, role: str) -> float:
     if role in ("WQ", "WK"):
         return stack.query_key_scale**2
     d_in, d_out = weight_shapes(stack)[role]
-    energy_gain = stack.init_std**2 * d_in or INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out)
+    energy_gain = _energy_gain(stack, role, d_in, d_out)
     energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
     if stack.lower_layers:
         raise ValueError("lower_share must be 0 where layers are alike, got another placement below.")

@@ -28,6 +28,7 @@ from simulate.runs.files import write_whole
 from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
 from simulate.runs.sweep import check_sweep
 from simulate.training.cells import TrainingCell
+from simulate.training.schedule import has_scalars
 from simulate.training.train import train_task, trainings
 
 
@@ -88,6 +89,11 @@ def _goals(cells: Sequence[Cell], target: Target) -> list[Goal]:
     """
     if target.sem is None and target.exponent is None:
         return []
+    if fixed := [cell.stack for cell in cells if cell.stack.is_idle and not has_scalars(cell.stack)]:
+        raise ValueError(
+            "branch_scale must be above 0 for training to a precision, which is that of features' changes too: none "
+            f"where branches add nothing, got {fixed[0]}."
+        )
     goals = goals_of(cells, sem=target.sem, exponent=target.exponent)
     # Exponents here are in the width.
     kept = [goal for goal in goals if not goal.log_x or len({cells[k].stack.width for k in goal.cells}) > 1]
@@ -127,9 +133,10 @@ def _write(out: Path, tables: Findings, plan: Plan) -> None:
     print(f"Verdicts {out / 'verdicts.json'}")
     drawn = _without_other_fields(tables.steps)
     changes = "logit_change_sq" in set(drawn["quantity"])
+    moved = drawn[drawn["quantity"] == "feature_change_sq"]["mean"].gt(0).any()  # not where branches add nothing
     if changes:
         print(f"Figure   {save(training_steps(drawn, tables.limits), out, 'training')[-1]}")
-    if changes and drawn["width"].nunique() > 1:
+    if changes and moved and drawn["width"].nunique() > 1:
         print(f"Figure   {save(coordinate_check(drawn, tables.exponents), out, 'coordinate_check')[-1]}")
     if drawn["placement"].nunique() > 1:
         print(f"Figure   {save(placement_losses(drawn, plan.rates), out, 'losses')[-1]}")
@@ -141,6 +148,8 @@ def _without_other_fields(steps: pd.DataFrame) -> pd.DataFrame:
     measured = ["quantity", "step", "layer"]
     kept = ~steps.duplicated([*same, *measured])
     if not kept.all():
-        varied = [name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique().gt(1).any()]
+        varied = [
+            name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique(dropna=False).gt(1).any()
+        ]
         print(f"Figures have the first value alone of what else varies: {', '.join(varied)}.")
     return steps[kept]

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from simulate.counts import check_count
 from simulate.training.cells import TrainingCell, training_cell
-from simulate.training.optimizers import Optimizer, OptimizerName
+from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import BatchName, Schedule, roles
 from theory import NoRuleError, Stack
 from theory.first_step.prediction import first_step
+from theory.stack.optimizers import TrainingOptimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Plan:
         learning_rate: of every matrix.
         in_critical_rates: whether the rate is in units of each network's critical rate in theory.
         mup: whether σ_e is d^(-1/2) and the rate of W_emb is divided by d.
-        optimizer: "sgd" or "muon".
+        optimizer: "sgd" or "polar".
         momentum: of every matrix.
         weight_decay: of every matrix.
         batch: "same" or "fresh".
@@ -32,7 +33,7 @@ class Plan:
     learning_rate: float
     in_critical_rates: bool = False
     mup: bool = False
-    optimizer: OptimizerName = "sgd"
+    optimizer: TrainingOptimizer = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
     batch: BatchName = "same"
@@ -55,7 +56,7 @@ class Plan:
             return given
         if given.output_scale != 1.0 or self.optimizer != "sgd" or self.in_critical_rates:
             raise ValueError(
-                "parametrization must be 'standard' with an output_scale, with muon and with rates in critical ones; "
+                "parametrization must be 'standard' with an output_scale, with polar and with rates in critical ones; "
                 "'mup' here is a rule for the rates of sgd, which sets output_scale to d^(-1/2)."
             )
         return replace(given, output_scale=given.width**-0.5)

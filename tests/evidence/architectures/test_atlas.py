@@ -16,7 +16,7 @@ TOKENS, PATTERNS = 16, 16
 SWITCHED = ("gpt2-xl", "llama-3-8b", "qwen3-8b", "gemma-2-2b", "gpt-j-6b")
 CHOICES: dict[str, dict[str, Any]] = {
     "embeddings of unit size": {"embedding_scale": 1.0},
-    "fan-in standard deviations": {"init_std": 0.0, "initialization": "fan_in"},
+    "fan-in standard deviations": {"init_std": None, "initialization": "fan_in"},
     "W^O and W2 over sqrt(2 L)": {"depth_scaling": "depth"},
     "no such scaling": {"depth_scaling": "none"},
     "norms of queries and keys": {"query_key_norm": "head"},

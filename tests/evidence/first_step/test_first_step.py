@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Post-LN, L = 4": {"width": 800, "depth": 4},
 }  # fmt: skip
 MARGIN, FAR = 0.03, 4.0
-OTHERS = {"adam": "adam", "muon": "newton-schulz"}
+OTHERS = ("adam", "muon")
 """By torch's class; what theory has of Muon is exact arithmetic, torch's is bfloat16."""
 OTHER_SETTINGS = {
     "adam": ("Post-LN", "Pre-LN", "Peri-LN", "DeepNorm", "Post-LN, V = d/4", "Post-LN, one token"),
@@ -65,7 +65,7 @@ def one_setting(fields: dict[str, Any], optimizer: str = "sgd", networks: int = 
     ratios: dict[str, list[float]] = {name: [] for name in MEASURED}
     for seed in range(networks):
         found, p, r = one_network(stack, seed, optimizer)
-        theory = first_step_given(stack, p, r, OTHERS.get(optimizer, optimizer))
+        theory = first_step_given(stack, p, r, optimizer)
         for name, attribute in MEASURED.items():
             ratios[name].append(getattr(found, attribute) / float(theory[name][0]))
     return {

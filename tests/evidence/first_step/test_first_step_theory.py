@@ -27,7 +27,7 @@ GRIDS: dict[str, tuple[str, Sequence[int]]] = {
 }
 LINES = {
     "SGD, Post-LN": ("sgd", "post"), "SGD, Pre-LN": ("sgd", "pre"), "SGD, Peri-LN": ("sgd", "peri"),
-    "SGD, DeepNorm": ("sgd", "deepnorm"), "Muon, Post-LN": ("muon", "post"), "Muon, Pre-LN": ("muon", "pre"),
+    "SGD, DeepNorm": ("sgd", "deepnorm"), "polar, Post-LN": ("polar", "post"), "polar, Pre-LN": ("polar", "pre"),
     "sign, Post-LN": ("adam", "post"), "sign, Pre-LN": ("adam", "pre"),
 }  # fmt: skip
 
@@ -77,5 +77,5 @@ def test_theory():
     assert found["SGD, Post-LN"]["L, 16 to 32"] < -0.9
     assert found["SGD, Pre-LN"]["L, 16 to 32"] > -0.6
     for title, line in found.items():
-        limit = {"SGD": -1.0, "Muon": -0.5, "sign": -1.5}[title.partition(",")[0]]
+        limit = {"SGD": -1.0, "polar": -0.5, "sign": -1.5}[title.partition(",")[0]]
         assert line["d, in the limit"] == pytest.approx(limit, abs=0.01)

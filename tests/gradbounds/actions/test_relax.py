@@ -14,8 +14,9 @@ from checks.stacks.exponents import depth_limit
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
 from figures import path as draw_path
 from figures import relaxations as draw
-from gradbounds.actions.relax import relaxation_grids
+from gradbounds.actions.relax import _values_of, relaxation_grids
 from gradbounds.cli import main
+from gradbounds.grid import stacks
 from simulate import sample
 from simulate.runs.sample import Samples
 from theory import Stack, predict
@@ -162,6 +163,27 @@ def test_along_a_field(png_alone, tmp_path, capsys):
     ):
         assert main([*line, *bad]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_along_a_factor_from_zero():
+    """The points are 0, 0.5 and 1; norms are over those of the placement's own 1, and 0 has neither profile nor law."""
+    base = Stack(width=16, depth=2, tokens=2, vocab=4)
+    steps = _values_of(base, "branch_scale", ["0", ".5", "1"])
+    grids, left_out = relaxation_grids(base, {"width": [8, 16, 32], "depth": [1, 2, 3]}, steps)
+    networks = list(dict.fromkeys(stack for grid in grids for stack in stacks(grid)))
+    assert not left_out
+    assert {stack.branch_scale for stack in networks} == {0.0, 0.5, 1.0}
+    cells = [sample(stack, draws=2, seed=0) for stack in networks if stack.placement == "post"]
+    table = relaxation_table(cells, base).set_index("relaxation")
+    zero, half, one = (table.loc[f"branch_scale = {value}"] for value in (0.0, 0.5, 1.0))
+    assert zero["effect"] == zero["effect_predicted"] == 0.0
+    assert np.isnan([zero["profile"], zero["width"], zero["depth"]]).all()
+    assert one["effect"] == 1.0
+    assert 0 < half["effect_predicted"] < 1
+    assert not np.isnan([half["width"], half["depth"]]).any()
+    assert {row.relaxed for row in relaxation_rows(cells)} == {"branch_scale = 0.5", "branch_scale = 1.0"}
+    with pytest.raises(ValueError, match="^values must be numbers along branch_scale, got 'own'"):
+        _values_of(base, "branch_scale", ["own"])
 
 
 @pytest.mark.parametrize(("placement", "limit"), [("post", 0.0), ("pre", -0.5)])

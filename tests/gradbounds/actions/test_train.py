@@ -151,10 +151,14 @@ def test_json_and_critical_rates(capsys):
     [
         (["--draws", "1"], "draws must be an integer of at least 2, got 1."),
         (["--steps", "0"], "steps must be an integer of at least 1, got 0."),
-        (["--optimizer", "adam"], "invalid choice 'adam'"),
-        (["--parametrization", "mup", "--optimizer", "muon"], "parametrization must be 'standard' with"),
+        (
+            ["--optimizer", "adam"],
+            "optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch, got 'adam'.",
+        ),
+        (["--parametrization", "mup", "--optimizer", "polar"], "parametrization must be 'standard' with"),
         (["--dropout", "0.1", "--rate-unit", "critical"], "rate_unit must be 'one' where theory has no critical rate"),
-        (["--placement", "rezero", "--optimizer", "muon"], "optimizer must be 'sgd' for ReZero"),
+        (["--placement", "rezero", "--optimizer", "polar"], "optimizer must be 'sgd' for ReZero"),
+        (["--optimizer", "muon"], "got 'muon': training has the exact polar factor, and no Newton-Schulz steps."),
     ],
 )
 def test_what_is_refused(capsys, more, message):

@@ -132,9 +132,11 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
             x = norm(x, last=True)
         for layer in range(stack.depth):
             name = stack.lower_placement if layer < round(stack.lower_share * stack.depth) else stack.placement
-            alpha = stack.residual_scale or {"keel": 2.0 * stack.depth}.get(name, 1.0)
+            alpha = stack.residual_scale
+            if alpha is None:
+                alpha = {"keel": 2.0 * stack.depth}.get(name, 1.0)
             divided = {"none": 1, "depth": stack.depth**0.5, "inverse_depth": stack.depth, "layer": (layer + 1) ** 0.5}
-            tau = (stack.branch_scale or 1.0) / divided[stack.branch_scaling]
+            tau = (1.0 if stack.branch_scale is None else stack.branch_scale) / divided[stack.branch_scaling]
             branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
                 stack.branches, [attention, feed_forward]
             )

@@ -14,7 +14,7 @@ from tests.helpers.same_law import differences
 
 DOUBLE = torch.float64
 SGD = Optimizer(momentum=0.7, weight_decay=0.3)
-MUON = Optimizer(name="muon", momentum=0.7, weight_decay=0.3)
+POLAR = Optimizer(name="polar", momentum=0.7, weight_decay=0.3)
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-4}
 
 
@@ -51,7 +51,7 @@ def inconsistency(n, d_in, d_out, optimizer, dtype=DOUBLE):
     return worst
 
 
-@pytest.mark.parametrize("optimizer", [SGD, MUON], ids=lambda o: o.name)
+@pytest.mark.parametrize("optimizer", [SGD, POLAR], ids=lambda o: o.name)
 @pytest.mark.parametrize(("n", "d_in", "d_out"), [(1, 5, 3), (3, 8, 6), (8, 8, 8), (12, 8, 5), (4, 30, 40)])
 def test_products_are_those_of_one_matrix(n, d_in, d_out, optimizer):
     """Five steps with momentum and decay, applied twice before each: given W_0, what came out is what it does."""
@@ -59,7 +59,7 @@ def test_products_are_those_of_one_matrix(n, d_in, d_out, optimizer):
 
 
 def test_drawn_matrices_step_as_torch_has_it():
-    """SGD; of Muon the factor of shapes and the decay, with the polar factor by its definition (M Mᵀ)^(-1/2) M."""
+    """SGD; of polar the factor of shapes and the decay, with the factor by its definition (M Mᵀ)^(-1/2) M."""
     weight, steps = normals(1, 4, 9, seed=0), [normals(2, 3, d, seed=d) for d in (4, 9)]
     mine = DrawnMap(weight.clone())
     own = torch.nn.Parameter(weight[0].clone())
@@ -75,7 +75,7 @@ def test_drawn_matrices_step_as_torch_has_it():
     mine, matrix = DrawnMap(weight.clone()), normals(1, 4, 9, seed=5)
     mine.forward(torch.eye(4, dtype=DOUBLE)[None])
     mine.pullback(matrix)
-    mine.learn(MUON, 0.1)
+    mine.learn(POLAR, 0.1)
     square = matrix[0].numpy()
     values, vectors = np.linalg.eigh(square @ square.T)
     polar = vectors @ np.diag(values**-0.5) @ vectors.T @ square
@@ -98,10 +98,10 @@ def test_a_polar_factor_is_on_the_numerical_range():
 
 
 def adaptive(draws, seed, d_in=4, d_out=3, n=2):
-    """W_0 / std of maps whose rows and gradients hang on all products before, in three steps of Muon and of SGD."""
+    """W_0 / std of maps whose rows and gradients hang on all products before, in three steps of polar and of SGD."""
     one = unknown(RandomStreams([seed], draws), DOUBLE, d_in, d_out, 0.4)
     x, g = normals(draws, n, d_in, seed=seed + 1), normals(draws, n, d_out, seed=seed + 2)
-    for optimizer in (SGD, SGD, MUON):
+    for optimizer in (SGD, SGD, POLAR):
         y = one.forward(x)
         g = torch.tanh(3 * y + g.roll(1, 1))
         z, _ = one.pullback(g)
@@ -202,7 +202,7 @@ def test_a_draw_that_has_diverged_stays_alone():
     for _ in range(2):
         product = one.forward(x)
         pulled, norm_sq = one.pullback(product)
-        one.learn(MUON, 0.1)
+        one.learn(POLAR, 0.1)
         assert all(part[0].isfinite().all() and not part[1].isfinite().all() for part in (product, pulled, norm_sq))
 
 

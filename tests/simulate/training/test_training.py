@@ -11,7 +11,7 @@ from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.inputs import input_batches, network_inputs
 from simulate.text import TextWindows
-from simulate.training.cells import cheaper_engine
+from simulate.training.cells import cheaper_engine, training_cell
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import Schedule, has_scalars, roles
@@ -40,8 +40,8 @@ def schedule_of(stack, steps=3, learning_rate=0.1, batch="same", factors=None, *
 
 CASES = {
     "post, momentum and decay": (POST, schedule_of(POST, momentum=0.6, weight_decay=0.2)),
-    "pre, muon, fresh": (
-        PRE, schedule_of(PRE, learning_rate=0.05, name="muon", momentum=0.5, weight_decay=0.3, batch="fresh")
+    "pre, polar, fresh": (
+        PRE, schedule_of(PRE, learning_rate=0.05, name="polar", momentum=0.5, weight_decay=0.3, batch="fresh")
     ),
     "peri, gated, by role, warm-up": (
         PERI, schedule_of(PERI, learning_rate={"W1": 0.2, "WG": 0.3, "Wemb": 0.02}, factors=[0.0, 0.5, 1.0])
@@ -110,7 +110,7 @@ LAWS = {
     "post": (Stack(placement="post", width=8, depth=2, tokens=3, vocab=4), {"momentum": 0.8, "weight_decay": 0.1}),
     "pre": (
         Stack(placement="pre", width=8, depth=1, tokens=8, vocab=4),
-        {"steps": 2, "learning_rate": 0.1, "name": "muon", "batch": "fresh"},
+        {"steps": 2, "learning_rate": 0.1, "name": "polar", "batch": "fresh"},
     ),
 }
 
@@ -141,7 +141,7 @@ def test_step_0_has_the_law_of_samples():
     assert differences(*columns) == []
 
 
-@pytest.mark.parametrize(("placement", "optimizer"), [("post", "sgd"), ("pre", "sgd"), ("post", "muon")])
+@pytest.mark.parametrize(("placement", "optimizer"), [("post", "sgd"), ("pre", "sgd"), ("post", "polar")])
 def test_the_first_step_is_what_theory_has(placement, optimizer):
     """What logits move by at d = 2048 and a hundredth of the critical rate; within 3% or 4 errors, 6e-5 each."""
     stack = Stack(placement=placement, width=2048, depth=2, tokens=3, vocab=16)
@@ -254,7 +254,8 @@ def test_the_cheaper_engine():
 @pytest.mark.parametrize(
     ("stack", "options", "message"),
     [
-        ({}, {"optimizer": "adam"}, "^optimizer must be 'sgd' or 'muon', whose steps have the rank of the batch"),
+        ({}, {"optimizer": "muon"}, "^optimizer must be 'sgd' or 'polar', .*: training has the exact polar factor"),
+        ({}, {"optimizer": "adam"}, "^optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch"),
         ({}, {"steps": 0}, "^steps must be an integer of at least 1"),
         ({}, {"momentum": 1.0}, "^momentum must be a number in"),
         ({}, {"weight_decay": -1.0}, "^weight_decay must be a finite number of at least 0"),
@@ -269,7 +270,7 @@ def test_the_cheaper_engine():
         ({"embeddings": "tied", "vocab": 8}, {}, "^stack must have untied embeddings .* for training"),
         ({"source_tokens": 2}, {}, "^stack must have no source_tokens .* for training"),
         ({"loss_share": 0.5}, {}, "^stack must have loss_share 1 .* for training"),
-        ({"placement": "rezero"}, {"optimizer": "muon"}, "^optimizer must be 'sgd' for ReZero"),
+        ({"placement": "rezero"}, {"optimizer": "polar"}, "^optimizer must be 'sgd' for ReZero"),
         ({"initialization": "pytorch"}, {"engine": "conditioned"}, "^engine must be 'dense' for matrices with uniform"),
     ],
 )  # fmt: skip
@@ -277,3 +278,17 @@ def test_bad_input(stack, options, message):
     given = {"steps": 2, "learning_rate": 0.1, "draws": 1, "seed": 0} | options
     with pytest.raises(ValueError, match=message):
         train(replace(POST, **stack), **given)
+
+
+def test_a_stored_key_keeps_its_bytes():
+    """Written when "polar" was called "muon": key and name are those of cells that have landed in run folders."""
+    stack = Stack(width=8, depth=1, tokens=2, vocab=4)
+    schedule = schedule_of(stack, steps=1, learning_rate=0.05, name="polar", momentum=0.5)
+    cell = training_cell(stack, schedule, engine="dense")
+    assert cell.key == (
+        '{"device":"cpu","dtype":"float32","engine":"dense","stack":{"depth":1,"tokens":2,"vocab":4,"width":8},'
+        '"training":{"batch":"same","factors":[1.0],"optimizer":{"momentum":0.5,"name":"muon","weight_decay":0.0},'
+        '"rates":{"W1":0.05,"W2":0.05,"WV":0.05,"Wemb":0.05},"steps":1}}'
+    )
+    assert cell.name == "ec4fea865781fe28"
+    assert cell.trained.optimizer.name == "polar"

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
-from theory.first_step.rules import Met, gradient_rule, muon_rule, newton_schulz_rule, sign_remainder, sign_rule
+from theory.first_step.rules import Met, gradient_rule, muon_rule, polar_rule, sign_remainder, sign_rule
 from theory.first_step.tangent import Walk
 from theory.mean_field.gauss_newton import _tangent_kernel
 
@@ -90,7 +90,7 @@ def test_rates_of_the_paper_s_stacks():
         assert step.spread < 0.001
 
 
-def test_muon_against_matrices():
+def test_polar_and_muon_against_matrices():
     """H u = C Δ for the polar factor by an SVD and for torch's polynomial by products of matrices."""
     generator = np.random.default_rng(0)
     rows, deltas = generator.standard_normal((3, 20)), generator.standard_normal((3, 30))
@@ -99,13 +99,13 @@ def test_muon_against_matrices():
     left, values, right = np.linalg.svd(gradient, full_matrices=False)
     shape = (30 / 20) ** 0.5
     met, gram = Met("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
-    assert_allclose(muon_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
+    assert_allclose(polar_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
     x = gradient / np.sqrt((values**2).sum())
     for _ in range(5):
         product = x @ x.T
         x = 3.4445 * x - 4.7750 * product @ x + 2.0315 * product @ product @ x
-    assert_allclose(newton_schulz_rule(met, gram) @ deltas, shape * rows @ x, rtol=1e-6, atol=1e-6)
-    assert_allclose(muon_rule(met, 0 * gram), 0.0)
+    assert_allclose(muon_rule(met, gram) @ deltas, shape * rows @ x, rtol=1e-6, atol=1e-6)
+    assert_allclose(polar_rule(met, 0 * gram), 0.0)
 
 
 @pytest.mark.parametrize("masked", [False, True])

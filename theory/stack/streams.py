@@ -1,0 +1,58 @@
+"""Streams and branches that would be 0 at initialization, where a norm divides by them or nothing else is left."""
+
+from typing import Any
+
+import numpy as np
+
+
+def check_streams(stack: Any) -> None:
+    """Refuse a `Stack` in which a branch is 0 that is normalized, or of whose tokens nothing is left.
+
+    Raises:
+        ValueError: it is such a stack.
+    """
+    composition = stack.composition
+    if composition.output_norm and not stack.norm_epsilon:
+        if stack.attention_dropout:
+            raise ValueError(
+                f"norm_epsilon must be above 0 with attention_dropout and placement {stack.placement!r}: where all of "
+                "a token's weights are dropped its branch is 0, which has no norm."
+            )
+        if _first_attention_is_zero(stack):
+            raise ValueError(
+                f"norm_epsilon must be above 0 with placement {stack.placement!r} and inputs that sum to zero: the "
+                "first attention takes their mean, and its branch is 0, which has no norm."
+            )
+    if composition.residual(stack.depth) == 0.0:
+        _check_without_residual(stack)
+
+
+def _check_without_residual(stack: Any) -> None:
+    """Refuse a stream that is not kept where a branch adds nothing to it.
+
+    Raises:
+        ValueError: one does not.
+    """
+    alone = stack.layout == "sequential" and stack.branches != "feed_forward"
+    reasons = {
+        "a branch_scale of 0, the placement's own or a given one": stack.is_idle,
+        "attention_dropout, which may drop all of a token's weights": stack.attention_dropout > 0.0,
+        "inputs that sum to zero, whose mean the first attention takes": alone and _first_attention_is_zero(stack),
+    }
+    for reason, stands in reasons.items():
+        if stands:
+            raise ValueError(
+                f"residual_scale must be above 0 with {reason}: else nothing of a token is left, got "
+                f"{stack.residual_scale!r} with placement {stack.placement!r}."
+            )
+
+
+def _first_attention_is_zero(stack: Any) -> bool:
+    """Whether the first attention takes the mean of tokens, and it is 0."""
+    if stack.query_key_scale or stack.mask != "none" or stack.positions != "none":
+        return False
+    gram = stack.input_covariance
+    if stack.composition.input_norm or stack.embedding_norm == "added":
+        sizes = np.sqrt(np.diag(gram))
+        gram = gram / np.outer(sizes, sizes)
+    return bool(gram.sum() <= 1e-12 * np.trace(gram))
