@@ -47,7 +47,7 @@ def _line(folder: Path) -> dict[str, Any]:
         "draws": about.get("draws", ""),
         "blocks": landed,
         "size": _size(folder),
-        "started": about.get("sessions", [{}])[0].get("started", ""),
+        "started": (about.get("sessions") or [{}])[0].get("started", ""),
     }
 
 
@@ -59,7 +59,10 @@ def _inspection(run: Run) -> str:
     command = about["request"].get("command", "no command")
     lines = [f"{run.folder}: {_size(run.folder)}, by {command}{' with ' if words else ''}{words}"]
     for at in about.get("sessions", []):
-        lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
+        started, called, version, processor = (
+            at.get(name, "unknown") for name in ("started", "command", "gradbounds", "processor")
+        )
+        lines.append(f"{started}  {called}  (gradbounds {version}, {processor})")
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
         return "\n".join([*lines, "No draws have landed yet."])
@@ -69,13 +72,19 @@ def _inspection(run: Run) -> str:
     cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
     cells = cells.sort_values(varying, ignore_index=True)
     tell(same=constant, cells=cells)
-    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in constant.items() if value != ""))
+    said = {name: value for name, value in constant.items() if value != _default(name)}
+    lines.append("all cells: " + (", ".join(f"{name} {value}" for name, value in said.items()) or "as by default"))
     lines.append(cells.head(_SHOWN).to_string(index=False))
     if len(cells) > _SHOWN:
         lines.append(
             f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
         )
     return "\n".join(lines)
+
+
+def _default(name: str) -> Any:
+    """What is not worth a word: a field's default, no text."""
+    return FIELDS[name].default if name in FIELDS else ""
 
 
 def _size(folder: Path) -> str:

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, WithJson
-from gradbounds.help_text import folded
 from theory import Stack
 
 
@@ -29,5 +28,5 @@ class Bound(WithJson):
             )
         from gradbounds.actions.bound import bound_latex, bound_text
 
-        print(bound_latex(self.stack) if self.latex else folded(bound_text(self.stack), indent="    "))
+        print(bound_latex(self.stack) if self.latex else bound_text(self.stack))
         return 0

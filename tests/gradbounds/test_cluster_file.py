@@ -73,8 +73,17 @@ def test_a_cluster_of_threads(tmp_path, capsys):
     ('kind = "dask_jobqueue.Slrm"', "kind must name a class that is installed, got 'dask_jobqueue.Slrm'"),
     ('kind = "dask_jobqueue.SLURMCluster"', "options must suit dask_jobqueue.SLURMCluster, which refused them: "),
     ("kind = [", "cluster must be TOML, but"),
+    ('kind = "..."', "kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got '...'"),
+    ('kind = "sys.exit"', "kind must name a class of Dask clusters (distributed.deploy.Cluster), got 'sys.exit'"),
+    ('kind = "builtins.str"', "kind must name a class of Dask clusters (distributed.deploy.Cluster), got 'builtins"),
+    ('kind = "distributed.deploy.Cluster"', "kind must name a class of Dask clusters"),
+    ('kind = "os.makedirs"\n[options]\nname = "run"', "kind must name a class of Dask clusters"),
 ])  # fmt: skip
-def test_bad_files_are_refused(tmp_path, capsys, content, message):
+def test_bad_files_are_refused(tmp_path, monkeypatch, capsys, content, message):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, content)
+    assert main([*SWEEP, "--dry-run", "--cluster", path]) == 2
+    assert message in capsys.readouterr().err
     assert main([*SWEEP, "--out", str(tmp_path / "run"), "--cluster", written(tmp_path, content)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -160,7 +160,9 @@ def test_a_name_stands_for_one_thing():
     for function, derivative, version in ((softplus, expit, "2"), (gelu, gelu_slope, "1")):
         with pytest.raises(ValueError, match=taken):
             register_activation("own_softplus", function, derivative, version=version)
-    with pytest.raises(ValueError, match=r"^activation must be one of .*'own_softplus', got 'softpluss'\.$"):
+    with pytest.raises(
+        ValueError, match=r"^activation must be one of .*'own_softplus', got 'softpluss'\. Did you mean own_softplus\?$"
+    ):
         Stack(activation="softpluss")
 
 

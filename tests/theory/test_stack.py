@@ -40,7 +40,7 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer of at least 1, got 0.3 at width 512"),
+        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer from 1 to 9007199254740992, got 0.3 at width 512"),
         ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
         ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
         ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
@@ -79,8 +79,8 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"mask_rows": [[1, 0], [1, 1]], "tokens": 2}, "^mask_rows must be tokens = 2 rows where mask is 'given'"),
     ({"mask": "given", "mask_rows": [[1, 0], [0, 0]]}, "^mask_rows must be a square matrix of 0 and 1 with a 1 in"),
     ({"window": 2}, "^window must be 0 but for mask 'causal', got 2 with mask 'none'"),
-    ({"residual_scale": -1.0}, "^residual_scale must be a finite number of at least 0, got -1.0"),
-    ({"branch_gain": float("inf")}, "^branch_gain must be a finite number of at least 0, got inf"),
+    ({"residual_scale": -1.0}, "^residual_scale must be a number from 0 to 1e100, got -1.0"),
+    ({"branch_gain": float("inf")}, "^branch_gain must be a number from 0 to 1e100, got inf"),
 ])  # fmt: skip
 def test_fields_that_would_be_ignored_or_have_no_meaning_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from theory.coverage import require
 from theory.mean_field.prediction import predict
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.weights import weight_shapes
 
 Array = NDArray[np.float64]
@@ -58,6 +58,7 @@ def noise_scale(stack: Stack) -> NoiseScale:
     9.3 sequences, of the last W2 5.9
     """
     require(stack, "noise_scale")
+    check_stack(stack)
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
     single, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
     squares = {name.removeprefix("grad_sq_"): (np.asarray(single[name]), np.asarray(two[name])) for name in names}

@@ -2,7 +2,7 @@
 
 from theory.stack.activations import Activation
 from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
-from theory.stack.stack import PAPER, SIZES, TITLES, Placement, Stack, title
+from theory.stack.stack import PAPER, SIZES, TITLES, Placement, Stack, check_stack, title
 
 __all__ = [
     "Activation",
@@ -18,5 +18,6 @@ __all__ = [
     "Sizes",
     "Stack",
     "TITLES",
+    "check_stack",
     "title",
 ]

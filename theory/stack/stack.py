@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
-from theory.stack.fields import Group
+from theory.stack.fields import LARGEST_INTEGER, Group
 from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
 
-__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
+__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "check_stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -91,10 +91,10 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
 
     def _check(self) -> None:
         super()._check()
-        if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or self.ffn_width < 1:
+        if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or not 1 <= self.ffn_width <= LARGEST_INTEGER:
             raise ValueError(
-                f"ffn_ratio must make ffn_ratio * width an integer of at least 1, got {self.ffn_ratio!r} at "
-                f"width {self.width}."
+                f"ffn_ratio must make ffn_ratio * width an integer from 1 to {LARGEST_INTEGER}, got {self.ffn_ratio!r} "
+                f"at width {self.width}."
             )
         if self.width % self.heads and not self.head_width:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
@@ -276,6 +276,16 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """The versions of what was registered, by field; none of what is built in."""
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
+
+
+def check_stack(value: object) -> None:
+    """Refuse what is no network, such as a width alone.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, Stack):
+        raise ValueError(f"stack must be a Stack, such as Stack(width=512), got {value!r}.")
 
 
 @lru_cache(maxsize=4096)
