@@ -71,7 +71,8 @@ def _complaint(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "input must be nested less deeply: Python gives up."
     if isinstance(error, OSError):
-        return f"files must be ones that can be used here, but {error.filename!r} cannot: {error.strerror or words}."
+        what = "output" if error.filename is None else repr(error.filename)
+        return f"files must be ones that can be used here, but {what} cannot: {error.strerror or words}."
     if isinstance(error, ArithmeticError):
         return f"numbers must be less extreme: with these a calculation ends in {type(error).__name__}, {words}."
     return ""

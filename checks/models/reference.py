@@ -66,9 +66,13 @@ class Reference:
             content = read_document(path, "reference", "JSON")
             if content["format"] != _FORMAT:
                 raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {content['format']}.")
-            return cls(content["name"], pd.DataFrame(content["rows"], columns=content["columns"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}.") from error
+            table = pd.DataFrame(content["rows"], columns=content["columns"])
+            numbers = dict.fromkeys(("width", "depth", "layer", "seeds"), int) | {"mean": float, "variance": float}
+            return cls(str(content["name"]), table[[*_KEYS, "mean", "variance", "seeds"]].astype(numbers))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}: {error}"
+            ) from error
 
 
 def reference_of(name: str, frame: pd.DataFrame) -> Reference:

@@ -79,7 +79,9 @@ def watch(folder: Path, *, every: float) -> int:
     request = run.manifest.get("request", {})
     if request.get("command") != "sweep":
         raise ValueError(f"run must be one of `gradbounds sweep`, which says what is to come, got {str(folder)!r}.")
-    if "seed" not in request or not {"recipe", "draws"} <= set(run.manifest) or _started(run) is None:
+    target = run.manifest.get("target") or {"max_draws": 0}
+    counts = request.get("seed"), run.manifest.get("draws"), target.get("max_draws")
+    if not all(type(count) is int for count in counts) or "recipe" not in run.manifest or _started(run) is None:
         raise ValueError(
             f"run must have its manifest.toml as `gradbounds sweep` wrote it, but {str(folder)!r} has not."
         )

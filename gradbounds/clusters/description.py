@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.clusters.dask import Errors, client_pool, silence_dask
+from simulate.counts import MOST
 from theory.stack.documents import read_document
 
 
@@ -40,10 +41,14 @@ class ClusterFile:
                 f"kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got {self.kind!r}."
             )
         jobs = self.minimum, self.maximum
-        if not all(type(count) is int for count in jobs) or not 0 <= jobs[0] <= jobs[1] or jobs[1] < 1:
+        if (
+            not all(type(count) is int for count in jobs)
+            or not 0 <= jobs[0] <= jobs[1]
+            or not 1 <= jobs[1] <= MOST["workers"]
+        ):
             raise ValueError(
-                "minimum and maximum must be numbers of jobs, 0 <= minimum <= maximum and 1 <= maximum, got "
-                f"{self.minimum!r} and {self.maximum!r}."
+                "minimum and maximum must be numbers of jobs, 0 <= minimum <= maximum and "
+                f"1 <= maximum <= {MOST['workers']}, got {self.minimum!r} and {self.maximum!r}."
             )
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options must be a table, got {self.options!r}.")
@@ -75,7 +80,7 @@ class ClusterFile:
         Raises:
             ValueError: there is no such class here, or it is none of a Dask cluster.
         """
-        from distributed.deploy import Cluster
+        from distributed.deploy.cluster import Cluster
 
         module, _, name = self.kind.rpartition(".")
         try:

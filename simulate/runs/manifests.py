@@ -36,11 +36,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             f"run must have format {FORMAT}, but {str(folder)!r} has {manifest.get('format')!r}; sweep again into "
             "another folder."
         )
-    for name, kind in _KINDS.items():
-        value: Any = manifest.get(name, kind())
-        if type(value) is not kind or (name == "sessions" and not all(isinstance(at, dict) for at in value)):
-            raise ValueError(
-                f"run must have its {MANIFEST} as it was written, but {str(folder / MANIFEST)!r} has {name} of another "
-                "kind."
-            )
+    wrong = [name for name, kind in _KINDS.items() if type(manifest.get(name, kind())) is not kind]
+    if not wrong and not all(isinstance(session, dict) for session in manifest.get("sessions", [])):
+        wrong = ["sessions"]
+    if wrong:
+        raise ValueError(
+            f"run must have its {MANIFEST} as it was written, but {str(folder / MANIFEST)!r} has {wrong[0]} of another "
+            "kind."
+        )
     return manifest

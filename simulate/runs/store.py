@@ -199,7 +199,7 @@ class Run:
         Raises:
             ValueError: a file is damaged, or the run is of training.
         """
-        sources = {}
+        sources: dict[str, str] = {}
         for file in (self.folder / "windows").glob("*.parquet"):
             about = _readable(lambda f=file: pq.read_schema(f).metadata, file)
             sources |= _readable(lambda a=about: {a[b"digest"].decode(): a[b"source"].decode()}, file)

@@ -5,13 +5,10 @@ import shutil
 import subprocess
 import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from gradbounds.cli import main
-from gradbounds.commands.claims import Claims
 
 
 def call(*arguments, cwd=None):
@@ -27,15 +24,18 @@ BAD = [
     (("bound", "--width", "1e20"), "width must be at most 9007199254740992, got 100000000000000000000."),
     (("bound", "--width", "2.5"), "it must be an integer, such as 512 or 1e6, got '2.5'"),
     (("bound", "--depth", "100000000"), "depth must be at most 100000, got 100000000."),
-    (("bound", "--output-scale", "1e-200"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got"),
+    (
+        ("bound", "--output-scale", "1e-200"),
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got",
+    ),
     (("bound", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
     (
         ("bound", "--output-scale", "nan"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
     ),
     (("bound", "--activation", "gelu"), "Theorem 1, got one with --activation; gradbounds predict has"),
     (("bound", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
-    (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "input_gram must be a symmetric positive semidefinite matrix"),
+    (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "--input-gram must be a symmetric positive semidefinite matrix"),
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
@@ -44,18 +44,18 @@ BAD = [
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be a number, got 'x'."),
     (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),
-    (("probe", "encoder-pre", "--depth", "1000000"), "depths must be at most 100000, got 1000000."),
+    (("probe", "encoder-pre", "--depth", "1000000"), "--depth must be at most 100000, got 1000000."),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
     (("bound", "--placement", "sideways"), "placement must be one of 'post', "),
     (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("bound", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (
         ("bound", "--output-scale", "-1"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got -1.0.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got -1.0.",
     ),
     (
         ("bound", "--output-scale", "inf"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
     ),
     (("bound", "--width", "2.5"), "Error parsing --width"),
     (("bound", "--width"), "--width"),
@@ -85,8 +85,14 @@ BAD = [
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
-    (("sweep", "--out", "NEW", "--land-every", "-1"), "land_every must be a number of seconds of at least 0, got -1.0"),
-    (("sweep", "--out", "NEW", "--land-every", "nan"), "land_every must be a number of seconds of at least 0, got nan"),
+    (
+        ("sweep", "--out", "NEW", "--land-every", "-1"),
+        "--land-every must be a number of seconds of at least 0, got -1.0",
+    ),
+    (
+        ("sweep", "--out", "NEW", "--land-every", "nan"),
+        "--land-every must be a number of seconds of at least 0, got nan",
+    ),
     (("sweep", "--dry-run", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
     (("sweep", "--dry-run", "--workers", "-2"), "workers must be an integer of at least 1, got -2."),
     (("sweep", "--out", "NEW", "--text", "FULL"), "text must be a readable file, got 'FULL'"),
@@ -127,43 +133,6 @@ BAD = [
     (("verify", "--text", "missing.txt"), "text must be a readable file"),
     (("verify", "--accept", "--out", "NEW"), "accept must be given in a checkout of gradbounds"),
     (("verify", "--accept", "--out", "NEW", "--seed", "3"), "accept must be given"),
-    (("sweep", "--out", "NEW", "--draws", "1e30"), "draws must be at most 1099511627776, got 1000"),
-    (("sweep", "--out", "NEW", "--workers", "1e9"), "workers must be at most 4096, got 1000000000."),
-    (("sweep", "--out", "NEW", "--seed", "1e19"), "seed must be at most 9223372036854775807, got"),
-    (
-        ("sweep", "--out", "NEW", "--target-sem", "0.1", "--max-draws", "1e30"),
-        "--max-draws must be at most 10995",
-    ),
-    (("sweep", "--out", "NEW" * 100), "cannot: File name too long."),
-    (("sweep", "--" + "x" * 10**5), "letters) ... "),
-    (("predict", "--draws", "1e30"), "draws must be at most"),
-    (("predict", "--patterns", "1e12"), "patterns must be at most 1000000"),
-    (("predict", "--ffn-ratio", "1e308"), "--ffn-ratio must be a positive finite number, from 1e-100 to 1e100, got"),
-    (("predict", "--norm-epsilon", "1e308"), "--norm-epsilon must be a number from 0 to 1e10, got 1e+308."),
-    (("predict", "--residual-scale", "1e308"), "--residual-scale must be a number from 0 to 1e100, got 1e+308."),
-    (("predict", "--input-gram", "[" * 10**5), "--input-gram must be a symmetric positive semidefinite matrix"),
-    (("predict", "--mask", "given", "--mask-rows", "[" * 10**5), "--mask-rows must be a square matrix of 0 and 1"),
-    (("predict", "--config", "DEEP.json"), "--config must be JSON, but 'DEEP.json' is not: it is nested too deeply."),
-    (("predict", "--config", "LATIN"), "--config must be JSON, but 'LATIN' is not: it is not UTF-8 (byte 2)."),
-    (("predict", "--config", "INFINITE.json"), "it has a number that is not finite, Infinity."),
-    (("predict", "--config", "HUGE.json"), "it has a number that is not finite, 1e400."),
-    (("predict", "--config", "EVIL.json"), "got \\u001b[2Jwipe = 1, whose part at initialization is not known."),
-    (("predict", "--config", "/dev/zero"), "--config must be a readable JSON file, got '/dev/zero': it is a device."),
-    (("predict", "--out", "/proc/nowhere"), "--out must be a place that can be written, but '/proc/nowhere' cannot"),
-    (
-        ("sweep", "--file", "DEEP.toml", "--dry-run"),
-        "--file must be TOML, but 'DEEP.toml' is not: it is nested",
-    ),
-    (("bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
-    (("explain", "W33"), "got 'W33'. Did you mean W3?"),
-    (("probe", "encoder-poost"), "got 'encoder-poost'. Did you mean encoder-post?"),
-    (("probe", "zoo.py:nanogpt"), "'zoo.py:nanogpt' raised ModuleNotFoundError: No module named 'zoo'."),
-    (("check", "FOREIGN"), "run must hold whole Parquet files, but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("export", "FOREIGN", "--csv", "t.csv"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("runs", "FOREIGN"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("watch", "FOREIGN"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
-    (("watch", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
 ]
 
 # Values of a field on the command line; each is refused as it is in a file.
@@ -193,14 +162,14 @@ BAD_VALUES = [
     (("--tokens", "-3"), "tokens must be an integer of at least 1, got -3."),
     (("--vocab", "depth"), "vocab must be integers, ranges like 64:4096:x2 or 2:10:+2, 'width', got 'depth'."),
     (("--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
-    (("--output-scale", "0"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got 0.0."),
+    (("--output-scale", "0"), "--output-scale must be a positive finite number, from 1e-100 to 1e100, got 0.0."),
     (
         ("--output-scale", "big"),
-        "output_scale must be numbers, ranges like 64:4096:x2 or 2:10:+2, 'sqrt-width', got 'big'",
+        "--output-scale must be numbers, ranges like 64:4096:x2 or 2:10:+2, 'sqrt-width', got 'big'",
     ),
-    (("--output-scale", "nan"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got nan."),
-    (("--output-scale", "1:nan:x2"), "output_scale must have a range that rises"),
-    (("--output-scale", "1:inf:x2"), "output_scale must have a range"),
+    (("--output-scale", "nan"), "--output-scale must be a positive finite number, from 1e-100 to 1e100, got nan."),
+    (("--output-scale", "1:nan:x2"), "--output-scale must have a range that rises"),
+    (("--output-scale", "1:inf:x2"), "--output-scale must have a range"),
     (("--width", "8", "16", "--depth", "1", "--zip", "width,depth"), "zip must join fields with equally many values"),
     (("--width", "8", "--zip", "width,height"), "zip must name fields that have values in the grid, got 'height'."),
     (("--width", "8", "--zip", "width,depth"), "zip must name fields that have values in the grid, got 'depth'."),
@@ -252,9 +221,6 @@ BAD_FILES = [
     ("[grid]\nwidth = 8\nzip = [[1]]", "zip must name fields that have values in the grid, got 1."),
     ("[grid]\nwidth = 8\nzip = [[['width']]]", "zip must name fields that have values in the grid, got ['width']."),
     ("[recipe]\ndrawz = 1", "file must have keys grid, draws"),
-    ("draws = inf", "it has a number that is not finite, inf."),
-    ("draws = 1" + "0" * 30, "draws must be at most 1099511627776, got"),
-    ("'\\u001b[31m' = 1", "text, got \\\\u001b[31m"),
     ("\x00", "file must be TOML, but"),
 ]
 
@@ -274,16 +240,6 @@ def folders(tmp_path_factory):
     (place / "BROKEN" / "manifest.toml").write_text(manifest[:30] + "[[[")
     (place / "FULL").mkdir()
     (place / "FULL" / "thesis.tex").write_text("irreplaceable")
-    shutil.copytree(place / "OLD", place / "FOREIGN")
-    pq.write_table(pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-mine.parquet")
-    shutil.copytree(place / "OLD", place / "SESSIONS")
-    (place / "SESSIONS" / "manifest.toml").write_text("sessions = 5\n" + manifest.partition("[[sessions]]")[0])
-    config = '{"model_type": "gpt2", "n_embd": %s, "n_layer": 2, "n_head": 4, "vocab_size": 100%s}'
-    (place / "DEEP.json").write_text("[" * 10**5)
-    (place / "DEEP.toml").write_text("a = " + "[" * 10**5)
-    (place / "INFINITE.json").write_text(config % ("Infinity", ""))
-    (place / "HUGE.json").write_text(config % ("1e400", ""))
-    (place / "EVIL.json").write_text(config % ("64", r', "\u001b[2Jwipe": 1'))
     (place / "SHORT").write_text("two words")
     (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1") * 9)
     return place
@@ -300,8 +256,7 @@ def refused(capsys, arguments, message):
     (line,) = captured.err.splitlines()
     assert line.startswith("gradbounds: ")
     assert message in line
-    assert line.isprintable()
-    assert len(line) < 2100
+    assert line.isprintable() and len(line) < 2100
 
 
 def test_there_are_a_hundred_of_them():
@@ -343,42 +298,3 @@ def test_cuda_where_there_is_none(tmp_path, capsys):
 def test_none_is_no_choice(tmp_path, capsys):
     assert main(["sweep", "--preset", "huge", "--out", str(tmp_path / "no")]) == 2
     assert "None" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("error", "message"), [
-    (MemoryError("Unable to allocate 6 GiB"), "memory must suffice for what is asked, but does not (Unable"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "memory must suffice for what is asked"),
-    (OSError(36, "File name too long", "a" * 10**5), "cannot: File name too long."),
-    (RecursionError("maximum recursion depth exceeded"), "input must be nested less deeply: Python gives up."),
-    (OverflowError("too large"), "numbers must be less extreme: with these a calculation ends in Overflow"),
-])  # fmt: skip
-def test_what_the_machine_refuses_is_one_line(monkeypatch, capsys, error, message):
-    def run(command):
-        raise error
-
-    monkeypatch.setattr(Claims, "run", run)
-    refused(capsys, ["claims"], message)
-
-
-def test_an_error_of_ours_is_none_of_the_user_s(monkeypatch):
-    def run(command):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(Claims, "run", run)
-    with pytest.raises(RuntimeError, match="a bug"):
-        main(["claims"])
-
-
-def test_what_a_command_prints_does_nothing_to_a_terminal(tmp_path, capsys):
-    out = tmp_path / "\x1b[31mred\x9b\u202e"
-    assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "1", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "\\u001b[31mred\\u009b\\u202e" in said
-    assert said.replace("\n", "").isprintable()
-    assert out.is_dir(), "the name itself stays as it was given"
-
-
-def test_a_dry_run_says_what_the_machine_has_not(capsys):
-    assert main(["sweep", "--width", "1e12", "--placement", "pre", "--depth", "1", "--draws", "2", "--dry-run"]) == 0
-    (memory,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("memory"))
-    assert "PiB, more than this machine has free (" in memory

@@ -92,9 +92,9 @@ def test_bad_files_are_refused(tmp_path, monkeypatch, capsys, content, message):
 @pytest.mark.parametrize(("flags", "message"), [
     (["--cluster", "nowhere.toml"], "cluster must be a readable TOML file, got 'nowhere.toml'"),
     (["--workers", "2", "--dask", "tcp://h:1"], "workers, dask and cluster must not be given together"),
-    (["--dry-run", "--dask", "tcp://h:1"], "dry_run must stand without dask"),
-    (["--dry-run", "--target-sem", "0.1"], "dry_run must stand without a target"),
-    (["--task-seconds", "-1"], "task_seconds must be a number of seconds of at least 0"),
+    (["--dry-run", "--dask", "tcp://h:1"], "--dry-run must stand without dask"),
+    (["--dry-run", "--target-sem", "0.1"], "--dry-run must stand without a target"),
+    (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),
     (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
     (["--memory", "0GB"], "memory must be a size above 0"),
@@ -108,7 +108,7 @@ def test_flags_that_would_be_ignored_are_refused(tmp_path, capsys, flags, messag
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_cluster_without_scripts_has_no_dry_run(tmp_path, capsys):
     assert main([*SWEEP, "--dry-run", "--cluster", written(tmp_path, THREADS)]) == 2
-    assert "dry_run must be left out with distributed.LocalCluster" in capsys.readouterr().err
+    assert "--dry-run must be left out with distributed.LocalCluster" in capsys.readouterr().err
 
 
 def test_a_job_that_cannot_be_submitted_is_said():

@@ -203,6 +203,6 @@ def test_an_installed_package_is_asked_for_names_that_are_missing(tmp_path, monk
     with pytest.raises(ValueError) as said:
         Stack(initialization="mine.large")
     assert str(said.value).endswith(
-        "'mine.small', got 'mine.large'. Entry point 'gradbounds_test_broken' (gradbounds_test_broken) could not be "
-        "loaded: RuntimeError: no luck."
+        "'mine.small', got 'mine.large'. Did you mean mine.small? Entry point 'gradbounds_test_broken' "
+        "(gradbounds_test_broken) could not be loaded: RuntimeError: no luck."
     )

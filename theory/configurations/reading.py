@@ -87,7 +87,7 @@ class Reading:
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf
         ):
-            raise ValueError(f"{names[0]} must be a finite number, got {value!r}.")
+            raise ValueError(f"{names[0]} must be a number, got {value!r}.")
         return value
 
     def count(self, *names: str, default: Any = _REQUIRED) -> Any:

@@ -56,7 +56,12 @@ def stack_from_config(
         why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
     reading = Reading(fields)
-    values = FAMILIES[family](reading, tokens)
+    try:
+        values = FAMILIES[family](reading, tokens)
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"config must have values of the kinds that {family} has, but a field has another: {error}."
+        ) from error
     reading.finish({name for config in PUBLISHED.values() for name in config})
     if embeddings is not None:
         if values["embeddings"] != embeddings:

@@ -57,8 +57,8 @@ def noise_scale(stack: Stack) -> NoiseScale:
     >>> print(f"{scale.whole:.1f} sequences, of the last W2 {scale.matrices['W2'][-1]:.1f}")
     9.3 sequences, of the last W2 5.9
     """
-    require(stack, "noise_scale")
     check_stack(stack)
+    require(stack, "noise_scale")
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
     single, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
     squares = {name.removeprefix("grad_sq_"): (np.asarray(single[name]), np.asarray(two[name])) for name in names}

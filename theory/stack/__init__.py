@@ -2,7 +2,7 @@
 
 from theory.stack.activations import Activation
 from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
-from theory.stack.stack import PAPER, SIZES, TITLES, Placement, Stack, check_stack, title
+from theory.stack.stack import PAPER, SIZES, TITLES, Placement, Stack, title
 
 __all__ = [
     "Activation",
@@ -21,3 +21,13 @@ __all__ = [
     "check_stack",
     "title",
 ]
+
+
+def check_stack(value: object) -> None:
+    """Refuse what is no network, such as a width alone.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, Stack):
+        raise ValueError(f"stack must be a Stack, such as Stack(width=512), got {value!r}.")

@@ -14,7 +14,7 @@ from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
 
-__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "check_stack", "title"]
+__all__ = ["NAMED", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -276,16 +276,6 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         """The versions of what was registered, by field; none of what is built in."""
         named = {name: getattr(self, name) for name in NAMED}
         return {name: NAMED[name].versions[value] for name, value in named.items() if value in NAMED[name].versions}
-
-
-def check_stack(value: object) -> None:
-    """Refuse what is no network, such as a width alone.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not isinstance(value, Stack):
-        raise ValueError(f"stack must be a Stack, such as Stack(width=512), got {value!r}.")
 
 
 @lru_cache(maxsize=4096)

@@ -85,7 +85,7 @@ def grid_named(preset: str) -> Grid:
         raise ValueError(f"preset must be {' or '.join(names)}, or a TOML file, got {preset!r}.")
     try:
         return read_grid(content_of(preset, "preset", "a readable TOML file"))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
 
 
@@ -188,14 +188,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     try:
         rows = read_document(path, "known", "JSON")["rows"]
         return [{name: _nan(value) for name, value in row.items()} for row in rows]
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"known must be a file of rows that `reproduce warmup` wrote, got {str(path)!r}: {error}"
         ) from error
 
 
 def _known(path: Path | None) -> dict[str, dict[str, Any]]:
-    return {} if path is None else {row["name"]: row for row in read_rows(path)}
+    return {} if path is None else {str(row.get("name")): row for row in read_rows(path)}
 
 
 def _no_nan(value: Any) -> Any:

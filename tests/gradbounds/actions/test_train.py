@@ -153,7 +153,7 @@ def test_json_and_critical_rates(capsys):
         (["--steps", "0"], "steps must be an integer of at least 1, got 0."),
         (["--optimizer", "adam"], "invalid choice 'adam'"),
         (["--parametrization", "mup", "--optimizer", "muon"], "parametrization must be 'standard' with"),
-        (["--dropout", "0.1", "--rate-unit", "critical"], "rate_unit must be 'one' where theory has no critical rate"),
+        (["--dropout", "0.1", "--rate-unit", "critical"], "rate-unit must be 'one' where theory has no critical rate"),
         (["--placement", "rezero", "--optimizer", "muon"], "optimizer must be 'sgd' for ReZero"),
     ],
 )
