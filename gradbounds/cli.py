@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parsed(given)
         with contextlib.redirect_stdout(PlainText(sys.stdout)):
             code = FINE if command is None else _run(command, given[0])
-        sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
+            sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
     except KeyboardInterrupt:
         print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)

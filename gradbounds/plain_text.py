@@ -1,5 +1,6 @@
 """Text of others on a terminal: no character of it does anything but be seen, and no message is endless."""
 
+import io
 import re
 from typing import IO, Any
 
@@ -17,7 +18,7 @@ def plain(text: str) -> str:
     >>> plain("a\x1b[2Jb\n")
     'a\\u001b[2Jb\n'
     """
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in _SHOWN else f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda control: control[0] if control[0] in _SHOWN else f"\\u{ord(control[0]):04x}", text)
 
 
 def one_line(message: str) -> str:
@@ -34,10 +35,10 @@ def one_line(message: str) -> str:
 
 
 class PlainText:
-    """A stream to print on, through `plain`."""
+    """A stream to print on, through `plain`; stdout is None where it was closed."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str] | None) -> None:
+        self._stream = stream or io.StringIO()
 
     def write(self, text: str) -> int:
         """Write text."""

@@ -72,8 +72,8 @@ def _inspection(run: Run) -> str:
     cells = rows.groupby(["cell", *varying], sort=False).size().rename("draws").reset_index().drop(columns="cell")
     cells = cells.sort_values(varying, ignore_index=True)
     tell(same=constant, cells=cells)
-    said = {name: value for name, value in constant.items() if value != _default(name)}
-    lines.append("all cells: " + (", ".join(f"{name} {value}" for name, value in said.items()) or "as by default"))
+    special = {name: value for name, value in constant.items() if value != _default(name)}
+    lines.append("all cells: " + (", ".join(f"{name} {value}" for name, value in special.items()) or "as by default"))
     lines.append(cells.head(_SHOWN).to_string(index=False))
     if len(cells) > _SHOWN:
         lines.append(

@@ -84,18 +84,18 @@ class ClusterFile:
 
         module, _, name = self.kind.rpartition(".")
         try:
-            found = getattr(import_module(module), name)
+            named = getattr(import_module(module), name)
         except BaseException as error:  # a module runs as it is loaded, and may do so to its end
             if isinstance(error, KeyboardInterrupt):
                 raise
             raise ValueError(
                 f"kind must name a class that is installed, got {self.kind!r}: {_one_line(error)}."
             ) from error
-        if not isinstance(found, type) or not issubclass(found, Cluster) or found is Cluster:
+        if not isinstance(named, type) or not issubclass(named, Cluster) or named is Cluster:
             raise ValueError(
                 f"kind must name a class of Dask clusters (distributed.deploy.Cluster), got {self.kind!r}."
             )
-        return found
+        return named
 
 
 @contextmanager

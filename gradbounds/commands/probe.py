@@ -28,9 +28,7 @@ class Probe(WithJson):
     ] = ()
     against: Annotated[
         str | None,
-        Flag(
-            help="MODULE:FACTORY, FILE.py:FACTORY, a built-in name, or a probe.json that --out wrote: what it is to be like"
-        ),
+        Flag(help="a factory as above, or a probe.json that --out wrote: what it is to be like"),
     ] = None
     first_step: Annotated[
         tuple[Literal["sgd", "adam", "muon"], ...],

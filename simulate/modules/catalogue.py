@@ -176,13 +176,13 @@ def loaded(name: str) -> Factory:
             sys.path.insert(0, str(folder))
     try:
         # As pytest has it: a file is the module of its name in its folder.
-        found = importlib.import_module(file.stem if file else module)
-        factory = getattr(found, attribute)
+        imported = importlib.import_module(file.stem if file else module)
+        factory = getattr(imported, attribute)
     except BaseException as error:  # a user's module may fail in any way, and end Python too
         if isinstance(error, KeyboardInterrupt):
             raise
         raise ValueError(f"factory must be importable, but {name!r} {what_happened(error)}.") from error
-    if file and Path(getattr(found, "__file__", None) or "").resolve() != file:
+    if file and Path(getattr(imported, "__file__", None) or "").resolve() != file:
         raise ValueError(
             f"factory must be in a file whose name is free, but {file.stem!r} of {name!r} is another module."
         )

@@ -39,9 +39,9 @@ def check_place(folder: Path) -> None:
     Raises:
         ValueError: it cannot.
     """
-    made: list[Path] = []
+    missing: list[Path] = []
     try:
-        made = [path for path in (folder, *folder.parents) if not path.exists()]
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
@@ -49,7 +49,7 @@ def check_place(folder: Path) -> None:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"out must be a place that can be written, but {str(folder)!r} cannot: {reason}.") from error
     finally:
-        for path in made:
+        for path in missing:
             with suppress(OSError):
                 path.rmdir()
 

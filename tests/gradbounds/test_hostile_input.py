@@ -126,3 +126,8 @@ def test_a_dry_run_says_what_the_machine_has_not(capsys):
     assert main(["sweep", "--width", "1e13", "--placement", "pre", "--depth", "1", "--draws", "2", "--dry-run"]) == 0
     (memory,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("memory"))
     assert "PiB, more than this machine has free (" in memory
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch):
+    monkeypatch.setattr("sys.stdout", None)
+    assert main(["claims"]) == 0
