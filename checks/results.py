@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from checks.verdict import Verdict
+from theory.stack.documents import read_document
 
 if TYPE_CHECKING:
     from simulate import Samples
@@ -71,10 +72,10 @@ def load_results(path: Path) -> Results:
         ValueError: the file is missing or is not a results file.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_document(path, "results", "JSON", finite=False)
         verdicts = [_verdict(row) for row in content["verdicts"]]
         return Results(content["command"], verdicts, content["cells"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"results must be a file that `gradbounds verify --accept` wrote, got {str(path)!r}: {error}"
         ) from error

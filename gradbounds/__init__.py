@@ -121,7 +121,7 @@ else:
         return f"module 'gradbounds' has no attribute {name!r}{hint}"
 
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*__all__, "__version__"})
 
 
 __all__ = [

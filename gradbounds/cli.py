@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from difflib import get_close_matches
 from typing import Any
 
 import tyro
@@ -17,9 +16,18 @@ import gradbounds
 from gradbounds.commands import Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.commands.flags import WithJson
+from gradbounds.grid import FIELDS
 from gradbounds.help_text import Captured, grouped
+from gradbounds.plain_text import PlainText, one_line
+from simulate.runs.files import check_place
+from theory.stack.registry import nearest
 
 FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+
+# How torch and what is below it say that there is no memory.
+_NO_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|Storage size calculation overflowed")
+
+_LONGEST_FLAG = 100
 
 # What stands in for a character that the terminal's encoding lacks.
 _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=", "–": "-", "…": "..."}
@@ -32,14 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given in (["--version"], ["version"]):
         print(f"gradbounds {gradbounds.__version__}")
         return FINE
+    command = None
     try:
         command = parsed(given)
-        code = FINE if command is None else _run(command, given[0])
-        sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
+        with contextlib.redirect_stdout(PlainText(sys.stdout)):
+            code = FINE if command is None else _run(command, given[0])
+            sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
-    except ValueError as error:
-        print(f"gradbounds: {error}", file=sys.stderr)
-        return BAD_INPUT
     except KeyboardInterrupt:
         print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
         return INTERRUPTED
@@ -47,12 +54,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
+    except Exception as error:
+        if not (complaint := _complaint(error)):
+            raise
+        print(f"gradbounds: {_with_flags(one_line(complaint), given, command)}", file=sys.stderr)
+        return BAD_INPUT
+
+
+def _complaint(error: Exception) -> str:
+    """What to say of an error that the user can do something about; "" of one of ours."""
+    words = str(error) or type(error).__name__
+    if isinstance(error, ValueError):
+        return words
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(words)):
+        return f"memory must suffice for what is asked, but does not ({words}); ask for less."
+    if isinstance(error, RecursionError):
+        return "input must be nested less deeply: Python gives up."
+    if isinstance(error, OSError):
+        what = "output" if error.filename is None else repr(error.filename)
+        return f"files must be ones that can be used here, but {what} cannot: {error.strerror or words}."
+    if isinstance(error, ArithmeticError):
+        return f"numbers must be less extreme: with these a calculation ends in {type(error).__name__}, {words}."
+    return ""
+
+
+def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
+    """A message about fields as one about flags: "output_scale must ..." as "--output-scale must ...".
+
+    Beside a file, whose keys are spelled as fields are, a field is meant as its flag only where that was given.
+    """
+    table = getattr(command, "what", command)
+    given = {word.partition("=")[0][2:].replace("-", "_") for word in arguments if word.startswith("--")}
+    names = {name for name in given if "_" in name}
+    if not given & {"file", "config", "cluster", "preset"}:
+        names |= {name for name in vars(table) if "_" in name} if table is not None else set()
+        if table is None or hasattr(table, "stack") or hasattr(table, "grid"):
+            names |= {name for name in FIELDS if "_" in name}
+    flags = {name: f"--{name.replace('_', '-')}" for name in names}
+    # What stands in quotes is what somebody wrote.
+    message = re.sub(r"(?<![\w./'\"-])[a-z_]+(?![\w./'\"-])", lambda word: flags.get(word[0], word[0]), message)
+    # The one that the message is about, of several values in the plural.
+    about = re.match(r"([a-z]+?)s? must ", message)
+    return f"--{about[1]}{message[about.end() - 6 :]}" if about and about[1] in given else message
 
 
 def _run(command: Any, name: str) -> int:
     """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
     run: Callable[[], int] = command.run
     table = getattr(command, "what", command)  # of `reproduce` the experiment that is repeated
+    out = getattr(table, "out", None)
+    if out is not None and not getattr(command, "dry_run", False):
+        check_place(out)
     if not (isinstance(table, WithJson) and table.json):
         return run()
     from gradbounds.json_output import one_object
@@ -67,7 +119,7 @@ def parsed(arguments: list[str]) -> Any:
     Raises:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
-    _check_compared(arguments)
+    _check_flags(arguments)
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _colours_as_asked():
@@ -87,12 +139,16 @@ def parsed(arguments: list[str]) -> Any:
         raise ValueError(_one_line(complaint.getvalue(), arguments)) from None
 
 
-def _check_compared(arguments: Sequence[str]) -> None:
-    """Refuse `--compare` given twice, of which the first would be dropped in silence.
+def _check_flags(arguments: Sequence[str]) -> None:
+    """Refuse `--compare` given twice, of which the first would be dropped in silence, and what is too long for a flag.
 
     Raises:
-        ValueError: it stands there twice.
+        ValueError: there is one.
     """
+    for word in arguments:
+        # tyro looks for flags like it, which takes seconds.
+        if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
+            raise ValueError(f"Unrecognized options: {word}. See gradbounds --help.")
     if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
         raise ValueError(f"--compare must be given once, with its values behind it, got it {times} times.")
 
@@ -190,5 +246,4 @@ def _suggestion(lines: Sequence[str], arguments: Sequence[str]) -> str:
     commands = re.search(r"(?:Available subcommands: |Expected one of \{)([a-z, -]+)", text)
     if commands is None or not arguments:
         return ""
-    close = get_close_matches(arguments[0], commands[1].replace("- ", "-").split(", "), n=1)
-    return f" Did you mean {close[0]}?" if close else ""
+    return nearest(arguments[0], commands[1].replace("- ", "-").split(", "))

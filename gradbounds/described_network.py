@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, field_name, field_value, nearest
+from gradbounds.grid import FIELDS, field_name, field_value
 from theory import Stack
 from theory.configurations import Note, published, stack_from_config
+from theory.stack.registry import nearest
 
 
 def described(given: Mapping[str, Any], config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:

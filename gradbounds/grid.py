@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from theory import Stack
 from theory.stack import PAPER
+from theory.stack.registry import nearest
 from theory.stack.stack import OWN
 
 if TYPE_CHECKING:
@@ -59,13 +59,6 @@ def stacks(grid: Mapping[str, Any]) -> Iterator[Stack]:
         yield Stack(**stack, **tied)
 
 
-def nearest(unknown: Iterable[str], known: Iterable[str]) -> str:
-    """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near."""
-    names = list(known)
-    close = [matches[0] for name in sorted(unknown) if (matches := get_close_matches(name, names, n=1))]
-    return f" Did you mean {close[0]}?" if close else ""
-
-
 def field_name(given: str) -> str:
     """A field as the command line may spell it, with hyphens or underscores, by its name."""
     name = given.strip().replace("-", "_")
@@ -111,7 +104,7 @@ def _groups(zips: Any, values: Mapping[str, Sequence[Any]]) -> list[list[str]]:
         raise ValueError(f'zip must be a list of lists of fields, such as [["width", "vocab"]], got {zips!r}.')
     named = [name for group in zips for name in group]
     for name in named:
-        if name not in values:
+        if not isinstance(name, str) or name not in values:
             raise ValueError(f"zip must name fields that have values in the grid, got {name!r}.")
         if named.count(name) > 1:
             raise ValueError(f"zip must name a field once, got {name!r} twice.")

@@ -18,6 +18,8 @@ _COMMAND = "command"
 # Groups from which on a list of flags needs titles.
 _MANY = 4
 
+_WIDTH = 100
+
 # As wide as any line: what a file or a pipe takes is never broken.
 _ENDLESS = 2**20
 
@@ -67,14 +69,20 @@ def _title(flag: str) -> str:
     return "network:" + re.sub(r"(?=[A-Z])", " ", group_of(field).__name__).lower()
 
 
-def folded(text: str, *, indent: str = "") -> str:
+def prose_width() -> int:
+    """Letters of a line of prose: as many as the terminal has, and at most 100."""
+    return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+
+
+def folded(text: str, *, indent: str = "", width: int | None = None) -> str:
     """Prose with its longer lines folded where stdout is a terminal, or COLUMNS says how wide it is.
 
     Args:
         text: lines, of which those that fit are left as they are.
         indent: of what follows a fold, beside the line's own.
+        width: letters of a line, of the terminal if it is None.
     """
-    width = shutil.get_terminal_size((_ENDLESS, 0)).columns
+    width = width or shutil.get_terminal_size((_ENDLESS, 0)).columns
     lines = []
     for line in text.splitlines():
         margin = line[: len(line) - len(line.lstrip())]

@@ -1,6 +1,7 @@
 """How far a sweep is: a bar on a terminal, plain lines elsewhere, and a log file in the run's folder."""
 
 import logging
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -116,14 +117,16 @@ def duration(seconds: float) -> str:
 def size(count: float) -> str:
     """Bytes in the unit that suits them.
 
-    >>> size(512), size(3 * 2**20)
-    ('1 KiB', '3.0 MiB')
+    >>> size(512), size(3 * 2**20), size(5 * 2**50)
+    ('1 KiB', '3.0 MiB', '5.0 PiB')
     """
     if count < 2**20:
         return f"{max(count / 2**10, 1):.0f} KiB"
-    return f"{count / 2**20:.1f} MiB" if count < 2**30 else f"{count / 2**30:.1f} GiB"
+    power = min(int(math.log2(count)) // 10, len(_UNITS) - 1)
+    return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
 
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

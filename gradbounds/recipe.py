@@ -1,14 +1,15 @@
 """A recipe: everything that fixes a sweep, from flags, a TOML file or a preset."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, OWN_WORD, field_values, nearest, stacks
+from gradbounds.grid import FIELDS, OWN_WORD, field_values, stacks
 from theory import Stack
+from theory.stack.documents import parsed, read_document
+from theory.stack.registry import nearest
 from theory.stack.stack import OWN
 
 _FOLDER = resources.files("gradbounds") / "presets"
@@ -73,7 +74,7 @@ def read_recipe(path: Path) -> Recipe:
     Raises:
         ValueError: the file is missing, no TOML, or has keys that a recipe has not.
     """
-    content = read_toml(path, "file")
+    content = read_document(path, "file", "TOML")
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
@@ -100,23 +101,9 @@ def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
     return replace(recipe, grid=tuple({**table, **own} for table, own in zip(recipe.grid, meant, strict=True)))
 
 
-def read_toml(path: Path, flag: str) -> dict[str, Any]:
-    """The content of the TOML file that a flag names.
-
-    Raises:
-        ValueError: the file is missing, or no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{flag} must be a readable TOML file, got {str(path)!r}: {error.strerror}.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{flag} must be TOML, but {str(path)!r} is not: {error}.") from error
-
-
 def preset(name: str) -> Recipe:
     """A recipe that comes with gradbounds."""
-    return recipe_of(tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8")))
+    return recipe_of(parsed((_FOLDER / f"{name}.toml").read_bytes(), "TOML"))
 
 
 def recipe_of(content: Mapping[str, Any]) -> Recipe:

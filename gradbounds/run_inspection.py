@@ -47,7 +47,7 @@ def _line(folder: Path) -> dict[str, Any]:
         "draws": about.get("draws", ""),
         "blocks": landed,
         "size": _size(folder),
-        "started": about.get("sessions", [{}])[0].get("started", ""),
+        "started": (about.get("sessions") or [{}])[0].get("started", ""),
     }
 
 
@@ -59,7 +59,10 @@ def _inspection(run: Run) -> str:
     command = about["request"].get("command", "no command")
     lines = [f"{run.folder}: {_size(run.folder)}, by {command}{' with ' if words else ''}{words}"]
     for at in about.get("sessions", []):
-        lines.append(f"{at['started']}  {at['command']}  (gradbounds {at['gradbounds']}, {at['processor']})")
+        started, called, version, processor = (
+            at.get(name, "unknown") for name in ("started", "command", "gradbounds", "processor")
+        )
+        lines.append(f"{started}  {called}  (gradbounds {version}, {processor})")
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
         return "\n".join([*lines, "No draws have landed yet."])
@@ -75,8 +78,10 @@ def _inspection(run: Run) -> str:
     )
     cells = cells.sort_values(varying, ignore_index=True)
     tell(same=constant, cells=cells)
-    named = {name: said(name, value) for name, value in constant.items() if value != ""}
-    lines.append("all cells: " + ", ".join(f"{name} {value}" for name, value in named.items()))
+    special = {name: value for name, value in constant.items() if not _is_default(name, value)}
+    lines.append(
+        "all cells: " + (", ".join(f"{name} {said(name, value)}" for name, value in special.items()) or "as by default")
+    )
     lines.append(with_words(cells.head(_SHOWN)).to_string(index=False))
     if len(cells) > _SHOWN:
         lines.append(
@@ -88,6 +93,12 @@ def _inspection(run: Run) -> str:
 def _is_one(values: pd.Series) -> bool:
     """Whether all rows have one value, or none."""
     return bool(values.nunique(dropna=False) == 1)
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether a value is not worth a word: a field's default, no text."""
+    default = FIELDS[name].default if name in FIELDS else ""
+    return bool(pd.isna(value)) if default is None else bool(value == default)
 
 
 def _size(folder: Path) -> str:

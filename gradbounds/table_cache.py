@@ -21,10 +21,16 @@ def kept(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.Dat
             that is added later makes no table another one.
         version: another one where the same key has come to mean other numbers.
         make: the table, where the folder has none.
+
+    Raises:
+        ValueError: the folder's table is damaged.
     """
     file = file_of(out, key, version)
     if file.is_file():
-        return pd.read_parquet(file), False
+        try:
+            return pd.read_parquet(file), False
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"out must hold whole tables, but {str(file)!r} is damaged; move it away.") from error
     table, content = make(), io.BytesIO()
     table.to_parquet(content, index=False)
     write_whole(file, content.getvalue())

@@ -2,12 +2,22 @@
 
 import numpy as np
 
+MOST = {
+    "draws": 2**40, "max_draws": 2**40, "seed": 2**63 - 1, "seeds": 10**4, "workers": 4096, "steps": 10**5,
+    "patterns": 10**6,
+}  # fmt: skip
+"""The most of what is counted, by name; of anything else `MOST_OF_ANY`. More would never end, or not fit a table."""
+
+MOST_OF_ANY = 2**31 - 1
+
 
 def check_count(name: str, value: object, least: int) -> None:
-    """Refuse what is not an integer of at least `least`.
+    """Refuse what is not an integer from `least` to the most there may be of its name.
 
     Raises:
         ValueError: the value is not.
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    if value > (most := MOST.get(name, MOST_OF_ANY)):
+        raise ValueError(f"{name} must be at most {most}, got {value!r}.")

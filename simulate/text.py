@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.stack.documents import content_of
+
 UNKNOWN = 0
 
 
@@ -64,11 +66,9 @@ def read_utf8(name: str, path: str | Path) -> bytes:
     Raises:
         ValueError: it is missing, unreadable or not UTF-8.
     """
+    raw = content_of(path, name)
     try:
-        raw = Path(path).read_bytes()
         raw.decode("utf-8")
-    except OSError as error:
-        raise ValueError(f"{name} must be a readable file, got {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} must be UTF-8, but {str(path)!r} is not (byte {error.start}).") from error
     return raw

@@ -71,6 +71,7 @@ ARROWS = {
     },
     "gradbounds": {
         "grid": "",
+        "plain_text": "",
         "progress": "",
         "shadowing": "",
         "table_cache": "",
@@ -86,7 +87,7 @@ ARROWS = {
         ),
         "help_text": "grid",
         "commands": "grid recipe clusters actions run_inspection help_text",
-        "cli": "__init__ commands json_output help_text",
+        "cli": "__init__ commands json_output help_text grid plain_text",
         "__main__": "cli shadowing",
         "run_suite": "actions",
         "pytest_plugin": "run_suite shadowing",

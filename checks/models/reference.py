@@ -16,6 +16,7 @@ from scipy import stats
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, merged
 from checks.statistics import CHANCE
 from simulate.runs.files import write_whole
+from theory.stack.documents import read_document
 
 RATE = 0.01
 """How often a healthy module raises an alarm against a reference of its own kind, at most, over all comparisons."""
@@ -62,12 +63,16 @@ class Reference:
             ValueError: it was not, or by another version.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_document(path, "reference", "JSON")
             if content["format"] != _FORMAT:
                 raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {content['format']}.")
-            return cls(content["name"], pd.DataFrame(content["rows"], columns=content["columns"]))
-        except (OSError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}.") from error
+            table = pd.DataFrame(content["rows"], columns=content["columns"])
+            numbers = dict.fromkeys(("width", "depth", "layer", "seeds"), int) | {"mean": float, "variance": float}
+            return cls(str(content["name"]), table[[*_KEYS, "mean", "variance", "seeds"]].astype(numbers))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}: {error}"
+            ) from error
 
 
 def reference_of(name: str, frame: pd.DataFrame) -> Reference:

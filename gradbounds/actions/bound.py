@@ -4,10 +4,14 @@ import math
 
 import sympy as sp
 
+from gradbounds.help_text import folded, prose_width
 from gradbounds.json_output import tell
 from theory import Stack, predict
 from theory.paper.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
 from theory.stack import SIZES, TITLES
+
+# What follows a fold stands below the text and not below its label.
+_HANGING = " " * 13
 
 
 def bound_text(stack: Stack) -> str:
@@ -20,22 +24,28 @@ def bound_text(stack: Stack) -> str:
     b = float(numbers.loss_gradient)
     tell(stack=stack, bound=float(numbers.value), predicted=norm, ratio=ratio, loss_gradient_bound=b)
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
-    return f"""{TITLES[stack.placement]}, {", ".join(f"{name} {getattr(stack, name)}" for name in SIZES[1:])}
-
-Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}
-             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}
-             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}
-             with t = {numbers.output_margin:.3f}, exceeded with probability at most {numbers.output_failure:g}
-             stated to hold with probability at least {sp.sstr(probability())}
-             ({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm
-             before the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that
-Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}
-Ratio        {ratio:,.0f}
-
-In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed sigma_e and V
-it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows
-{ratio:,.0f} times as much; at fixed V/d that factor grows like sqrt(d ln(100 d)).
-"""
+    lines = [
+        f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
+        f"             = {float(numbers.value):,.0f}   at B = {float(numbers.loss_gradient):.3f}",
+        f"             B bounds ||dL_i/dx_out,i||: {sp.sstr(loss_gradient_bound())}",
+        f"             with t = {numbers.output_margin:.3f}, exceeded with probability at most "
+        f"{numbers.output_failure:g}",
+        f"             stated to hold with probability at least {sp.sstr(probability())} "
+        f"({probability_value(0.1, 0.125):.3f} at the paper's epsilon = 0.1, delta = 0.125) if the squared norm before "
+        "the last LayerNorm is (epsilon, delta)-bounded; what B may fail comes off that",
+        f"Theory       {norm:.4g}   root mean square at large width; ||dL_i/dx_out,i|| is {gradient:.3f}",
+        f"Ratio        {ratio:,.0f}",
+    ]
+    title = f"{TITLES[stack.placement]}, {', '.join(f'{name} {getattr(stack, name)}' for name in SIZES[1:])}"
+    in_words = (
+        f"In words: at initialization the gradient of the last feed-forward matrix has norm {norm:.3g}. At fixed "
+        f"sigma_e and V it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows {ratio:,.0f} times "
+        "as much; at fixed V/d that factor grows like sqrt(d ln(100 d))."
+    )
+    table = "\n".join(
+        folded(line, indent=_HANGING[len(line) - len(line.lstrip()) :], width=prose_width()) for line in lines
+    )
+    return f"{folded(title, width=prose_width())}\n\n{table}\n\n{folded(in_words, width=prose_width())}\n"
 
 
 def bound_latex(stack: Stack) -> str:

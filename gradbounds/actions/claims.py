@@ -1,6 +1,5 @@
 """`gradbounds claims` and `gradbounds explain`: the statements, their derivations, and what was measured."""
 
-import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,12 +7,11 @@ from typing import Any
 
 from checks.results import committed_results
 from checks.verdict import Verdict, at_size, number_or_dash
+from gradbounds.help_text import prose_width
 from gradbounds.json_output import tell
 from gradbounds.progress import working
 from theory import CLAIMS, Claim
 from theory.stack.registry import load_entry_points
-
-_WIDTH = 100
 
 # What fits on a screen.
 _STEPS, _ROWS = 4, 4
@@ -23,7 +21,7 @@ def list_claims() -> int:
     """Print every claim with the verdicts that are committed."""
     verdicts = _committed()
     load_entry_points()
-    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+    width = prose_width()
     tell(claims=[_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()])
     for claim in CLAIMS.values():
         words = _counted([v for v in verdicts if v.claim == claim.id])
@@ -123,7 +121,7 @@ def _shown(result: object) -> str:
 
 def _say(title: str, paragraphs: Iterable[str]) -> None:
     print(title)
-    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns)
+    width = prose_width()
     for paragraph in paragraphs:
         for line in paragraph.splitlines():
             print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False))

@@ -1,6 +1,9 @@
 """`gradbounds compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
 
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
@@ -18,8 +21,10 @@ from simulate.counts import check_count
 from simulate.runs.execution import Execution
 
 
-def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
+def compare(out: Path | None, recipe: Recipe, *, workers: int) -> int:
     """Sample the recipe into a folder, print the exponents, and leave `placements.png` and `.svg` in it.
+
+    Without a folder nothing is kept.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
@@ -34,9 +39,12 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
         )
     depths = sorted({stack.depth for stack in recipe.stacks()})
     check_count("draws", recipe.draws, 2)  # one draw has no error
-    code = sweep_into(out, recipe, Execution(workers=workers))
     order = [stack.placement for stack in recipe.stacks()]
-    cells = sorted(Run.open(out).samples(), key=lambda s: (order.index(s.stack.placement), s.stack.depth))
+    with TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        with redirect_stdout(StringIO()) if out is None else nullcontext():
+            sweep_into(Path(folder), recipe, Execution(workers=workers))
+        samples = Run.open(folder).samples()
+    cells = sorted(samples, key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
     slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
     with working("predicting"):
@@ -46,5 +54,6 @@ def compare(out: Path, recipe: Recipe, *, workers: int) -> int:
     for line in (*(none if slopes is None else exponent_lines(slopes)), *spread_lines(spreads)):
         print(line)
     print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
-    print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
-    return code
+    if out is not None:
+        print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
+    return 0

@@ -14,7 +14,7 @@ from checks.theory_and_samples import comparison
 from figures import path, relaxations
 from gradbounds.actions.figures import save
 from gradbounds.actions.sweep import sweep_into
-from gradbounds.grid import FIELDS, OWN_WORD, field_values, nearest
+from gradbounds.grid import FIELDS, OWN_WORD, field_values
 from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
 from simulate import Run
@@ -23,6 +23,7 @@ from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
 from theory import Stack, predict
 from theory.stack import PAPER, SIZES, TITLES
+from theory.stack.registry import nearest
 
 Steps = Mapping[str, Mapping[str, Any]]
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from gradbounds.progress import duration, progress, size
 from gradbounds.recipe import Recipe
 from simulate import Cell, Run, read_windows, sweep
 from simulate.runs.execution import ONE_PROCESS, Execution
+from simulate.runs.memory import free_memory
 from simulate.runs.planning import plan
 from simulate.runs.sweep import check_sweep
 
@@ -61,11 +63,22 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
     print(f"cells   {estimate.cells}")
     print(f"draws   {estimate.draws} in {estimate.blocks} blocks")
     print(f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}")
-    print(f"memory  about {estimate.memory / 2**30:.1f} GiB")
-    print(f"disk    about {size(estimate.disk)}")
+    memory, disk = free_memory(), shutil.disk_usage(_nearest_folder(out)).free
+    print(f"memory  about {size(estimate.memory)}{_beyond(estimate.memory, memory)}")
+    print(f"disk    about {size(estimate.disk)}{_beyond(estimate.disk, disk)}")
     if out is not None and (out / "manifest.toml").exists():
         print(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
     return 0
+
+
+def _beyond(count: float, there: float) -> str:
+    return f", more than this machine has free ({size(there)})" if count > there else ""
+
+
+def _nearest_folder(out: Path | None) -> Path:
+    """The folder that is there, where one is to be."""
+    path = Path.cwd() if out is None else out.resolve()
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def byte_count(text: str) -> float:

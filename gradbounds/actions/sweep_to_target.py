@@ -12,6 +12,7 @@ from gradbounds.actions.sweep import begun, cells_of
 from gradbounds.progress import progress, seconds_of
 from gradbounds.recipe import Recipe
 from simulate import Cell
+from simulate.counts import check_count
 from simulate.runs.execution import Execution
 from simulate.runs.precision import LEAST_DRAWS, Goal, sweep_to
 
@@ -80,6 +81,7 @@ def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execut
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
+    check_count("max_draws", target.max_draws, 1)
     if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
         raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
     if idle := [cell.stack for cell in cells if cell.stack.is_idle]:

@@ -1,5 +1,6 @@
 """The command `watch`: how far a run is, from its folder alone, while somebody else writes it or after."""
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -75,14 +76,22 @@ def watch(folder: Path, *, every: float) -> int:
     if not 0 < every < float("inf"):
         raise ValueError(f"every must be a positive number of seconds, got {every!r}.")
     run = Run.open(folder)
-    if run.manifest["request"].get("command") != "sweep":
+    request = run.manifest.get("request", {})
+    if request.get("command") != "sweep":
         raise ValueError(f"run must be one of `gradbounds sweep`, which says what is to come, got {str(folder)!r}.")
+    target = run.manifest.get("target") or {"max_draws": 0}
+    counts = request.get("seed"), run.manifest.get("draws"), target.get("max_draws")
+    if not all(type(count) is int for count in counts) or "recipe" not in run.manifest or _started(run) is None:
+        raise ValueError(
+            f"run must have its manifest.toml as `gradbounds sweep` wrote it, but {str(folder)!r} has not."
+        )
     cells = list({cell.name: cell for cell in cells_of(recipe_in(run.manifest))}.values())
     console = Console()
     if not console.is_terminal:
         console.print(view(state(run, cells)))
         return 0
-    with Live(console=console, auto_refresh=False) as live:
+    # Live moves the cursor, which stdout as commands have it would spell out.
+    with Live(console=Console(file=sys.__stdout__), auto_refresh=False) as live:
         while True:
             start = time.monotonic()
             now = state(Run.open(folder), cells)
@@ -108,7 +117,7 @@ def state(run: Run, cells: Sequence[Cell]) -> State:
             goals, np.maximum(draws, wanted).astype(np.int64), np.where(known, variances, usual), blocks, costs,
             most=target["max_draws"],
         ).astype(float)  # fmt: skip
-    started = datetime.fromisoformat(about["sessions"][-1]["started"]).timestamp()
+    started = _started(run) or 0.0
     times = [file.stat().st_mtime for file in run.files()]
     # Of most runs that is all; of one that was continued, what landed since.
     fresh = draws if min(times, default=started) >= started else last_layer_moments(run, cells, seed, since=started)[0]
@@ -122,6 +131,14 @@ def state(run: Run, cells: Sequence[Cell]) -> State:
         # To look takes the lock for a moment, so it is done only where nothing has landed for a while.
         stopped=now - (newest or started) > _QUIET and not run.held,
     )  # fmt: skip
+
+
+def _started(run: Run) -> float | None:
+    """When the run was begun or continued last; None where its manifest does not say."""
+    try:
+        return datetime.fromisoformat(run.manifest["sessions"][-1]["started"]).timestamp()
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def view(now: State) -> Group:

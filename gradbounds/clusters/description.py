@@ -1,5 +1,6 @@
 """A cluster as a TOML file describes it: any class of Dask clusters, for Slurm, PBS, LSF, SGE, Kubernetes, ..."""
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.clusters.dask import Errors, client_pool, silence_dask
-from gradbounds.recipe import read_toml
+from simulate.counts import MOST
+from theory.stack.documents import read_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +35,20 @@ class ClusterFile:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.kind, str) or "." not in self.kind:
+        words = self.kind.split(".") if isinstance(self.kind, str) else []
+        if len(words) < 2 or not all(word.isidentifier() for word in words):
             raise ValueError(
                 f"kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got {self.kind!r}."
             )
         jobs = self.minimum, self.maximum
-        if not all(type(count) is int for count in jobs) or not 0 <= jobs[0] <= jobs[1] or jobs[1] < 1:
+        if (
+            not all(type(count) is int for count in jobs)
+            or not 0 <= jobs[0] <= jobs[1]
+            or not 1 <= jobs[1] <= MOST["workers"]
+        ):
             raise ValueError(
-                "minimum and maximum must be numbers of jobs, 0 <= minimum <= maximum and 1 <= maximum, got "
-                f"{self.minimum!r} and {self.maximum!r}."
+                "minimum and maximum must be numbers of jobs, 0 <= minimum <= maximum and "
+                f"1 <= maximum <= {MOST['workers']}, got {self.minimum!r} and {self.maximum!r}."
             )
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options must be a table, got {self.options!r}.")
@@ -53,13 +60,10 @@ class ClusterFile:
         Raises:
             ValueError: there is no such class here, or it refuses its options.
         """
-        module, _, name = self.kind.rpartition(".")
+        make = self._class()
         try:
-            make = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"kind must name a class that is installed, got {self.kind!r}: {error}.") from error
-        try:
-            cluster = make(**self.options)
+            with _quiet_processes():
+                cluster = make(**self.options)
         except Exception as error:  # every kind of cluster has errors of its own
             raise ValueError(f"options must suit {self.kind}, which refused them: {_one_line(error)}.") from error
         try:
@@ -70,6 +74,42 @@ class ClusterFile:
             except AssertionError:
                 pass  # so a cluster of which no job could be submitted complains of its own state
 
+    def _class(self) -> type:
+        """The class, of which nothing was called yet: a file may name anything that Python can import.
+
+        Raises:
+            ValueError: there is no such class here, or it is none of a Dask cluster.
+        """
+        from distributed.deploy.cluster import Cluster
+
+        module, _, name = self.kind.rpartition(".")
+        try:
+            named = getattr(import_module(module), name)
+        except BaseException as error:  # a module runs as it is loaded, and may do so to its end
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise ValueError(
+                f"kind must name a class that is installed, got {self.kind!r}: {_one_line(error)}."
+            ) from error
+        if not isinstance(named, type) or not issubclass(named, Cluster) or named is Cluster:
+            raise ValueError(
+                f"kind must name a class of Dask clusters (distributed.deploy.Cluster), got {self.kind!r}."
+            )
+        return named
+
+
+@contextmanager
+def _quiet_processes() -> Iterator[None]:
+    """Keep what processes that are started here write off the terminal, as `silence_dask` does in this one."""
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
 
 def read_cluster(path: Path) -> ClusterFile:
     """The cluster of a TOML file.
@@ -77,7 +117,7 @@ def read_cluster(path: Path) -> ClusterFile:
     Raises:
         ValueError: the file is missing, no TOML, or has other keys.
     """
-    content = read_toml(path, "cluster")
+    content = read_document(path, "cluster", "TOML")
     known = [f.name for f in fields(ClusterFile)]
     if (unknown := set(content) - set(known)) or "kind" not in content:
         has = f"has {', '.join(sorted(unknown))}" if unknown else "has no kind"

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from gradbounds.commands.flags import Flag, WithJson, given, network
-from gradbounds.help_text import folded
 from theory import Stack
 
 Network = network(Stack())
@@ -32,5 +31,5 @@ class Bound(WithJson):
             )
         from gradbounds.actions.bound import bound_latex, bound_text
 
-        print(bound_latex(stack) if self.latex else folded(bound_text(stack), indent="    "))
+        print(bound_latex(stack) if self.latex else bound_text(stack))
         return 0

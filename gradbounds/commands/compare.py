@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from gradbounds.commands.flags import Flag, WithJson
+from gradbounds.commands.flags import Flag, WithJson, optional
 from gradbounds.commands.sweep import Fields
 from gradbounds.grid import FIELDS
 from gradbounds.recipe import Recipe
@@ -26,7 +26,9 @@ class Compare(WithJson):
     fields. Every field but placement and depth has one value.
     """
 
-    out: Annotated[Path, Flag(help="folder of the run; the same command continues it")]
+    out: Annotated[
+        Path | None, optional("folder of the run and the figure; the same command continues it", "PATH", "none is kept")
+    ] = None
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     draws: Annotated[int, Flag(help="least number of networks per cell")] = 128
     seed: Annotated[int, Flag(help="root seed")] = 0

@@ -119,7 +119,10 @@ class HessianModule(OfSpectra):
     factory: Annotated[
         str,
         Positional,
-        Flag(name="factory", help="MODULE:FACTORY, or a built-in name such as encoder-post; docs/probe.md"),
+        Flag(
+            name="factory",
+            help="MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as encoder-post; docs/probe.md",
+        ),
     ]
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("32",)
     depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:8:x2",)

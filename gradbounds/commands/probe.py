@@ -15,7 +15,10 @@ class Probe(WithJson):
     factory: Annotated[
         str,
         Positional,
-        Flag(name="factory", help="MODULE:FACTORY, or a built-in name such as encoder-post; docs/probe.md"),
+        Flag(
+            name="factory",
+            help="MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as encoder-post; docs/probe.md",
+        ),
     ]
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("64:256:x2",)
     depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("4:16:x2",)
@@ -26,7 +29,7 @@ class Probe(WithJson):
     ] = ()
     against: Annotated[
         str | None,
-        Flag(help="MODULE:FACTORY, a built-in name, or a probe.json that --out wrote: what it is to be like"),
+        Flag(help="a factory as above, or a probe.json that --out wrote: what it is to be like"),
     ] = None
     first_step: Annotated[
         tuple[ModuleOptimizer, ...],

@@ -20,7 +20,7 @@ from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
 from simulate.network.transformer import layers
 from theory.coverage import require
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 
 Loss = Literal["cross-entropy", "squared"]
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "squared")
@@ -95,6 +95,7 @@ def networks(
     Raises:
         ValueError: the stack has dropout, tied embeddings or an encoder.
     """
+    check_stack(stack)
     require(stack, "hessian")
     if stack.encoder is not None:
         raise ValueError("encoder must be none for training side by side.")

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulate.modules.factories import Batch, Factory
+from simulate.modules.factories import Batch, Factory, what_happened
 from theory.stack import Stack
+from theory.stack.registry import nearest
 
 _TOKENS, _VOCAB, _HEAD = 16, 512, 64
 
@@ -158,20 +159,33 @@ BUILTINS: dict[str, Builtin] = {
 
 
 def loaded(name: str) -> Factory:
-    """The factory of a name MODULE:FACTORY; modules of the current folder are found too.
+    """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
 
     Raises:
         ValueError: there is none.
     """
-    module, _, attribute = name.partition(":")
+    module, _, attribute = name.rpartition(":")
     if not module or not attribute:
-        raise ValueError(f"factory must be MODULE:FACTORY or one of {', '.join(BUILTINS)}, got {name!r}.")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        raise ValueError(
+            f"factory must be MODULE:FACTORY, FILE.py:FACTORY or one of {', '.join(BUILTINS)}, got {name!r}."
+            f"{nearest(name, BUILTINS)}"
+        )
+    file = Path(module).resolve() if module.endswith(".py") else None
+    for folder in (Path.cwd(), *([file.parent] if file else [])):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
     try:
-        factory = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may fail in any way
-        raise ValueError(f"factory must be importable, but {name!r} raised {type(error).__name__}: {error}.") from error
+        # As pytest has it: a file is the module of its name in its folder.
+        imported = importlib.import_module(file.stem if file else module)
+        factory = getattr(imported, attribute)
+    except BaseException as error:  # a user's module may fail in any way, and end Python too
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise ValueError(f"factory must be importable, but {name!r} {what_happened(error)}.") from error
+    if file and Path(getattr(imported, "__file__", None) or "").resolve() != file:
+        raise ValueError(
+            f"factory must be in a file whose name is free, but {file.stem!r} of {name!r} is another module."
+        )
     if not callable(factory):
         raise ValueError(f"factory must be a function of width and depth, but {name!r} is a {type(factory).__name__}.")
     return factory

@@ -53,9 +53,18 @@ def _stage(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        first = (str(error).strip() or "no message").splitlines()[0]
-        raise ProbeError(f"{what} must not fail, but raised {type(error).__name__}: {first}") from error
+    except BaseException as error:  # somebody else's code, which may end Python too
+        if isinstance(error, KeyboardInterrupt | GeneratorExit):
+            raise
+        raise ProbeError(f"{what} must not fail, but {what_happened(error)}") from error
+
+
+def what_happened(error: BaseException) -> str:
+    """What a user's code did, in a line: "raised ValueError: no such layer"."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({error.code!r})"
+    first = (str(error).strip() or "no message").splitlines()[0]
+    return f"raised {type(error).__name__}: {first}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +123,8 @@ def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Ma
     module, batch = pair
     with _stage(f"batch of {name!r}"):
         inputs, loss = batch(seed)
-    return Made(name, module.to(device), _moved(inputs, device), loss)
+    with _stage(f"module and batch of {name!r} on {device!r}"):
+        return Made(name, module.to(device), _moved(inputs, device), loss)
 
 
 def called(module: nn.Module, inputs: Any) -> Any:

@@ -20,7 +20,7 @@ from simulate.network.record import Record, Stream, correlation, energy, record_
 from simulate.network.tied_words import Words
 from theory.stack import Stack
 from theory.stack.initializations import INITIALIZATIONS
-from theory.stack.plan import Step, plan
+from theory.stack.plan import Kind, Step, plan
 from theory.stack.weights import gain, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
@@ -188,9 +188,10 @@ def layers(
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
-    rules = {"attention": attention, "cross": partial(attention, memory=memory), "units": feed_forward}
+    across = partial(attention, memory=memory)
+    rules: dict[Kind, Callable[..., Stream]] = {"attention": attention, "cross": across, "units": feed_forward}
     for step in plan(stack):
-        branches = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
+        branches: list[Branch] = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
         x, total, added = sublayer(step, engine, x, branches)
         second = second + added if composition.second_stream else second
         record.layer(step.energy, energy(total))

@@ -9,7 +9,7 @@ import torch
 
 from simulate.network.conditioned import NORMAL_ONLY
 from simulate.text import TextWindows
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.weights import rows_met, weight_shapes
 
@@ -49,6 +49,7 @@ class Cell:
     name: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        check_stack(self.stack)
         for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from multiprocessing import connection, forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.context import BaseContext
 from operator import itemgetter
@@ -29,6 +29,9 @@ from simulate.runs.sample import sample_batches
 
 LAND_EVERY = 5.0
 """Seconds between files of a young sweep: what an interruption can lose."""
+
+# Blocks of a cell that are made tasks of together.
+_AT_A_TIME = 2**16
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
@@ -88,14 +91,15 @@ class Execution:
     def tasks(self, blocks: Iterable[tuple[Cell, int, int]], end: float) -> Iterator[Task]:
         """Blocks as tasks, in their order, until the monotonic clock says `end`."""
         for (cell, seed), group in groupby(blocks, key=itemgetter(0, 1)):
-            left, start = [block for _, _, block in group], 0
-            most = self._most(cell, len(left))
-            while start < len(left):
-                if time.monotonic() > end:
-                    return
-                size = next_batch(len(left) - start, most)
-                yield cell, seed, tuple(left[start : start + size])
-                start += size
+            # A cell may have more blocks than fit into memory.
+            while left := [block for _, _, block in islice(group, _AT_A_TIME)]:
+                start, most = 0, self._most(cell, len(left))
+                while start < len(left):
+                    if time.monotonic() > end:
+                        return
+                    size = next_batch(len(left) - start, most)
+                    yield cell, seed, tuple(left[start : start + size])
+                    start += size
 
     @property
     def limits(self) -> BatchLimits:

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO
 
 
@@ -30,6 +31,27 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             f"out must be a place that can be written, but {str(path)!r} cannot: {error.strerror}. What was written "
             "before is kept; give the same command again when there is room or permission."
         ) from error
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that cannot be written, before there is anything to write; nothing is left in it.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    missing: list[Path] = []
+    try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:  # a null character in the path is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"out must be a place that can be written, but {str(folder)!r} cannot: {reason}.") from error
+    finally:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
 
 
 def write_whole(path: Path, content: bytes) -> None:

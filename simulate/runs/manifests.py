@@ -1,11 +1,22 @@
-"""A run folder's manifest, read without any library: a folder that is no run is said at once."""
+"""A run folder's manifest, read without torch: a folder that is no run is said at once."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
+from theory.stack.documents import read_document
+
 FORMAT = 1
 MANIFEST = "manifest.toml"
+
+# What is read of it, where it is there.
+_KINDS: dict[str, type] = {
+    "request": dict,
+    "recipe": dict,
+    "target": dict,
+    "sessions": list,
+    "cells": int,
+    "draws": int,
+}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -15,8 +26,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ValueError: the folder holds no run, or one of another format.
     """
     try:
-        manifest = tomllib.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        manifest: dict[str, Any] = read_document(folder / MANIFEST, MANIFEST, "TOML")
+    except ValueError as error:
         raise ValueError(
             f"run must be a folder that `gradbounds sweep` wrote, but {str(folder)!r} has no readable {MANIFEST}."
         ) from error
@@ -24,5 +35,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"run must have format {FORMAT}, but {str(folder)!r} has {manifest.get('format')!r}; sweep again into "
             "another folder."
+        )
+    wrong = [name for name, kind in _KINDS.items() if type(manifest.get(name, kind())) is not kind]
+    if not wrong and not all(isinstance(session, dict) for session in manifest.get("sessions", [])):
+        wrong = ["sessions"]
+    if wrong:
+        raise ValueError(
+            f"run must have its {MANIFEST} as it was written, but {str(folder / MANIFEST)!r} has {wrong[0]} of another "
+            "kind."
         )
     return manifest

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 
+# Columns of every file of draws.
+_WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
+
 Landed = tuple[str, int, int]
 """A block on disk: cell name, root seed, block index."""
 
@@ -196,10 +199,10 @@ class Run:
         Raises:
             ValueError: a file is damaged, or the run is of training.
         """
-        sources = {}
+        sources: dict[str, str] = {}
         for file in (self.folder / "windows").glob("*.parquet"):
-            about = _readable(lambda f=file: pq.read_schema(f), file).metadata
-            sources[about[b"digest"].decode()] = about[b"source"].decode()
+            about = _readable(lambda f=file: pq.read_schema(f).metadata, file)
+            sources |= _readable(lambda a=about: {a[b"digest"].decode(): a[b"source"].decode()}, file)
         for rows in self.tables():
             yield rows_frame(self._sampled(rows), sources)
 
@@ -249,9 +252,13 @@ class Run:
             raise ValueError(
                 f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
             )
-        table = _readable(lambda: pq.read_table(file), file)
-        ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, stack.tokens + 1)
-        return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
+        return _readable(lambda: _windows_of(file, digest, stack.tokens), file)
+
+
+def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
+    table = pq.read_table(file)
+    ids = table["ids"].combine_chunks().flatten().to_numpy().reshape(-1, tokens + 1)
+    return TextWindows(ids=ids, digest=digest, source=table.schema.metadata[b"source"].decode())
 
 
 def _order(stack: Stack) -> list[tuple[bool, Any]]:
@@ -260,9 +267,16 @@ def _order(stack: Stack) -> list[tuple[bool, Any]]:
 
 
 def _rows_of(file: Path, columns: list[str] | None) -> pa.Table:
+    """The rows of a file of draws.
+
+    Raises:
+        TypeError: they are of something else: columns are missing, of other types, or have gaps.
+    """
+    kinds = {name: pq.read_schema(file).field(name).type for name in (*_WORDS, *_NUMBERS)}
     rows = pq.read_table(file, columns=columns)
-    if "cell" not in rows.column_names:
-        raise KeyError("cell")
+    gaps = [name for name in rows.column_names if name in kinds and rows[name].null_count]
+    if gaps or any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items()):
+        raise TypeError("these are no draws")
     return with_nulls(rows)
 
 
@@ -270,11 +284,11 @@ def _readable(read: Any, file: Path) -> Any:
     """What `read` gives, or one clear error.
 
     Raises:
-        ValueError: the file is damaged.
+        ValueError: the file is damaged, or is another program's.
     """
     try:
         return read()
-    except (OSError, pa.ArrowException, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
             "samples its blocks again."

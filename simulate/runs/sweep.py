@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -130,8 +131,10 @@ class _Account:
         self.landed = self.blocks = self.done = self._drawn = 0
         self._cost = self._spent = 0.0
         self._start = time.monotonic()
+        # Counted, not gone through: a cell may have a great many blocks.
+        there = Counter(name for name, at, block in landed if at == seed and block < self._blocks.get(name, 0))
         for cell in cells:
-            missing = sum((cell.name, seed, block) not in landed for block in range(self._blocks[cell.name]))
+            missing = self._blocks[cell.name] - there[cell.name]
             self.landed += self._blocks[cell.name] - missing
             self.blocks += missing
             self._cost += missing * block_work(cell).cost

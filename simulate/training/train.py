@@ -26,7 +26,7 @@ from simulate.training.cells import TrainingCell, arrays_in, as_columns, trainin
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import BatchName, Schedule, has_scalars, roles
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.optimizers import TrainingOptimizer
 from theory.stack.quantities import array_of
 
@@ -138,6 +138,7 @@ def train(
     >>> found["loss"].shape, found["grad_sq_W2"].shape
     ((2, 4), (2, 4, 2))
     """
+    check_stack(stack)
     rule = Optimizer(name=optimizer, momentum=momentum, weight_decay=weight_decay)
     check_count("steps", steps, 1)
     schedule = Schedule.of(

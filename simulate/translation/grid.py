@@ -1,6 +1,5 @@
 """A grid of training runs, read from a file: which models, optimizers, rates and warm-ups, on which share of a text."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
@@ -12,6 +11,7 @@ from simulate.translation.model import Translation
 from simulate.translation.parallel_text import ParallelText, Units, held_out
 from simulate.translation.schedules import Schedule
 from simulate.translation.training import Training
+from theory.stack.documents import parsed
 
 Reading = Literal["a", "b", "both", "fixed"]
 """Of "the same inverse square root schedule": after the warm-up η √(T/t), "a", or η min(1, √(T₀/t)), "b"; "both" where
@@ -103,16 +103,16 @@ class Grid:
         return held_out(text, self.validation_pairs, seed=self.text_seed)
 
 
-def read_grid(content: str) -> Grid:
+def read_grid(content: str | bytes) -> Grid:
     """A grid from TOML; gradbounds/warmup_presets has two, with comments.
 
     Raises:
         ValueError: it is no TOML, a key is missing or unknown, or a value is outside its range.
     """
     try:
-        given = tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"grid must be TOML: {error}") from error
+        given = parsed(content, "TOML")
+    except ValueError as error:
+        raise ValueError(f"grid must be TOML: {error}.") from error
     _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "rate_seeds", "search"})
     check_count("rate_seeds", given.get("rate_seeds", 0), 0)
     text = given["text"]

@@ -208,7 +208,7 @@ def test_flags_take_registered_names(capsys):
     assert "for Theorem 1, got one with --activation" in capsys.readouterr().err
     assert main(["bound", "--activation", "cubed_relu"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("gradbounds: activation must be one of 'relu', ")
+    assert said.startswith("gradbounds: --activation must be one of 'relu', ")
     assert "'own.squared_relu', got 'cubed_relu'" in said
 
 

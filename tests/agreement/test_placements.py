@@ -1,5 +1,6 @@
 """Every placement of LayerNorm: the network against a slow twin, theory against samples, and the comparison."""
 
+import json
 from dataclasses import replace
 from typing import get_args
 
@@ -134,7 +135,7 @@ def test_no_norm_at_great_depth():
     assert energy == pytest.approx(np.exp(1.5), rel=1e-3)
 
 
-def test_compare(png_alone, tmp_path, capsys):
+def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
     line = ["compare", "--out", str(out), "--placement", "post", "deepnorm", "--width", "32", "--depth", "2:8:x2"]
     assert main([*line, "--draws", "64", "--tokens", "2", "--vocab", "4"]) == 0
@@ -148,6 +149,10 @@ def test_compare(png_alone, tmp_path, capsys):
     assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
     assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "lat over the layers" in said
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *one[3:], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["norms"]
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "one"}, "without a folder nothing is kept"
     assert main(["compare", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
     assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

@@ -24,35 +24,38 @@ BAD = [
     (("bound", "--width", "1e20"), "width must be at most 9007199254740992, got 100000000000000000000."),
     (("bound", "--width", "2.5"), "width must be an integer of at least 2, got 2.5."),
     (("bound", "--depth", "100000000"), "depth must be at most 100000, got 100000000."),
-    (("bound", "--output-scale", "1e-200"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got"),
+    (
+        ("bound", "--output-scale", "1e-200"),
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got",
+    ),
     (("bound", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
     (
         ("bound", "--output-scale", "nan"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
     ),
     (("bound", "--activation", "gelu"), "Theorem 1, got one with --activation; gradbounds predict has"),
     (("bound", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
-    (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "input_gram must be a symmetric positive semidefinite matrix"),
+    (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "--input-gram must be a symmetric positive semidefinite matrix"),
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("predict", "--like", "gpt2", "--config", "x"), "config and like must not both be given."),
-    (("predict", "--config", "FULL/thesis.tex"), "config must be a JSON file such as a model's config.json, got"),
+    (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),
-    (("probe", "encoder-pre", "--depth", "1000000"), "depths must be at most 100000, got 1000000."),
+    (("probe", "encoder-pre", "--depth", "1000000"), "--depth must be at most 100000, got 1000000."),
     (("bound", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
     (("bound", "--placement", "sideways"), "placement must be one of 'post', "),
     (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
     (("bound", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (
         ("bound", "--output-scale", "-1"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got -1.0.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got -1.0.",
     ),
     (
         ("bound", "--output-scale", "inf"),
-        "output_scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
+        "--output-scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
     ),
     (("bound", "--width", "x"), "Error parsing --width"),
     (
@@ -81,7 +84,10 @@ BAD = [
     (("sweep", "--out", "NEW", "--engine", "magic"), "invalid choice 'magic' for argument '--engine'"),
     (("sweep", "--out", "/proc/nowhere/run"), "out must be a place that can be written"),
     (("sweep", "--out", "FULL"), "out must be a new or empty folder"),
-    (("sweep", "--out", "FULL/thesis.tex"), "out must be a new or empty folder"),
+    (
+        ("sweep", "--out", "FULL/thesis.tex"),
+        "--out must be a place that can be written, but 'FULL/thesis.tex' cannot: File",
+    ),
     (("sweep", "--out", "FULL/thesis.tex/deeper"), "out must be a place that can be written"),
     (("sweep", "--out", "NEWER"), "run must have format 1, but 'NEWER' has 2"),
     (("sweep", "--out", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
@@ -93,8 +99,14 @@ BAD = [
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),
     (("sweep", "--out", "NEW", "--preset", "huge"), "for argument '--preset'. Expected one of ('"),
     (("sweep", "--out", "NEW", "--draws", "many"), "Error parsing --draws"),
-    (("sweep", "--out", "NEW", "--land-every", "-1"), "land_every must be a number of seconds of at least 0, got -1.0"),
-    (("sweep", "--out", "NEW", "--land-every", "nan"), "land_every must be a number of seconds of at least 0, got nan"),
+    (
+        ("sweep", "--out", "NEW", "--land-every", "-1"),
+        "--land-every must be a number of seconds of at least 0, got -1.0",
+    ),
+    (
+        ("sweep", "--out", "NEW", "--land-every", "nan"),
+        "--land-every must be a number of seconds of at least 0, got nan",
+    ),
     (("sweep", "--dry-run", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
     (("sweep", "--dry-run", "--workers", "-2"), "workers must be an integer of at least 1, got -2."),
     (("sweep", "--out", "NEW", "--text", "FULL"), "text must be a readable file, got 'FULL'"),
@@ -164,14 +176,14 @@ BAD_VALUES = [
     (("--tokens", "-3"), "tokens must be an integer of at least 1, got -3."),
     (("--vocab", "depth"), "vocab must be integers, ranges like 64:4096:x2 or 2:10:+2, 'width', got 'depth'."),
     (("--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
-    (("--output-scale", "0"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got 0.0."),
+    (("--output-scale", "0"), "--output-scale must be a positive finite number, from 1e-100 to 1e100, got 0.0."),
     (
         ("--output-scale", "big"),
-        "output_scale must be numbers, ranges like 64:4096:x2 or 2:10:+2, 'sqrt-width', got 'big'",
+        "--output-scale must be numbers, ranges like 64:4096:x2 or 2:10:+2, 'sqrt-width', got 'big'",
     ),
-    (("--output-scale", "nan"), "output_scale must be a positive finite number, from 1e-100 to 1e100, got nan."),
-    (("--output-scale", "1:nan:x2"), "output_scale must have a range that rises"),
-    (("--output-scale", "1:inf:x2"), "output_scale must have a range"),
+    (("--output-scale", "nan"), "--output-scale must be a positive finite number, from 1e-100 to 1e100, got nan."),
+    (("--output-scale", "1:nan:x2"), "--output-scale must have a range that rises"),
+    (("--output-scale", "1:inf:x2"), "--output-scale must have a range"),
     (("--width", "8", "16", "--depth", "1", "--zip", "width,depth"), "zip must join fields with equally many values"),
     (("--width", "8", "--zip", "width,height"), "zip must name fields that have values in the grid, got 'height'."),
     (("--width", "8", "--zip", "width,depth"), "zip must name fields that have values in the grid, got 'depth'."),
@@ -221,6 +233,7 @@ BAD_FILES = [
     ("[grid]\nzip = 'width'", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = ['width']", "zip must be a list of lists of fields"),
     ("[grid]\nwidth = 8\nzip = [[1]]", "zip must name fields that have values in the grid, got 1."),
+    ("[grid]\nwidth = 8\nzip = [[['width']]]", "zip must name fields that have values in the grid, got ['width']."),
     ("[recipe]\ndrawz = 1", "file must have keys grid, draws"),
     ("\x00", "file must be TOML, but"),
 ]
@@ -257,6 +270,7 @@ def refused(capsys, arguments, message):
     (line,) = captured.err.splitlines()
     assert line.startswith("gradbounds: ")
     assert message in line
+    assert line.isprintable() and len(line) < 2100
 
 
 def test_there_are_a_hundred_of_them():

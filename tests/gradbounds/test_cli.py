@@ -280,4 +280,17 @@ def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
 
 def test_the_bound_in_words_is_of_its_placement():
     for placement, words in (("post", "tends to a constant"), ("pre", "falls like 1/sqrt(L) in the end")):
-        assert f"with the depth it {words}." in bound_text(Stack(placement=placement, width=64, depth=2))
+        assert f"with the depth it {words}." in " ".join(
+            bound_text(Stack(placement=placement, width=64, depth=2)).split()
+        )
+
+
+def test_the_bound_is_folded_once(monkeypatch):
+    """In a narrow terminal the words of a wide one, and no line that has room for the next word."""
+    wide = bound_text(Stack(width=64, depth=2))
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = bound_text(Stack(width=64, depth=2))
+    assert narrow.split() == wide.split()
+    assert all(len(line) <= 40 or " " not in line.strip() for line in narrow.splitlines())
+    words = narrow[narrow.index("In words") :].splitlines()
+    assert all(len(line) + 1 + len(after.split()[0]) > 40 for line, after in zip(words, words[1:], strict=False))

@@ -73,8 +73,17 @@ def test_a_cluster_of_threads(tmp_path, capsys):
     ('kind = "dask_jobqueue.Slrm"', "kind must name a class that is installed, got 'dask_jobqueue.Slrm'"),
     ('kind = "dask_jobqueue.SLURMCluster"', "options must suit dask_jobqueue.SLURMCluster, which refused them: "),
     ("kind = [", "cluster must be TOML, but"),
+    ('kind = "..."', "kind must be the dotted name of a cluster's class, as dask_jobqueue.SLURMCluster, got '...'"),
+    ('kind = "sys.exit"', "kind must name a class of Dask clusters (distributed.deploy.Cluster), got 'sys.exit'"),
+    ('kind = "builtins.str"', "kind must name a class of Dask clusters (distributed.deploy.Cluster), got 'builtins"),
+    ('kind = "distributed.deploy.Cluster"', "kind must name a class of Dask clusters"),
+    ('kind = "os.makedirs"\n[options]\nname = "run"', "kind must name a class of Dask clusters"),
 ])  # fmt: skip
-def test_bad_files_are_refused(tmp_path, capsys, content, message):
+def test_bad_files_are_refused(tmp_path, monkeypatch, capsys, content, message):
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, content)
+    assert main([*SWEEP, "--dry-run", "--cluster", path]) == 2
+    assert message in capsys.readouterr().err
     assert main([*SWEEP, "--out", str(tmp_path / "run"), "--cluster", written(tmp_path, content)]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -83,9 +92,9 @@ def test_bad_files_are_refused(tmp_path, capsys, content, message):
 @pytest.mark.parametrize(("flags", "message"), [
     (["--cluster", "nowhere.toml"], "cluster must be a readable TOML file, got 'nowhere.toml'"),
     (["--workers", "2", "--dask", "tcp://h:1"], "workers, dask and cluster must not be given together"),
-    (["--dry-run", "--dask", "tcp://h:1"], "dry_run must stand without dask"),
-    (["--dry-run", "--target-sem", "0.1"], "dry_run must stand without a target"),
-    (["--task-seconds", "-1"], "task_seconds must be a number of seconds of at least 0"),
+    (["--dry-run", "--dask", "tcp://h:1"], "--dry-run must stand without dask"),
+    (["--dry-run", "--target-sem", "0.1"], "--dry-run must stand without a target"),
+    (["--task-seconds", "-1"], "--task-seconds must be a number of seconds of at least 0"),
     (["--blocks-at-once", "-1"], "at_once must be an integer of at least 0"),
     (["--memory", "4 cats"], "memory must be a size above 0 with its unit, such as 500MB or 4GB, got '4 cats'"),
     (["--memory", "0GB"], "memory must be a size above 0"),
@@ -99,7 +108,7 @@ def test_flags_that_would_be_ignored_are_refused(tmp_path, capsys, flags, messag
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_cluster_without_scripts_has_no_dry_run(tmp_path, capsys):
     assert main([*SWEEP, "--dry-run", "--cluster", written(tmp_path, THREADS)]) == 2
-    assert "dry_run must be left out with distributed.LocalCluster" in capsys.readouterr().err
+    assert "--dry-run must be left out with distributed.LocalCluster" in capsys.readouterr().err
 
 
 def test_a_job_that_cannot_be_submitted_is_said():

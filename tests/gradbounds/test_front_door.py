@@ -29,7 +29,7 @@ def test_editors_and_python_see_the_same_names():
             typed[alias.asname or alias.name] = renamed
     assert typed == gb._HOMES
     assert sorted(typed) == sorted(gb.__all__)
-    assert set(gb.__all__) <= set(dir(gb))
+    assert dir(gb) == sorted([*gb.__all__, "__version__"])
 
 
 def test_no_module_has_the_name_of_a_public_name():
@@ -44,6 +44,22 @@ def test_a_wrong_name_says_which_may_be_meant():
         gb.CLAIMS  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'xyz'$"):
         gb.xyz  # noqa: B018
+
+
+def test_a_wrong_field_says_which_may_be_meant():
+    with pytest.raises(TypeError, match=r"^Stack has no field widht\. Did you mean width\?$"):
+        gb.Stack(widht=3)
+
+
+@pytest.mark.parametrize("take", [
+    gb.predict, gb.first_step, gb.noise_scale, gb.bound_value, gb.Cell,
+    lambda stack: gb.sample(stack, draws=1, seed=0),
+    lambda stack: gb.train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
+    lambda stack: gb.largest_stable_rates(stack, seeds=[0], start=0.1),
+])  # fmt: skip
+def test_what_is_no_stack_is_said(take):
+    with pytest.raises(ValueError, match=r"^stack must be a Stack, such as Stack\(width=512\), got 512\.$"):
+        take(512)
 
 
 def test_names_are_lazy():

@@ -62,7 +62,7 @@ def test_a_folder_in_use_and_ctrl_c(tmp_path, whole, capsys):
     os.kill(process.pid, signal.SIGSTOP)  # so that it is still there when it is interrupted
     assert main([*SWEEP, "--out", str(out)]) == 2
     (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("gradbounds:")]
-    assert line.startswith("gradbounds: out must not be in use, but another process writes into")
+    assert line.startswith("gradbounds: --out must not be in use, but another process writes into")
     process.send_signal(signal.SIGINT)
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate(timeout=60)
@@ -128,7 +128,7 @@ def test_a_small_file_system(tmp_path, capsys):
     try:
         assert main([*SWEEP[:-1], "0", "--out", str(disk / "run")]) == 2, "a file for every block, on any machine"
         said = capsys.readouterr().err
-        assert re.search(r"^gradbounds: out must be a place .* No space left on device\.", said.splitlines()[-1])
+        assert re.search(r"^gradbounds: --out must be a place .* No space left on device\.", said.splitlines()[-1])
         assert "Traceback" not in said
         assert 0 < landed(disk / "run") < BLOCKS
     finally:

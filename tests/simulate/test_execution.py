@@ -1,5 +1,6 @@
 """How blocks are carried out: batches, tasks, memory and GPUs, none of which changes a number."""
 
+import itertools
 import pickle
 import signal
 import sys
@@ -74,6 +75,8 @@ def test_tasks(monkeypatch):
     assert made(end=-np.inf) == []
     blocks = [(first, 0, k) for k in range(300)]
     assert [len(task) for _, task in made(at_once=300)] == [300], "what was asked for is done"
+    endless = ((first, 0, k) for k in itertools.count())
+    assert next(Execution(at_once=1).tasks(endless, np.inf)) == (first, 0, (0,)), "blocks are not gathered first"
 
 
 def test_memory_that_is_short(monkeypatch):

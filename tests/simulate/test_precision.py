@@ -137,11 +137,11 @@ def test_what_is_not_met_is_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--target-sem", "0"], "target_sem must be a positive number, got 0"),
-    (["--target-exponent", "-1"], "target_exponent must be a positive number, got -1"),
-    (["--target-sem", "0.1", "--max-time", "soon"], "max_time must be a positive duration such as 90s"),
-    (["--max-time", "1h"], "max_time must stand with target_sem or target_exponent"),
-    (["--target-sem", "0.1", "--max-draws", "3"], "max_draws must be at least 128, with which every cell begins"),
+    (["--target-sem", "0"], "--target-sem must be a positive number, got 0"),
+    (["--target-exponent", "-1"], "--target-exponent must be a positive number, got -1"),
+    (["--target-sem", "0.1", "--max-time", "soon"], "--max-time must be a positive duration such as 90s"),
+    (["--max-time", "1h"], "--max-time must stand with --target-sem or --target-exponent"),
+    (["--target-sem", "0.1", "--max-draws", "3"], "--max-draws must be at least 128, with which every cell begins"),
 ])  # fmt: skip
 def test_bad_targets_are_refused(tmp_path, capsys, flags, message):
     assert main([*SWEEP, *flags, "--out", str(tmp_path / "run")]) == 2

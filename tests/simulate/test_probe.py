@@ -215,7 +215,10 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
         ),
         ("mine:other", "factory must be importable, but 'mine:other' raised AttributeError"),
         ("nowhere:other", "factory must be importable, but 'nowhere:other' raised ModuleNotFoundError"),
-        ("nothing", "factory must be MODULE:FACTORY or one of encoder-post, encoder-pre, transformer-post"),
+        (
+            "nothing",
+            "factory must be MODULE:FACTORY, FILE.py:FACTORY or one of encoder-post, encoder-pre, transformer-post",
+        ),
     ):
         assert main(["probe", name, "--out", str(tmp_path / "no")]) == 2
         assert message in capsys.readouterr().err

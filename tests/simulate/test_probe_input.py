@@ -1,9 +1,13 @@
 """Probing what cannot be probed: one clear line that names the user's object."""
 
+import sys
+
 import pytest
+import torch
 from torch import nn
 
 from simulate import probe
+from simulate.modules.catalogue import loaded
 from tests.helpers.probed_modules import one_module
 
 
@@ -39,6 +43,43 @@ def test_the_user_s_object_is_named(changes, message):
         probe(bad(**changes), widths=[6], depths=[2], seeds=1)
     if "factory" in changes:
         assert isinstance(caught.value.__cause__, KeyError), "the original error is kept"
+
+
+def ends(width, depth):
+    sys.exit(7)
+
+
+def nowhere(width, depth):
+    with torch.device("meta"):
+        return one_module(width, depth)
+
+
+def base(width, depth):
+    raise BaseException("mine")  # noqa: TRY002 - what nobody should raise
+
+
+@pytest.mark.parametrize(("factory", "message"), [
+    (ends, r"^factory 'ends' must not fail, but called sys.exit\(7\) at width 6, depth 2"),
+    (base, "^factory 'base' must not fail, but raised BaseException: mine at width 6, depth 2"),
+    (nowhere, "^module and batch of 'nowhere' on 'cpu' must not fail, but raised NotImplementedError: Cannot copy out"),
+])  # fmt: skip
+def test_what_ends_python_or_is_nowhere(factory, message):
+    with pytest.raises(ValueError, match=message):
+        probe(factory, widths=[6], depths=[2], seeds=1)
+
+
+def test_a_factory_by_its_file(tmp_path, monkeypatch):
+    """As pytest takes a file; the module's name must be free."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_own_zoo.py").write_text("def it(width, depth):\n    return width\n")
+    (tmp_path / "json.py").write_text("def it(width, depth):\n    return width\n")
+    (tmp_path / "ending.py").write_text("raise SystemExit(3)\n")
+    assert loaded(f"{tmp_path}/my_own_zoo.py:it")(3, 1) == 3
+    monkeypatch.delitem(sys.modules, "my_own_zoo")
+    with pytest.raises(ValueError, match="but 'json' of .* (is another module|raised AttributeError)"):
+        loaded(f"{tmp_path}/json.py:loads")
+    with pytest.raises(ValueError, match=r"^factory must be importable, but .* called sys.exit\(3\)"):
+        loaded(f"{tmp_path}/ending.py:it")
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

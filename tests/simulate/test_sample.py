@@ -206,5 +206,5 @@ def test_what_a_notebook_shows():
     assert np.isnan(frame.loc[0, "grad_sq_W2"])
     assert np.isnan(frame.loc[1, "loss"])
     for mapping in (predicted, drawn):
-        with pytest.raises(KeyError, match="no quantity 'grad_sq_W3' here: did you mean 'grad_sq_W"):
+        with pytest.raises(KeyError, match="no quantity 'grad_sq_W3' here. Did you mean grad_sq_W"):
             mapping["grad_sq_W3"]

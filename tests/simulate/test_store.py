@@ -147,12 +147,20 @@ def test_a_half_deleted_folder(tmp_path, cells):
         Run.open(run.folder)
 
 
-def test_a_foreign_file_among_the_blocks(tmp_path, cells):
+@pytest.mark.parametrize("change", [
+    lambda rows: pa.table({"a": [1]}),
+    lambda rows: rows.drop_columns("engine"),
+    lambda rows: rows.set_column(rows.column_names.index("seed"), "seed", pa.array(["3"] * len(rows))),
+    lambda rows: rows.set_column(rows.column_names.index("cell"), "cell", pa.array([1] * len(rows))),
+    lambda rows: rows.set_column(rows.column_names.index("cell"), "cell", pa.array([None] * len(rows), pa.string())),
+])  # fmt: skip
+def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = Run.create(tmp_path / "run", REQUEST)
     sweep(cells[:1], draws=1, seed=3, run=run)
-    pq.write_table(pa.table({"a": [1]}), run.folder / "blocks" / "000009-mine.parquet")
-    with pytest.raises(ValueError, match="^run must hold whole Parquet files, but .*000009-mine.parquet.* is damaged"):
-        run.landed()
+    pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-mine.parquet")
+    for read in (run.landed, run.samples, lambda: list(run.frames())):
+        with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-mine.parquet.* is damaged"):
+            read()
 
 
 def test_one_writer_at_a_time(tmp_path):

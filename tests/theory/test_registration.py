@@ -160,7 +160,9 @@ def test_a_name_stands_for_one_thing():
     for function, derivative, version in ((softplus, expit, "2"), (gelu, gelu_slope, "1")):
         with pytest.raises(ValueError, match=taken):
             register_activation("own_softplus", function, derivative, version=version)
-    with pytest.raises(ValueError, match=r"^activation must be one of .*'own_softplus', got 'softpluss'\.$"):
+    with pytest.raises(
+        ValueError, match=r"^activation must be one of .*'own_softplus', got 'softpluss'\. Did you mean own_softplus\?$"
+    ):
         Stack(activation="softpluss")
 
 
@@ -201,6 +203,6 @@ def test_an_installed_package_is_asked_for_names_that_are_missing(tmp_path, monk
     with pytest.raises(ValueError) as said:
         Stack(initialization="mine.large")
     assert str(said.value).endswith(
-        "'mine.small', got 'mine.large'. Entry point 'gradbounds_test_broken' (gradbounds_test_broken) could not be "
-        "loaded: RuntimeError: no luck."
+        "'mine.small', got 'mine.large'. Did you mean mine.small? Entry point 'gradbounds_test_broken' "
+        "(gradbounds_test_broken) could not be loaded: RuntimeError: no luck."
     )

@@ -40,7 +40,7 @@ def test_a_stack_that_makes_no_sense_cannot_be_made(field, value, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer of at least 1, got 0.3 at width 512"),
+        ({"ffn_ratio": 0.3}, "^ffn_ratio must make .* an integer from 1 to 9007199254740992, got 0.3 at width 512"),
         ({"input_gram": [[1]]}, "^input_gram must have tokens = 8 rows"),
         ({"input_gram": [[1, 2], [2, 1]], "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),
         ({"input_gram": "[[1, 0], [0", "tokens": 2}, "^input_gram must be a symmetric positive semidefinite matrix"),

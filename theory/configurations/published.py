@@ -1,13 +1,12 @@
 """Published models by name, for those who have no file at hand."""
 
-import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-PUBLISHED: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("published.toml").read_text(encoding="utf-8")
-)
+from theory.stack.documents import parsed
+from theory.stack.registry import nearest
+
+PUBLISHED: dict[str, dict[str, Any]] = parsed(Path(__file__).with_name("published.toml").read_bytes(), "TOML")
 """The fields of each one's configuration."""
 
 
@@ -22,6 +21,4 @@ def published(name: str) -> dict[str, Any]:
     """
     if name in PUBLISHED:
         return dict(PUBLISHED[name])
-    close = get_close_matches(name, PUBLISHED, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise ValueError(f"like must be one of {', '.join(PUBLISHED)}, got {name!r}.{hint}")
+    raise ValueError(f"like must be one of {', '.join(PUBLISHED)}, got {name!r}.{nearest(name, PUBLISHED)}")

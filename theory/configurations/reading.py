@@ -1,9 +1,11 @@
 """A configuration that is being read: each of its fields is used, or named with the reason why it is not."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
+
+from theory.stack.registry import nearest
 
 _REQUIRED: Any = object()
 
@@ -82,7 +84,9 @@ class Reading:
             ValueError: it is not, or as `take`.
         """
         value = self.take(*names, default=default)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf
+        ):
             raise ValueError(f"{names[0]} must be a number, got {value!r}.")
         return value
 
@@ -93,7 +97,7 @@ class Reading:
             ValueError: it is not, or as `take`.
         """
         value = self.number(*names, default=default)
-        if value is not None and (value < 1 or value != int(value)):
+        if value is not None and not (1 <= value < math.inf and value == int(value)):
             raise ValueError(f"{names[0]} must be an integer of at least 1, got {value!r}.")
         return value
 
@@ -146,9 +150,7 @@ class Reading:
         self.left = {name: value for name, value in self.left.items() if value is not None}
         if self.left:
             name = sorted(self.left)[0]
-            close = get_close_matches(name, sorted(known), n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
             raise ValueError(
                 f"config must have fields that its family has, got {name} = {self.left[name]!r}, whose part at "
-                f"initialization is not known.{hint}"
+                f"initialization is not known.{nearest(name, sorted(known))}"
             )

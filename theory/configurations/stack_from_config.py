@@ -1,6 +1,5 @@
 """From a configuration file to the Stack that such a model is at initialization."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +10,7 @@ from theory.configurations.published import PUBLISHED
 from theory.configurations.reading import Note, Reading
 from theory.configurations.unread import UNREAD
 from theory.stack import Stack
+from theory.stack.documents import read_document
 
 FAMILIES = DECODERS_AND_ENCODERS | ENCODER_DECODERS
 """What reads a configuration, by `model_type`; nanoGPT's files have none."""
@@ -56,7 +56,12 @@ def stack_from_config(
         why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
     reading = Reading(fields)
-    values = FAMILIES[family](reading, tokens)
+    try:
+        values = FAMILIES[family](reading, tokens)
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"config must have values of the kinds that {family} has, but a field has another: {error}."
+        ) from error
     reading.finish({name for config in PUBLISHED.values() for name in config})
     if embeddings is not None:
         if values["embeddings"] != embeddings:
@@ -71,12 +76,7 @@ def _read(path: str | Path) -> dict[str, Any]:
     Raises:
         ValueError: it cannot be read, or is no JSON object.
     """
-    try:
-        fields = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"config must be a file that can be read, got {path}: {error.strerror}.") from error
-    except ValueError as error:
-        raise ValueError(f"config must be a JSON file such as a model's config.json, got {path}: {error}.") from error
+    fields = read_document(path, "config", "JSON")
     if not isinstance(fields, dict):
         raise ValueError(f"config must be a JSON object, got a {type(fields).__name__} in {path}.")
     return fields

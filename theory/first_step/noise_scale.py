@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from theory.coverage import require
 from theory.mean_field.prediction import predict
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.weights import weight_shapes
 
 Array = NDArray[np.float64]
@@ -57,6 +57,7 @@ def noise_scale(stack: Stack) -> NoiseScale:
     >>> print(f"{scale.whole:.1f} sequences, of the last W2 {scale.matrices['W2'][-1]:.1f}")
     9.3 sequences, of the last W2 5.9
     """
+    check_stack(stack)
     require(stack, "noise_scale")
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
     single, two = (predict(replace(stack, sequences=count)) for count in (1, 2))

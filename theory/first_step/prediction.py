@@ -30,7 +30,7 @@ from theory.first_step.tangent import Walk, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.outputs import output_gradient
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
 Array = NDArray[np.float64]
@@ -101,6 +101,7 @@ def first_step(
     >>> round(512 * step.critical_rate)  # d times the rate at two layers
     33
     """
+    check_stack(stack)
     chosen = check(stack, optimizer, matrices)
     walk, linear = Walk.of(stack), optimizer in LINEAR
     drawn = sampled_outputs(stack, walk.output, np.random.default_rng(seed), linear=linear)

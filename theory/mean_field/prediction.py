@@ -19,7 +19,7 @@ from theory.mean_field.inputs import (
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.mean_field.tied.units import own_numbers
-from theory.stack import Stack
+from theory.stack import Stack, check_stack
 from theory.stack.quantities import array_of
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def predict(
     >>> energy.round(12).tolist()  # Lemma 2: 3/2 in every layer
     [1.5, 1.5, 1.5]
     """
+    check_stack(stack)
     if finite_width:
         from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 

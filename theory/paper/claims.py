@@ -1,12 +1,12 @@
 """The paper's statements and some about it as data: what is claimed, where, in what words, under which assumptions."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from theory.stack.documents import parsed
 from theory.stack.registry import Table
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Claim:
 
 
 def _read() -> dict[str, Claim]:
-    content = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+    content = parsed((Path(__file__).parent / "claims.toml").read_bytes(), "TOML")
     claims = {}
     for name, fields in content.items():
         numbers = {key: Fraction(value) for key, value in fields.get("numbers", {}).items()}

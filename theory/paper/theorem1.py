@@ -20,7 +20,7 @@ from scipy.special import ndtr
 
 from theory.mean_field.concentration import excess_probability
 from theory.paper.lemmas import L, a, d, layer, low_tail_bound, post_ln_energies, pre_ln_band, top
-from theory.stack import PAPER, Placement, Stack
+from theory.stack import PAPER, Placement, Stack, check_stack
 
 B = sp.Symbol("B", positive=True)
 V = sp.Symbol("V", positive=True)
@@ -184,6 +184,7 @@ def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = N
     >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
     8723
     """
+    check_stack(stack)
     if stack.placement not in PAPER:
         raise ValueError(f"placement must be {' or '.join(map(repr, PAPER))} for Theorem 1, got {stack.placement!r}.")
     if stack.relaxed:

@@ -18,5 +18,16 @@ __all__ = [
     "Sizes",
     "Stack",
     "TITLES",
+    "check_stack",
     "title",
 ]
+
+
+def check_stack(value: object) -> None:
+    """Refuse what is no network, such as a width alone.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not isinstance(value, Stack):
+        raise ValueError(f"stack must be a Stack, such as Stack(width=512), got {value!r}.")

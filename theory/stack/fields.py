@@ -5,16 +5,29 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from theory.stack.registry import Table
+from theory.stack.documents import parsed
+from theory.stack.registry import Table, nearest
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Group:
     """Some fields, each checked when it is given."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse what is no field with the name of the nearest one.
+
+        Raises:
+            TypeError: there is no such field.
+        """
+        if unknown := given.keys() - cls.__dataclass_fields__.keys():
+            raise TypeError(
+                f"{cls.__name__} has no field {', '.join(sorted(unknown))}.{nearest(unknown, cls.__dataclass_fields__)}"
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -40,7 +53,9 @@ def choice(default: str, allowed: Sequence[str], about: str) -> Any:
 
     def check(name: str, value: object) -> str:
         if not isinstance(value, str) or value not in allowed:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+            raise ValueError(
+                f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}.{nearest(str(value), allowed)}"
+            )
         return value
 
     return field(default=default, metadata={"help": about, "check": check, "choices": tuple(allowed)})
@@ -58,11 +73,14 @@ def named(default: str, table: Table[Any], about: str) -> Any:
     return field(default=default, metadata={"help": about, "check": check, "choices": (*table, "NAME")})
 
 
+# Of a number whose powers formulas take.
+_LARGEST = 1e100
+
 # The largest integer up to which floats are exact: formulas are evaluated in them.
-_MOST = 2**53
+LARGEST_INTEGER = 2**53
 
 
-def integer(default: int, least: int, about: str, *, most: int = _MOST) -> Any:
+def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER) -> Any:
     """An integer from `least` to `most`."""
 
     def check(name: str, value: object) -> int:
@@ -79,7 +97,7 @@ def integer(default: int, least: int, about: str, *, most: int = _MOST) -> Any:
     return field(default=default, metadata={"help": about, "check": check})
 
 
-def real(default: float, about: str, *, allowed: str, low: float = -math.inf, high: float = math.inf) -> Any:
+def real(default: float, about: str, *, allowed: str, low: float = -_LARGEST, high: float = _LARGEST) -> Any:
     """A finite number from `low` to `high`, of which an error says `allowed`.
 
     >>> real(1.0, "a scale", allowed="a number above 0", low=5e-324).metadata["check"]("scale", 2)
@@ -89,7 +107,7 @@ def real(default: float, about: str, *, allowed: str, low: float = -math.inf, hi
     def check(name: str, value: object) -> float:
         try:
             number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not (math.isfinite(number) and low <= number <= high):
             raise ValueError(f"{name} must be {allowed}, got {value!r}.")
@@ -121,8 +139,8 @@ def matrix(about: str) -> Any:
         if isinstance(value, str) and not value:
             return value
         try:
-            rows = np.array(json.loads(value) if isinstance(value, str) else value, dtype=float)
-        except (TypeError, ValueError):
+            rows = np.array(parsed(value, "JSON") if isinstance(value, str) else value, dtype=float)
+        except (TypeError, ValueError, OverflowError):
             rows = np.empty(0)
         square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] and np.isfinite(rows).all()
         if not square or not np.array_equal(rows, rows.T) or (rows.diagonal() <= 0).any() or not _positive(rows):
@@ -142,8 +160,8 @@ def zeros_and_ones(about: str) -> Any:
         if isinstance(value, str) and not value:
             return value
         try:
-            rows = np.array(json.loads(value) if isinstance(value, str) else value, dtype=float)
-        except (TypeError, ValueError):
+            rows = np.array(parsed(value, "JSON") if isinstance(value, str) else value, dtype=float)
+        except (TypeError, ValueError, OverflowError):
             rows = np.empty(0)
         square = rows.ndim == 2 and rows.shape[0] == rows.shape[1] > 0
         if not square or not np.isin(rows, (0, 1)).all() or not rows.any(axis=1).all():

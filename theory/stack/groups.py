@@ -40,7 +40,7 @@ Layout = Literal["sequential", "parallel"]
 
 _LEAK = 0.01
 _TANH = 0.5
-_SOME = "a finite number of at least 0"
+_SOME = "a number from 0 to 1e100"
 _POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
 _OF_MATRICES: Any = _POSITIVE | {
     "allowed": f"{_POSITIVE['allowed']} (matrices of zeros have no norm; branch_scale 0 takes branches out)"
@@ -66,7 +66,7 @@ class Sizes(Group):
 class FeedForward(Group):
     """The feed-forward units."""
 
-    ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", allowed="a positive finite number", low=5e-324)
+    ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", **_POSITIVE)
     activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
     leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
@@ -138,7 +138,9 @@ class Residual(Group):
     )
     tanh_scale: float = real(_TANH, "alpha of tanh(alpha x) where normalization is 'tanh'", **_POSITIVE)
     norm_gain: float = real(1.0, "gamma; what every norm of the stream is multiplied by", **_POSITIVE)
-    norm_epsilon: float = real(0.0, "number added to a norm's variance", allowed="a number of at least 0", low=0)
+    norm_epsilon: float = real(
+        0.0, "number added to a norm's variance", allowed="a number from 0 to 1e10", low=0, high=1e10
+    )
     dropout: float = real(
         0.0, "p; share of the coordinates of a branch's output that is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),
@@ -187,7 +189,10 @@ class Attention(Group):
         low=0, high=1,
     )  # fmt: skip
     rotary_base: float = real(
-        10_000.0, "base of the rotations' frequencies", allowed="a finite number above 1", low=np.nextafter(1, 2)
+        10_000.0,
+        "base of the rotations' frequencies",
+        allowed="a number above 1, at most 1e100",
+        low=np.nextafter(1, 2),
     )
     logit_softcap: float = real(0.0, "c of attention logits c tanh(a/c); 0 for none", allowed=_SOME, low=0)
     mask: Mask = choice("none", get_args(Mask), "which tokens a token attends to")

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TypeVar
+
+from theory.stack.registry import nearest
 
 Entry = TypeVar("Entry")
 
@@ -168,6 +169,5 @@ def array_of(arrays: Mapping[str, Entry], name: str) -> Entry:
     try:
         return arrays[name]
     except KeyError:
-        close = get_close_matches(str(name), arrays, n=1)
-        near = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(arrays)}."
-        raise KeyError(f"no quantity {name!r} here: {near}") from None
+        near = nearest(str(name), arrays).strip() or f"There are {', '.join(arrays)}."
+        raise KeyError(f"no quantity {name!r} here. {near}") from None

@@ -5,8 +5,9 @@ loaded when a name is looked up that no table has, once for a process.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from threading import RLock
 from types import FunctionType
 from typing import TypeVar
@@ -15,7 +16,25 @@ GROUP = "gradbounds"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _VERSION = re.compile(r"[A-Za-z0-9_.+-]+")
 
+# Letters from which on nothing is a misspelled name: comparing costs their square.
+_LONG = 100
+# As much of two names must be alike: T9 and T1 are half.
+_NEAR = 0.5
+
 Entry = TypeVar("Entry")
+
+
+def nearest(unknown: str | Iterable[str], known: Iterable[str]) -> str:
+    """A question after the known name nearest to an unknown one, such as " Did you mean width?"; "" if none is near.
+
+    >>> nearest("Preln", ["post", "pre"]), nearest("sideways", ["post", "pre"])
+    (' Did you mean pre?', '')
+    """
+    spelled = {name.lower(): name for name in map(str, known)}
+    for name in [unknown] if isinstance(unknown, str) else sorted(map(str, unknown)):
+        if len(name) <= _LONG and (close := get_close_matches(name.lower(), spelled, n=1, cutoff=_NEAR)):
+            return f" Did you mean {spelled[close[0]]}?"
+    return ""
 
 
 class Table(dict[str, Entry]):
@@ -40,7 +59,10 @@ class Table(dict[str, Entry]):
             ValueError: none does.
         """
         if not self.knows(name):
-            raise ValueError(f"{self.field} must be one of {', '.join(map(repr, self))}, got {name!r}.{failures()}")
+            raise ValueError(
+                f"{self.field} must be one of {', '.join(map(repr, self))}, got {name!r}."
+                f"{nearest(name, self)}{failures()}"
+            )
         return self[name]
 
     def knows(self, name: str) -> bool:

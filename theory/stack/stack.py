@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
-from theory.stack.fields import Group
+from theory.stack.fields import LARGEST_INTEGER, Group
 from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
@@ -92,10 +92,10 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
 
     def _check(self) -> None:
         super()._check()
-        if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or self.ffn_width < 1:
+        if abs(self.ffn_ratio * self.width - self.ffn_width) > 1e-6 or not 1 <= self.ffn_width <= LARGEST_INTEGER:
             raise ValueError(
-                f"ffn_ratio must make ffn_ratio * width an integer of at least 1, got {self.ffn_ratio!r} at "
-                f"width {self.width}."
+                f"ffn_ratio must make ffn_ratio * width an integer from 1 to {LARGEST_INTEGER}, got {self.ffn_ratio!r} "
+                f"at width {self.width}."
             )
         if self.width % self.heads and not self.head_width:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")

@@ -36,6 +36,7 @@ from simulate.translation.grid import Grid, Planned, read_grid
 from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import ParallelText, read_pairs
 from simulate.translation.trainer import train
+from theory.stack.documents import content_of, read_document
 
 _PRESETS = resources.files("gradbounds") / "warmup_presets"
 # Updates from which a dry run tells the time.
@@ -80,10 +81,13 @@ def grid_named(preset: str) -> Grid:
     """
     names = sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir())
     if preset in names:
-        return read_grid((_PRESETS / f"{preset}.toml").read_text(encoding="utf-8"))
+        return read_grid((_PRESETS / f"{preset}.toml").read_bytes())
     if not Path(preset).is_file():
         raise ValueError(f"preset must be {' or '.join(names)}, or a TOML file, got {preset!r}.")
-    return read_grid(Path(preset).read_text(encoding="utf-8"))
+    try:
+        return read_grid(content_of(preset, "preset", "a readable TOML file"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
 
 
 def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> int:
@@ -183,16 +187,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         ValueError: it is missing, or is no such file.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return [{name: _nan(value) for name, value in row.items()} for row in content["rows"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        rows = read_document(path, "known", "JSON")["rows"]
+        return [{name: _nan(value) for name, value in row.items()} for row in rows]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"known must be a file of rows that `reproduce warmup` wrote, got {str(path)!r}: {error}"
         ) from error
 
 
 def _known(path: Path | None) -> dict[str, dict[str, Any]]:
-    return {} if path is None else {row["name"]: row for row in read_rows(path)}
+    return {} if path is None else {str(row.get("name")): row for row in read_rows(path)}
 
 
 def _no_nan(value: Any) -> Any:

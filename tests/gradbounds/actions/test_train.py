@@ -156,7 +156,7 @@ def test_json_and_critical_rates(capsys):
             "optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch, got 'adam'.",
         ),
         (["--parametrization", "mup", "--optimizer", "polar"], "parametrization must be 'standard' with"),
-        (["--dropout", "0.1", "--rate-unit", "critical"], "rate_unit must be 'one' where theory has no critical rate"),
+        (["--dropout", "0.1", "--rate-unit", "critical"], "rate-unit must be 'one' where theory has no critical rate"),
         (["--placement", "rezero", "--optimizer", "polar"], "optimizer must be 'sgd' for ReZero"),
         (["--optimizer", "muon"], "got 'muon': training has the exact polar factor, and no Newton-Schulz steps."),
     ],

@@ -241,7 +241,7 @@ def test_frames_and_names():
     assert np.isnan(row.loc[0, "grad_sq_W1"])
     assert found["loss"].shape == (3, 3)
     assert repr(found).startswith("<Training of Stack(")
-    with pytest.raises(KeyError, match="did you mean 'loss'"):
+    with pytest.raises(KeyError, match="Did you mean loss"):
         found["lost"]
 
 

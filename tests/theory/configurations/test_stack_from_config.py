@@ -154,11 +154,11 @@ def test_files(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     assert stack_from_config(path) == stack_from_config(LLAMA)
-    for content, said in (("[1]", "must be a JSON object, got a list"), ("x = 1", "must be a JSON file such as")):
+    for content, said in (("[1]", "must be a JSON object, got a list"), ("x = 1", "config must be JSON, but")):
         path.write_text(content)
         with pytest.raises(ValueError, match=said):
             stack_from_config(path)
-    with pytest.raises(ValueError, match="that can be read"):
+    with pytest.raises(ValueError, match="must be a readable JSON file"):
         stack_from_config(tmp_path / "none.json")
     with pytest.raises(ValueError, match="Did you mean llama-3-8b"):
         published("llama3-8b")

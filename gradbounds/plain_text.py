@@ -1,0 +1,49 @@
+"""Text of others on a terminal: no character of it does anything but be seen, and no message is endless."""
+
+import io
+import re
+from typing import IO, Any
+
+# C0 and C1, which move the cursor or worse, what turns the direction of text around, and halves of characters.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHOWN = "\n\t"
+
+_MOST = 2000
+_END = 400
+
+
+def plain(text: str) -> str:
+    r"""Text with what a terminal would act on spelled out; ends of lines and tabs stay.
+
+    >>> plain("a\x1b[2Jb\n")
+    'a\\u001b[2Jb\n'
+    """
+    return _CONTROLS.sub(lambda control: control[0] if control[0] in _SHOWN else f"\\u{ord(control[0]):04x}", text)
+
+
+def one_line(message: str) -> str:
+    r"""A message as one plain line of at most 2000 letters, of which the middle is left out.
+
+    >>> one_line("no such\n\x07file"), len(one_line("a" * 10**6))
+    ('no such \\u0007file', 2000)
+    """
+    line = plain(re.sub(r"\s*[\r\n\t]\s*", " ", message.strip()))
+    if len(line) <= _MOST:
+        return line
+    gap = f" ... ({len(line)} letters) ... "
+    return line[: _MOST - _END - len(gap)] + gap + line[-_END:]
+
+
+class PlainText:
+    """A stream to print on, through `plain`; stdout is None where it was closed."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self._stream = stream or io.StringIO()
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        self._stream.write(plain(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

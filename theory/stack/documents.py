@@ -1,0 +1,89 @@
+"""JSON and TOML that users give, read in one place: whatever is wrong with a text is one `ValueError` in one line."""
+
+import json
+import math
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["JSON", "TOML"]
+
+_MOST_BYTES = 2**29
+
+
+def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
+    """What a text holds.
+
+    Args:
+        content: the text.
+        kind: what it must be.
+        finite: whether every number must be.
+
+    Raises:
+        ValueError: it is not of its kind, not UTF-8, nested too deeply, or has a number that is not finite and must be.
+
+    >>> parsed('{"n_embd": 64}', "JSON"), parsed("width = 8", "TOML")
+    ({'n_embd': 64}, {'width': 8})
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        number = _finite if finite else float
+        if kind == "TOML":
+            return tomllib.loads(text, parse_float=number)
+        return json.loads(text, parse_float=number, parse_constant=number)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 (byte {error.start})") from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    if not math.isfinite(number):
+        raise ValueError(f"it has a number that is not finite, {word[:40]}")
+    return number
+
+
+def read_document(path: str | Path, name: str, kind: Kind, *, finite: bool = True) -> Any:
+    """What a file holds.
+
+    Args:
+        path: of the file.
+        name: what the file is to the user, such as the flag that names it; messages begin with it.
+        kind: what it must be.
+        finite: whether every number must be.
+
+    Raises:
+        ValueError: the file cannot be read, or as `parsed`.
+    """
+    content = content_of(path, name, f"a readable {kind} file", most=_MOST_BYTES)
+    try:
+        return parsed(content, kind, finite=finite)
+    except ValueError as error:
+        raise ValueError(f"{name} must be {kind}, but {str(path)!r} is not: {error}.") from error
+
+
+def content_of(path: str | Path, name: str, what: str = "a readable file", *, most: int | None = None) -> bytes:
+    """The bytes of a file.
+
+    Args:
+        path: of the file; a device that never ends, such as /dev/zero, is refused.
+        name: what the file is to the user.
+        what: it must be.
+        most: bytes that it may have.
+
+    Raises:
+        ValueError: it cannot be read, or is too large.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            if stat.S_ISCHR(os.fstat(file.fileno()).st_mode) and str(path) != os.devnull:
+                raise ValueError("it is a device")
+            content = file.read(-1 if most is None else most + 1)
+    except (OSError, ValueError) as error:  # a null character in the path is a ValueError
+        raise ValueError(f"{name} must be {what}, got {str(path)!r}: {getattr(error, 'strerror', error)}.") from error
+    if most is not None and len(content) > most:
+        raise ValueError(f"{name} must be {what} of at most {most // 2**20} MiB, got {str(path)!r}.")
+    return content
