@@ -10,7 +10,8 @@ import pytest
 
 from gradbounds.cli import main
 from gradbounds.recipe import read_recipe
-from simulate import Cell, Run, sample, sweep
+from simulate import Cell, Run, sample
+from simulate.runs.sweep import sample_into
 from theory import Stack
 
 # gradbounds sweep --placement post pre --width 8 --depth 1 --draws 4 --tokens 2 --vocab 3 --seed 3
@@ -71,7 +72,7 @@ def test_a_zero_of_an_older_file_is_the_placements_own(tmp_path):
     assert frame["branch_scale"].isna().tolist() == [True, True, False, False]
     assert frame["init_std"].isna().all()
     own = run.samples()[0].stack
-    sweep([Cell(replace(own, branch_scale=0)), Cell(replace(own, width=2))], draws=1, seed=0, run=run)
+    sample_into([Cell(replace(own, branch_scale=0)), Cell(replace(own, width=2))], draws=1, seed=0, run=run)
     assert sorted((s.stack.branch_scale is None, s.stack.branch_scale or 0.0) for s in run.samples()) == [
         (False, 0.0), (False, 0.5), (True, 0.0), (True, 0.0),
     ]  # fmt: skip
