@@ -108,7 +108,7 @@ def why_not_judged(stack: Stack, name: str = "loss") -> str:
     if missing := gaps(stack, "queries"):
         return f"no rule: {missing[0].because}"
     worst = max(_asks(stack, name), key=lambda ask: ask.size)
-    unknown = _unmeasured(stack)
+    unknown = unmeasured(stack)
     if unknown and worst.size <= CERTAIN * stack.width:
         return f"no coefficient: {unknown}"
     if looks_at_itself(stack) and (order := _asked_scale(stack) ** 4) / stack.heads > ALLOWED / PER_ORDER:
@@ -196,12 +196,12 @@ def _inner_asks(stack: Stack) -> list[Ask]:
     usual = _usual(stack)
     shared, of_values = stack.key_heads < stack.heads, stack.key_heads * stack.key_width
     units = f"{stack.ffn_width} hidden units of '{stack.activation}'"
-    values = f"values of {of_values} coordinates{', which heads share,' if shared else ''}"
+    values = f"values of {of_values} coordinate{'s' * (of_values > 1)}{', which heads share,' * shared}"
     dropped = max(attention.dropout_correction, feed_forward.dropout_correction)
     dropped *= (1 + stack.depth) / 2 if stack.composition.stream_norm else 1.0  # of both branches
-    more = feed_forward.correction - feed_forward_widths(usual).correction
+    above_usual = feed_forward.correction - feed_forward_widths(usual).correction
     return [
-        Ask(layers * max(0.0, more), units, "r d", stack.ffn_width),
+        Ask(layers * max(0.0, above_usual), units, "r d", stack.ffn_width),
         Ask(layers * attention.correction, values, "k d_k" if shared else "h d_k", of_values),
         Ask(dropped, f"branches with dropout {stack.dropout:g}", "(1 - p) d", (1 - stack.dropout) * stack.width),
     ]
@@ -261,7 +261,7 @@ def _asked_scale(stack: Stack) -> float:
     return stack.query_key_scale * max(1.0, energy) ** 0.5
 
 
-def _unmeasured(stack: Stack) -> str:
+def unmeasured(stack: Stack) -> str:
     """What makes a stack unlike those of its family that were measured; "" if nothing does.
 
     A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
