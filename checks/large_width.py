@@ -12,7 +12,7 @@ from checks.statistics import MARGIN
 from theory import Stack
 from theory.coverage import gaps
 from theory.mean_field.attention.sampled import looks_at_itself
-from theory.mean_field.finite_width.inner_widths import attention_widths, feed_forward_widths, unit_moments
+from theory.mean_field.inner_widths import attention_widths, feed_forward_widths, unit_moments
 from theory.stack.groups import Matrices
 from theory.stack.placements import COMPOSITIONS
 

@@ -11,8 +11,8 @@ from theory.mean_field import finite_width
 from theory.mean_field.activations import activation_of
 from theory.mean_field.finite_width import coefficients, corrections, log_law
 from theory.mean_field.finite_width.branches import energy_variance
-from theory.mean_field.finite_width.inner_widths import attention_widths, feed_forward_widths
 from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law, pre_stream
+from theory.mean_field.inner_widths import attention_widths, feed_forward_widths
 from theory.stack.weights import gain
 
 
