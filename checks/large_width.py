@@ -116,7 +116,7 @@ def why_not_judged(stack: Stack, name: str = "loss") -> str:
     times = worst.size / (ALLOWED * stack.width)
     if times <= 1 + 1e-12:
         return ""
-    return f"not wide enough: {worst.what} need {worst.counted} >= {math.ceil(worst.count * times)}"
+    return f"not wide enough: {worst.what} need {worst.counted} >= {math.ceil(worst.amount * times)}"
 
 
 def in_large_width(stack: Stack, name: str = "loss") -> bool:
@@ -150,13 +150,13 @@ class Ask(NamedTuple):
         size: d times the relative correction.
         what: makes it.
         counted: what it falls with, as a formula.
-        count: the value of that.
+        amount: the value of that.
     """
 
     size: float
     what: str
     counted: str
-    count: float
+    amount: float
 
 
 def _asks(stack: Stack, name: str) -> list[Ask]:
@@ -243,10 +243,9 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: Class) ->
             1.0, max(stack.tokens, stack.source_tokens) / 4
         )
     if _is_bare(stack):
-        usual = _usual(stack)
-        size *= max(
-            1.0, *(of(stack).fluctuation / of(usual).fluctuation for of in (attention_widths, feed_forward_widths))
-        )
+        usual = _usual(stack)  # which has no branch at all in a ReZero whose tau was given, and no coefficient
+        kinds = (attention_widths, feed_forward_widths)
+        size *= max(1.0, *(of(stack).fluctuation / (of(usual).fluctuation or 1.0) for of in kinds))
     return size
 
 

@@ -88,10 +88,11 @@ def test_what_is_usual_inside_branches_is_judged(fields):
 
 def test_the_fourth_moment_of_any_activation_counts(own_names):
     """A registered squared ReLU asks for what the built-in one does, plain, gated, and without a norm."""
-    register_activation("mine.squared", lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0))
+    register_activation("fourth.squared", lambda u: np.maximum(u, 0.0) ** 2, lambda u: 2 * np.maximum(u, 0.0))
     for fields in ({}, {"ffn": "gated"}, {"normalization": "none"}, {"placement": "peri"}):
         stacks = [
-            Stack(width=512, depth=2, tokens=3, activation=name, **fields) for name in ("mine.squared", "relu_squared")
+            Stack(width=512, depth=2, tokens=3, activation=name, **fields)
+            for name in ("fourth.squared", "relu_squared")
         ]
         errors = [implied_error(stack) for stack in stacks]
         assert errors[0] == pytest.approx(errors[1], rel=1e-9)

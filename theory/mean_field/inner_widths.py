@@ -41,6 +41,10 @@ class UnitMoments(NamedTuple):
     power: float
 
 
+# Moments that are not finite in double precision ask for a width that nobody has.
+_WITHOUT_END = UnitMoments(energy=1.0, kurtosis=1e15, shared=0.0, power=10.0)
+
+
 @lru_cache(maxsize=256)
 def activation_moments(activation: str, leak: float, variance: float) -> UnitMoments:
     """Moments of φ(u), u ~ N(0, q), by quadrature.
@@ -70,12 +74,14 @@ def activation_moments(activation: str, leak: float, variance: float) -> UnitMom
                 (rule.value, variance * (1 + _STEP)),
             )
         )
-        energy, passed = float(density @ values), float(density @ slopes)
-        if not energy * passed > 0:
+        energy, passed, fourth = (float(density @ one) for one in (values, slopes, values**2))
+        if energy == 0.0 or passed == 0.0:
             return UnitMoments(energy, 1.0, 0.0, 0.0)
+        if not math.isfinite(energy + passed + fourth):
+            return _WITHOUT_END
         return UnitMoments(
             energy=energy,
-            kurtosis=float(density @ values**2) / energy**2,
+            kurtosis=fourth / energy**2,
             shared=float(density @ (values * slopes)) / (energy * passed) - 1.0,
             power=math.log((density @ above) / (density @ below)) / (2 * _STEP),
         )
