@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from checks.statistics import MARGIN
 from theory import Stack
 from theory.coverage import gaps
 from theory.mean_field.attention.sampled import looks_at_itself
+from theory.mean_field.inner_widths import attention_widths, feed_forward_widths, unit_moments
 from theory.stack.groups import Matrices
 from theory.stack.placements import COMPOSITIONS
 
@@ -33,8 +34,14 @@ CLASSES: tuple[Class, ...] = get_args(Class)
 REFERENCE_DEPTH, REFERENCE_SCALE = 3, 1.5
 """L and s of the stacks that the coefficients were measured with."""
 
-LATER_PLACEMENTS = ("keel",)
-"""Placements that came after the coefficients, which none has been measured for."""
+PLAIN = 1.5
+"""Power of the input's energy up to which that of units counts as plain: ReLU has 1, SiLU 1.17, a gate adds 1."""
+
+STEEPEST = 2.25
+"""Power up to which units without a norm were measured: that of a gated SiLU is 2.17."""
+
+CERTAIN = 0.1
+"""A known error beyond which it is named before a coefficient that is missing, whose part is not known."""
 
 _ATTENTION: dict[str, dict[str, object]] = {
     "uniform": {},
@@ -53,20 +60,22 @@ def class_of(name: str) -> Class:
 def family(stack: Stack) -> str:
     """The family of a Stack: its norms, its units, its attention, and whether it attends to a source.
 
+    Without a norm on their way, units whose energy grows like a square of their input's, as squared ReLU's, are like
+    gated ones.
     With a source logits over d/h are taken for those over sqrt(d/h), whose coefficients are much the same.
     """
     placement = "no norms" if stack.normalization == "none" else stack.placement
+    ffn = "gated" if _is_bare(stack) and unit_moments(stack).power > PLAIN else stack.ffn
     attention = "uniform"
     if stack.query_key_scale:
         linear = stack.attention_scale == "linear" and not stack.source_tokens
         attention = "linear queries" if linear else "queries"
-    return ", ".join([placement, stack.ffn, attention] + (["source"] if stack.source_tokens else []))
+    return ", ".join([placement, ffn, attention] + (["source"] if stack.source_tokens else []))
 
 
 def reference_stacks(width: int) -> Iterator[tuple[str, Stack]]:
     """One stack of every family, which is that of the paper but for what makes the family."""
-    measured = [name for name in COMPOSITIONS if name not in LATER_PLACEMENTS]
-    for placement, ffn, kind, source in product([*measured, "no norms"], ("plain", "gated"), _ATTENTION, (0, 4)):
+    for placement, ffn, kind, source in product([*COMPOSITIONS, "no norms"], ("plain", "gated"), _ATTENTION, (0, 4)):
         bare = placement == "no norms"
         # Energies of gated units with a source and no norms leave the range of every quadrature.
         if source and (kind == "linear queries" or (bare and ffn == "gated")):
@@ -98,13 +107,16 @@ def why_not_judged(stack: Stack, name: str = "loss") -> str:
     """
     if missing := gaps(stack, "queries"):
         return f"no rule: {missing[0].because}"
-    if unknown := _unmeasured(stack):
+    worst = max(_asks(stack, name), key=lambda ask: ask.size)
+    unknown = unmeasured(stack)
+    if unknown and worst.size <= CERTAIN * stack.width:
         return f"no coefficient: {unknown}"
     if looks_at_itself(stack) and (order := _asked_scale(stack) ** 4) / stack.heads > ALLOWED / PER_ORDER:
         return f"not enough heads: own logits over sqrt(d/h) ask for h >= {math.ceil(order * PER_ORDER / ALLOWED)}"
-    size, what = max((size, what) for what, size in _sizes(stack, name).items())
-    least = size / ALLOWED
-    return "" if stack.width >= least * (1 - 1e-12) else f"not wide enough: {what} need d >= {math.ceil(least)}"
+    times = worst.size / (ALLOWED * stack.width)
+    if times <= 1 + 1e-12:
+        return ""
+    return f"not wide enough: {worst.what} need {worst.counted} >= {math.ceil(worst.amount * times)}"
 
 
 def in_large_width(stack: Stack, name: str = "loss") -> bool:
@@ -114,7 +126,7 @@ def in_large_width(stack: Stack, name: str = "loss") -> bool:
 
 def implied_error(stack: Stack, name: str = "loss") -> float:
     """The largest relative error that finite width makes of a quantity, as the coefficients imply it."""
-    return max(_sizes(stack, name).values()) / stack.width
+    return max(ask.size for ask in _asks(stack, name)) / stack.width
 
 
 def output_correction(stack: Stack) -> float:
@@ -131,30 +143,98 @@ def output_correction(stack: Stack) -> float:
     return (kept + min(energy, 2.0 * math.log(vocab))) / (min(1.0, kept * (1.0 - 1.0 / vocab) + spread) * stack.width)
 
 
-def _sizes(stack: Stack, name: str) -> dict[str, float]:
-    """The corrections times d, by what makes them.
+class Ask(NamedTuple):
+    """A correction, and what would have to be larger for it to be small.
 
-    Corrections are O(L/d) in the first layers, c/d with c of the family, O(n/d) from the overlap of a matrix with its n
-    inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth leaves room), and
-    `output_correction`. Heads of any width have their own law, so d/h does not enter but for one matrix of queries and
-    keys: its own logits are in the exponent (docs/queries.md).
+    Attributes:
+        size: d times the relative correction.
+        what: makes it.
+        counted: what it falls with, as a formula.
+        amount: the value of that.
     """
-    return {
-        f"{stack.depth} layers": PER_ORDER * stack.depth,
-        f"{stack.rows} tokens": PER_ORDER * stack.rows / 5,
-        "the logits": PER_ORDER * output_correction(stack) * stack.width,
-        f"stacks of the family '{family(stack)}'": _family_size(stack, class_of(name)),
-    }
+
+    size: float
+    what: str
+    counted: str
+    amount: float
 
 
-def _family_size(stack: Stack, kind: Class) -> float:
+def _asks(stack: Stack, name: str) -> list[Ask]:
+    """The corrections, by what makes them.
+
+    Corrections are O(L/d) in the first layers, c/d with c of the family and of what is inside branches, O(n/d) from the
+    overlap of a matrix with its n inputs (the output matrix's gradient is off by 0.06 n/d at L = 1, V = 16; a fifth
+    leaves room), and `output_correction`. Heads of any width have their own law, so d/h does not enter but for one
+    matrix of queries and keys: its own logits are in the exponent (docs/queries.md).
+    """
+    width = stack.width
+    asks = [
+        Ask(PER_ORDER * stack.depth, f"{stack.depth} layers", "d", width),
+        Ask(PER_ORDER * stack.rows / 5, f"{stack.rows} tokens", "d", width),
+        Ask(PER_ORDER * output_correction(stack) * width, "the logits", "d", width),
+    ]
+    inner = _inner_asks(stack)
+    if (row := coefficients().get(family(stack))) is not None:
+        size = _family_size(stack, row, class_of(name))
+        inner.append(Ask(size, f"stacks of the family '{family(stack)}'", "d", width))
+    if inner:  # these are of the same numbers, and add up; the largest is named
+        worst = max(inner, key=lambda ask: ask.size)
+        asks.append(worst._replace(size=sum(ask.size for ask in inner)))
+    return asks
+
+
+def _inner_asks(stack: Stack) -> list[Ask]:
+    """What few or heavy-tailed coordinates inside branches add to the family's correction, where a norm is on the way.
+
+    Only in a stream that is normalized corrections multiply from layer to layer (docs/finite_width.md). Elsewhere
+    branches add up, and the sub-layer of most counts.
+    """
+    if _is_bare(stack):
+        return []
+    layers = max(1.0, (1 + stack.depth) / (1 + REFERENCE_DEPTH)) if stack.composition.stream_norm else 1.0
+    attention, feed_forward = attention_widths(stack), feed_forward_widths(stack)
+    usual = _usual(stack)
+    shared, of_values = stack.key_heads < stack.heads, stack.key_heads * stack.key_width
+    units = f"{stack.ffn_width} hidden units of '{stack.activation}'"
+    values = f"values of {of_values} coordinate{'s' * (of_values > 1)}{', which heads share,' * shared}"
+    dropped = max(attention.dropout_correction, feed_forward.dropout_correction)
+    dropped *= (1 + stack.depth) / 2 if stack.composition.stream_norm else 1.0  # of both branches
+    above_usual = feed_forward.correction - feed_forward_widths(usual).correction
+    return [
+        Ask(layers * max(0.0, above_usual), units, "r d", stack.ffn_width),
+        Ask(layers * attention.correction, values, "k d_k" if shared else "h d_k", of_values),
+        Ask(dropped, f"branches with dropout {stack.dropout:g}", "(1 - p) d", (1 - stack.dropout) * stack.width),
+    ]
+
+
+def _is_bare(stack: Stack) -> bool:
+    """Whether branches are given a stream, and add to it, that no norm touches."""
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    return not normed and not stack.is_idle
+
+
+def _usual(stack: Stack) -> Stack:
+    """The stack of the same norms that the coefficients of its family were measured with, but for its attention."""
+    gated = ", gated, " in family(stack)
+    return Stack(
+        placement=stack.placement,
+        normalization=stack.normalization,
+        width=stack.width,
+        depth=stack.depth,
+        ffn="gated" if gated else "plain",
+        activation="silu" if gated else "relu",
+    )
+
+
+def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: Class) -> float:
     """|c| of the family at the stack's own L and s, and for queries and keys at its own n.
 
     From L = 3 to L corrections grow like the number of sub-layers passed, with that of the norm above them. Patterns of
     larger logits than at s = 1.5 feel a fluctuation of |x|² by s⁴. What queries and keys receive are differences of
-    tokens, which layers align: there the growth is taken twice, and once more for more tokens than four.
+    tokens, which layers align: there the growth is taken twice, and once more for more tokens than four. Without a norm
+    on the way energies feed on each other, and c grows like the variance that a sub-layer adds.
     """
-    row = coefficients()[family(stack)]
     size = abs(row.get(kind, row["others"])["c"]) * (1 + stack.depth) / (1 + REFERENCE_DEPTH)
     if stack.query_key_scale:
         size *= max(1.0, (_asked_scale(stack) / REFERENCE_SCALE) ** 4)
@@ -162,6 +242,10 @@ def _family_size(stack: Stack, kind: Class) -> float:
         size *= max(1.0, (1 + stack.depth) / (1 + REFERENCE_DEPTH)) * max(
             1.0, max(stack.tokens, stack.source_tokens) / 4
         )
+    if _is_bare(stack):
+        usual = _usual(stack)  # which has no branch at all in a ReZero whose tau was given, and no coefficient
+        kinds = (attention_widths, feed_forward_widths)
+        size *= max(1.0, *(of(stack).fluctuation / (of(usual).fluctuation or 1.0) for of in kinds))
     return size
 
 
@@ -176,7 +260,7 @@ def _asked_scale(stack: Stack) -> float:
     return stack.query_key_scale * max(1.0, energy) ** 0.5
 
 
-def _unmeasured(stack: Stack) -> str:
+def unmeasured(stack: Stack) -> str:
     """What makes a stack unlike those of its family that were measured; "" if nothing does.
 
     A gated unit squares the energy of its input. Without a norm on its way energies feed on themselves, and so do their
@@ -200,14 +284,14 @@ def _unmeasured(stack: Stack) -> str:
         return "rotated, normalized and capped queries and keys, and heads of other widths, are not measured"
     if stack.part(Matrices).non_default().keys() - {"initialization"} or stack.embedding_scale != 1.0:
         return "standard deviations of one's own are not measured"
-    if stack.key_heads != stack.heads:
-        return "heads that share keys and values are not measured"
-    composition = stack.composition
-    normed = composition.input_norm or composition.stream_norm or composition.output_norm
-    if stack.ffn == "plain" or normed or stack.is_idle:
+    if stack.key_heads != stack.heads and stack.query_key_scale:
+        return "random queries and keys whose heads share keys are not measured"
+    if not _is_bare(stack) or ", plain, " in family(stack):
         return ""
+    if unit_moments(stack).power > STEEPEST:
+        return "units steeper than those of a gated SiLU were not measured without a norm"
     energies = stack.input_covariance.diagonal().max() + (stack.positions != "none")
     usual = stack.initialization in ("xavier_normal", "xavier_uniform", "fan_in") and stack.ffn_ratio <= 1
     if stack.depth <= REFERENCE_DEPTH and energies <= 1 and usual and not stack.dropout:
         return ""
-    return "gated units without a norm were measured up to L = 3, at usual gains and energies, and without dropout"
+    return "units that square energies were measured up to L = 3 without a norm, at usual gains, without dropout"

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, register_claim, verdicts
+    from checks.first_step import FirstStep, first_step
     from checks.models.module_report import ModuleReport, probe
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
     from simulate.curvature.stable_rate import StableRate, largest_stable_rates
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     )
     from theory.configurations import Note, stack_from_config
     from theory.first_step.noise_scale import NoiseScale, noise_scale
-    from theory.first_step.prediction import FirstStep, first_step
     from theory.paper.theorem1 import bound_value
     from theory.stack import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
 else:
@@ -68,8 +68,8 @@ else:
         "register_initialization": "theory",
         "Initialization": "theory",
         "register_claim": "checks",
-        "first_step": "theory.first_step.prediction",
-        "FirstStep": "theory.first_step.prediction",
+        "first_step": "checks.first_step",
+        "FirstStep": "checks.first_step",
         "noise_scale": "theory.first_step.noise_scale",
         "NoiseScale": "theory.first_step.noise_scale",
         "stack_from_config": "theory.configurations",

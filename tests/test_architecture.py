@@ -52,6 +52,7 @@ ARROWS = {
         "verdict": "statistics",
         "fits": "statistics",
         "large_width": "statistics",
+        "first_step": "large_width",
         "theory_and_samples": "statistics large_width",
         "series": "fits",
         "results": "statistics verdict",

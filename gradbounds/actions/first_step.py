@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from rich.progress import track
 
+from checks.first_step import FirstStep, first_step
 from figures import first_step_rates
 from gradbounds.actions.figures import save
 from gradbounds.grid import FIELDS, said, with_words
@@ -19,7 +20,6 @@ from simulate.curvature.first_step import Measured, sampled_steps
 from simulate.runs.files import write_whole
 from theory import NoRuleError, Stack
 from theory.first_step.noise_scale import noise_scale
-from theory.first_step.prediction import FirstStep, first_step
 from theory.stack import TITLES
 
 # Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
@@ -82,10 +82,13 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
         reason = ""
     except NoRuleError as error:
         step, reason = None, str(error)
-    for name in ("critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq"):
+    for name in (
+        "critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error",
+    ):  # fmt: skip
         row[name] = float("nan") if step is None else getattr(step, name)
     row["most_of_the_gain"] = "" if step is None else _largest_share(step)
     row["no_rule"] = reason
+    row["no_coefficient"] = "" if step is None else step.no_coefficient
     gain, curvature, ends = (
         np.array([getattr(measured, name) for measured in sampled]) for name in ("gain", "curvature", "break_even_rate")
     )
@@ -133,6 +136,10 @@ def _lines(table: pd.DataFrame) -> list[str]:
     shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
     shown["optimizer"] = table["optimizer"]
     shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
+    shown["off by up to"] = [
+        f"{100 * error:.2g}%" + (" or more" if why else "") if np.isfinite(error) else "-"
+        for error, why in zip(table["implied_error"], table["no_coefficient"], strict=True)
+    ]
     if has_draws:
         shown["networks"] = [
             f"{rate:.3g} +- {sem:.1g}" for rate, sem in zip(table["sampled_rate"], table["sampled_sem"], strict=True)
@@ -149,8 +156,10 @@ def _lines(table: pd.DataFrame) -> list[str]:
         lines.append(
             f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
         )
+    lines.append("Off by up to: the order of what finite width does to the curvature, and so to the rate.")
     lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
     lines += ["", *shown.to_string(index=False).splitlines()]
+    lines += [f"\nMore is not known of finite width: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why]
     lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
     return lines
 

@@ -9,20 +9,21 @@ from theory import Stack
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
 
-EXPLORED, CALIBRATED = (20_261, 20_262), 20_263
+EXPLORED, CALIBRATED = (20_261, 20_262, 20_263), 20_264
 """Root seeds: of stacks that the domain was looked at with, and of those that then tell how often it is wrong."""
 
 _RELAXED = 0.25
 """Probability that a field which relaxes the paper's setting is not at its default."""
 
 _CHOICES: dict[str, tuple[Any, ...]] = {
-    "activation": ("gelu", "silu", "tanh", "leaky_relu", "identity"),
+    "activation": ("gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "relu_squared", "identity"),
     "ffn": ("gated",),
     "ffn_ratio": (0.5, 2.0, 4.0),
     "initialization": ("fan_in", "he", "xavier_uniform", "pytorch"),
     "output_projection": ("random",),
     "normalization": ("rms", "rms", "none"),
-    "mask": ("causal",),
+    "mask": ("causal", "causal", "given"),
+    "embedding_norm": ("added",),
     "positions": ("sinusoidal", "learned"),
     "embeddings": ("tied",),
     "labels": ("zipf",),
@@ -68,7 +69,23 @@ def _fields(generator: np.random.Generator) -> dict[str, Any]:
         fields["heads"] = int(2 ** generator.integers(0, 8))
         fields["query_key"] = "tied" if relaxed() else "untied"
         fields["attention_scale"] = "linear" if relaxed() else "sqrt"
-    return fields | _inputs(generator, fields["tokens"])
+    elif relaxed():
+        fields["heads"] = int(2 ** generator.integers(0, 8))
+    if fields.get("heads", 1) > 1 and relaxed():
+        fields["kv_heads"] = int(2 ** generator.integers(0, int(np.log2(fields["heads"]))))
+    return fields | _mask(generator, fields) | _inputs(generator, fields["tokens"])
+
+
+def _mask(generator: np.random.Generator, fields: dict[str, Any]) -> dict[str, Any]:
+    """A window of half of the causal masks, or the rows of a given one, in which each token sees one at least."""
+    tokens = fields["tokens"]
+    if fields.get("mask") == "causal" and generator.random() < 0.5:
+        return {"window": int(generator.integers(1, tokens + 1))}
+    if fields.get("mask") == "given":
+        rows = (generator.random((tokens, tokens)) < 0.5).astype(int)
+        rows[np.arange(tokens), generator.integers(tokens, size=tokens)] = 1
+        return {"mask_rows": json.dumps(rows.tolist())}
+    return {}
 
 
 def _one_of(generator: np.random.Generator, some: tuple[Any, ...]) -> Any:

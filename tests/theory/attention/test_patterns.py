@@ -119,9 +119,13 @@ def test_wide_heads_have_normal_logits(monkeypatch):
     assert ratio == pytest.approx(0.755, abs=0.05)
 
 
-def test_one_token_that_is_asked_leaves_queries_and_keys_without_gradient():
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_one_token_that_is_asked_leaves_queries_and_keys_without_gradient(sequences):
     """Its weight is 1 whatever the logit, so that the gradient is 0, exactly as in samples."""
-    stack = Stack(width=64, depth=2, tokens=5, source_tokens=1, query_key_scale=2.3, norm_epsilon=0.015, dropout=0.1)
+    stack = Stack(
+        width=64, depth=2, tokens=5, source_tokens=1, query_key_scale=2.3, norm_epsilon=0.015, dropout=0.1, heads=32,
+        sequences=sequences, placement="deepnorm",
+    )  # fmt: skip
     prediction = predict(stack, patterns=64)
     assert not prediction["grad_sq_XQ"].any()
     assert not prediction["grad_sq_XK"].any()

@@ -148,8 +148,8 @@ def query_path(
             for part, size in zip((to_queries, to_keys), patterns.sizes, strict=True)
         )
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
-    # Of identical tokens these are zero, which rounding must not make negative, and of one token exactly.
-    shrink_energy = shrink * (weights.shape[-1] > 1)
+    # Of identical tokens these are zero, which rounding must not make negative, and exactly where each sees one token.
+    shrink_energy = shrink * bool((weights.max(-1) < 1.0).any())
     energies = {
         kind + role: shrink_energy * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
         for role, (part, kernel) in parts.items()

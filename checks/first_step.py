@@ -1,0 +1,58 @@
+"""The first step in theory, with the error that finite width implies of it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+
+from checks.large_width import implied_error, unmeasured
+from theory import Stack
+from theory.first_step.prediction import FirstStep as LargeWidthStep
+from theory.first_step.prediction import first_step as large_width_step
+from theory.first_step.rules import Optimizer
+
+SQUARED = 6.0
+"""The curvature is quadratic in products of energies of which squared gradients are means. With R such a product, a
+log-normal one of mean 1 + mu/d and Var ln R = 4 mu/d, as in Post-LN at one token (docs/finite_width.md), R^2 has a mean
+of 1 + 6 mu/d."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirstStep(LargeWidthStep):
+    """Large-width theory of one step at initialization, and how far finite width may take networks from it.
+
+    Attributes:
+        implied_error: the largest relative error of finite width, as six times that of the squared gradients; an
+            order, not a bound. Gains are off by less.
+        no_coefficient: why a part of that error is not known; "" where all of it is.
+    """
+
+    implied_error: float
+    no_coefficient: str
+
+
+def first_step(
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0
+) -> FirstStep:
+    """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
+
+    Args:
+        stack: the network, of one stream, with fixed attention and embeddings of its own.
+        optimizer: "sgd" has u = g, "normalized" u = g/|g|, "adam" u = sign g (epsilon -> 0), "muon" the polar factor of
+            each matrix's gradient and "newton-schulz" what torch.optim.Muon has in its place, both times
+            sqrt(max(1, d_out/d_in)).
+        matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
+        seed: of the sampled logits and labels.
+
+    Raises:
+        ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
+        NoRuleError: attention is random, embeddings are tied, something is dropped, there is a source or a second
+            stream, more than 64 tokens, or V/d is above 4.
+
+    Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
+
+    >>> step = first_step(Stack(placement="keel", ffn="gated", activation="silu", width=256, depth=2, tokens=3))
+    >>> print(f"off by up to {step.implied_error:.0%}")
+    off by up to 7%
+    """
+    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed)
+    of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
+    return FirstStep(**of_theory, implied_error=SQUARED * implied_error(stack), no_coefficient=unmeasured(stack))
