@@ -1,10 +1,14 @@
-"""From arguments to an exit code: 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted."""
+"""From arguments to an exit code.
+
+0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted by Ctrl-C, 143 by SIGTERM.
+"""
 
 import codecs
 import contextlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
@@ -19,7 +23,7 @@ from gradbounds.commands.examples import EXAMPLES
 from gradbounds.commands.flags import WithJson
 from gradbounds.help_text import Captured, grouped
 
-FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+FINE, BAD_INPUT = 0, 2
 
 # What stands in for a character that the terminal's encoding lacks.
 _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=", "–": "-", "…": "..."}
@@ -40,9 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"gradbounds: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
-        return INTERRUPTED
+        # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
+        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
     except BrokenPipeError:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
