@@ -7,7 +7,7 @@ from checks.large_width import implied_error, unmeasured
 from theory import Stack
 from theory.first_step.prediction import FirstStep as LargeWidthStep
 from theory.first_step.prediction import first_step as large_width_step
-from theory.first_step.rules import Optimizer
+from theory.stack.optimizers import Optimizer
 
 SQUARED = 6.0
 """The curvature is quadratic in products of energies of which squared gradients are means. With R such a product, a
