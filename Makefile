@@ -24,11 +24,14 @@ docs: .venv/docs-installed
 	    --doctree-dir runs/doctrees . runs/site
 	@echo "The site is runs/site/index.html"
 
-# The pictures that README and docs show.
+# The pictures of README and docs that take minutes, each under a name that no other run draws; docs/figures/manifest.toml
+# has the commands of all.
 figures: verify
-	$(BIN)/gradbounds figures runs/verify --out docs/figures
+	cp $(patsubst %,runs/verify/figures/%.png,gradient_against_width gradient_over_layers slack_of_the_proof) docs/figures
+	$(BIN)/gradbounds sweep --tokens 1 --width 64 512 --depth 1 6 --vocab 2 --draws 4096 --out runs/norms
+	$(BIN)/gradbounds figures runs/norms --out runs/norms/figures
+	cp runs/norms/figures/concentration_of_norms.png docs/figures/norms_of_one_token.png
 	$(BIN)/python -m bench growth checks/data/growth.json checks/data/growth-gains.json docs/figures/layer_growth.png
-	rm -f docs/figures/*.svg
 
 # What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes
 # on where it was, unless the sources changed or FRESH=1.

@@ -38,7 +38,7 @@ def concentration(table: pd.DataFrame) -> Figure:
                 title=f"{TITLES[placement]}, one token",
             )  # fmt: skip
             axis.xaxis.set_major_locator(MaxNLocator(5))
-            axis.legend(loc="upper right")
+            axis.legend(loc="lower left")  # where no curve passes
         axes[0].set_ylabel(r"$\delta(\epsilon)$")
         figure.supxlabel(r"points: samples (95%); lines: theory; dashes: $e^{-d\epsilon^2/8}$", fontsize=8)
     return figure

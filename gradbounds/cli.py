@@ -5,6 +5,7 @@
 
 import codecs
 import contextlib
+import importlib
 import io
 import os
 import re
@@ -12,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FINE
     command = None
     try:
+        given = _imported(given)
         command = parsed(given)
         with contextlib.redirect_stdout(PlainText(sys.stdout)):
             code = FINE if command is None else _run(command, given[0])
@@ -103,6 +106,31 @@ def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
     return f"--{about[1]}{message[about.end() - 6 :]}" if about and about[1] in given else message
 
 
+def _imported(arguments: Sequence[str]) -> list[str]:
+    """The arguments without `--import MODULE`, of any command, whose modules are imported: they register names.
+
+    Raises:
+        ValueError: a module cannot be imported, or none is named.
+    """
+    rest, words = [], iter(arguments)
+    for word in words:
+        flag, equals, name = word.partition("=")
+        if flag != "--import":
+            rest.append(word)
+            continue
+        if not (name := name if equals else next(words, "")) or name.startswith("-"):
+            raise ValueError("import must have the name of a module behind it, as in --import mine.")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a user's module may fail in any way
+            raise ValueError(
+                f"import must name a module that can be imported, but {name!r} raised {type(error).__name__}: {error}."
+            ) from error
+    return rest
+
+
 def _run(command: Any, name: str) -> int:
     """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
     run: Callable[[], int] = command.run
@@ -131,7 +159,8 @@ def parsed(arguments: list[str]) -> Any:
             return tyro.cli(
                 Command,
                 prog="gradbounds",
-                description="Is a mean-field statement about Transformers at initialization true, tight, and why?",
+                description="Is a mean-field statement about Transformers at initialization true, tight, and why? "
+                "Any command takes --import MODULE, of a module of yours that registers names.",
                 args=arguments,
                 registry=_whole_numbers(),
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes),

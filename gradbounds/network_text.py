@@ -41,11 +41,16 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
     if has_theory:
         lines += ["Large-width theory: root mean squares of the gradients' Frobenius norms, layer by layer"]
         lines += [*_block(table, "predicted"), ""]
-        worst = (table["predicted_sem"] / table["predicted"].abs()).max()
-        if worst > 0:
+        errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
+        if (worst := errors.max()) > 0:
+            least_sure = table.loc[errors.idxmax()]
+            where = f", layer {least_sure['layer']}" * bool(least_sure["layer"])
             sampled = {"logits": holds_words(stack), "attention patterns": is_fluctuating(stack)}
             what = " and ".join(name for name, asked in sampled.items() if asked)
-            lines += [f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}%.", ""]
+            lines += [
+                f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
+                f"({matrix_name(str(least_sure['quantity']))}{where}); smaller differences may be chance.", "",
+            ]  # fmt: skip
         if why := why_not_judged(stack):
             lines += [f"Theory may be off by more than 3% here ({why}).", ""]
     else:

@@ -101,9 +101,11 @@ def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters that have no gradient in a layer, or a zero one, and have it in most others."""
+    """Parameters that have no gradient in a layer, or a zero one, and have it in most others; frozen ones are noted."""
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
-    weights = rows[rows["quantity"] == "weight"]
+    weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"] == "frozen"]
+    place = ["layer", "parameter"]
+    weights = weights[~weights.set_index(place).index.isin(frozen.set_index(place).index)]
     yield from _lacking(gradients, layers, "no gradient", "gets no gradient in", weights)
 
 

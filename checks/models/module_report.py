@@ -113,11 +113,12 @@ class ModuleReport:
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
         if self.rates is not None:
             lines += self.rates.lines()
+        lines += _alarm_lines(self.alarms)
         notes = [*other_depths(self.probed.frame), *no_residual_anywhere(self.probed.frame), *self.probed.notes]
         lines += [f"note: {note}" for note in notes[:_SHOWN]]
         if len(notes) > _SHOWN:
             lines.append(f"... and {len(notes) - _SHOWN} notes more")
-        return lines + _alarm_lines(self.alarms)
+        return lines
 
 
 def probe(

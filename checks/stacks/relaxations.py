@@ -49,11 +49,11 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
         "ffn_ratio": 4.0, "output_projection": "random", "positions": "sinusoidal", "dropout": 0.1,
         "label_smoothing": 0.1,
     },
-    "as GPT-2": {
+    "GPT-2's shape (GELU, 4d, causal)": {
         "ffn_ratio": 4.0, "activation": "gelu", "output_projection": "random", "positions": "learned",
         "mask": "causal",
     },
-    "as LLaMA": {
+    "LLaMA's shape (SwiGLU, RMSNorm, causal)": {
         "ffn_ratio": 2.5, "ffn": "gated", "activation": "silu", "output_projection": "random", "mask": "causal",
         "normalization": "rms",
     },

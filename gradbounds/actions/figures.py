@@ -1,5 +1,6 @@
 """Every figure of a set of samples, saved as SVG and PNG."""
 
+import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from checks.theory_and_samples import comparison, prediction_of
 from figures import concentration, distribution, hidden_energy, layer_profile, local_exponents, scaling, slack, style
 from gradbounds.actions.runs import judged_samples
 from gradbounds.progress import counted, working
-from simulate import Run, Samples
+from simulate import Cell, Run, Samples
 from simulate.runs.files import write_whole
 
 
@@ -33,6 +34,7 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
     Raises:
         ValueError: the folder cannot be written, or theory has no rule for any of the networks.
     """
+    drawn_from = networks_line([s.cell for s in cells], min(s.draws for s in cells)) if cells else ""
     cells = [s for s in cells if prediction_of(s) and s.stack.branches != "attention"]
     if not cells:
         raise ValueError(
@@ -62,14 +64,35 @@ def draw_figures(cells: Sequence[Samples], folder: Path) -> list[Path]:
             except ValueError as reason:
                 without.append(f"not drawn: {name}: {reason}")
                 continue
-            written += save(figure, folder, name)
+            written += save(figure, folder, name, drawn_from=drawn_from)
     for line in without:
         print(line)
     return written
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+def networks_line(cells: Sequence[Cell], draws: int) -> str:
+    """Which networks a figure is of, for its files to say: what they have in common, what varies, and a digest of all.
+
+    Args:
+        cells: what was sampled; the digest tells any two sets of cells apart.
+        draws: the least number of draws of a cell.
+    """
+    fields = {"placement", "width", "depth", "tokens", "vocab"}.union(*(cell.stack.non_default() for cell in cells))
+    values = {name: {getattr(cell.stack, name) for cell in cells} for name in sorted(fields)}
+    ordered = {name: sorted(these, key=lambda value: (type(value).__name__, value)) for name, these in values.items()}
+    text = "; ".join(f"{name} {', '.join(map(str, these))}" for name, these in ordered.items())
+    digest = hashlib.sha256("".join(sorted(cell.name for cell in cells)).encode()).hexdigest()[:16]
+    return f"{len(cells)} networks, {draws} draws of each: {text}; digest {digest}"
+
+
+def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> list[Path]:
     """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+
+    Args:
+        figure: the figure.
+        folder: where its files go.
+        name: their name without suffix.
+        drawn_from: which networks it is of, which the files' metadata then say as their description.
 
     Raises:
         ValueError: the folder cannot be written.
@@ -79,7 +102,8 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
         picture = io.BytesIO()
         with style():
             # Dates in the metadata would make equal figures differ.
-            figure.savefig(picture, format=suffix, metadata={"Date": None} if suffix == "svg" else None)
+            metadata = {"Description": drawn_from or None} | ({"Date": None} if suffix == "svg" else {})
+            figure.savefig(picture, format=suffix, metadata={k: v for k, v in metadata.items() if v or k == "Date"})
             figure.set_layout_engine(None)  # keeps where things are: to find it takes a third of the time
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())

@@ -13,6 +13,7 @@ import torch
 from scipy.special import expit
 
 from checks import Verdict, register_claim, verdicts
+from checks.stacks.own_claims import own_verdicts
 from gradbounds.actions.claims import explain, list_claims
 from gradbounds.cli import main
 from simulate import Cell, Run, sample
@@ -246,7 +247,7 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
 
 def test_the_example_of_the_page_runs(monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    mine, use = re.findall(r"```python\n(.*?)```", page, re.S)
+    mine, use, claim = re.findall(r"```python\n(.*?)```", page, re.S)
     module = ModuleType("mine")
     monkeypatch.setitem(sys.modules, "mine", module)
     exec(mine, vars(module))
@@ -254,6 +255,12 @@ def test_the_example_of_the_page_runs(monkeypatch):
     exec(use, scope)
     assert scope["stack"].versions == {"placement": "1", "activation": "1", "initialization": "1"}
     assert packed(scope["stack"])
+    exec(claim, vars(module))
+    # Logits of size two are far above ln V, and hardly any are at it.
+    cells = [sample(Stack(width=16, depth=1, vocab=4, output_scale=scale), draws=32, seed=0) for scale in (2, 1e-3)]
+    rows = [v for v in own_verdicts(cells) if v.claim == "mine.loss"]
+    assert [row.verdict for row in rows] == ["holds", "undecided"]
+    assert all(row.claimed == "at least 1.386" for row in rows)
 
 
 def test_a_judge_that_fails_is_named(own_names):

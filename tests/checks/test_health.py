@@ -81,6 +81,34 @@ def test_layers_with_nothing_to_judge_raise_no_alarm_of_numbers(kind):
     assert found <= {"no gradient"}
 
 
+@pytest.mark.parametrize("purpose", [True, False])
+def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm(purpose):
+    """A layer that is frozen on purpose, and the same one whose gradient is cut off; alarms stand before notes."""
+
+    def factory(width, depth):
+        module, batch = BUILTINS["encoder-pre"].factory(width, depth)
+        layer = module.body.layers[2]
+        if purpose:
+            layer.requires_grad_(False)
+        else:
+            layer.linear1.forward = lambda x: nn.functional.linear(
+                x, layer.linear1.weight.detach(), layer.linear1.bias.detach()
+            )
+        return module, batch
+
+    report = judged(factory, widths=[16], depths=[6], seeds=2)
+    lines = report.lines()
+    frozen = [line for line in lines if line.startswith("note: frozen:")]
+    if purpose:
+        assert report.alarms == []
+        assert any("linear1.weight of layer 3 of body.layers" in line for line in frozen)
+        assert lines.index("No alarm: all layers are like their neighbours.") < lines.index(frozen[0])
+    else:
+        assert {(alarm.kind, alarm.layer) for alarm in report.alarms} == {("no gradient", 3)}
+        (first,) = (k for k, line in enumerate(lines) if line.startswith("ALARM"))
+        assert first < min(k for k, line in enumerate(lines) if line.startswith("note: unused: linear1"))
+
+
 def test_a_module_that_is_not_healthy_fails_an_assertion():
     report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
     with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output holds"):

@@ -109,6 +109,16 @@ def test_stable_rates():
     squared = medians["squared", 16].unstack()
     ratios = squared["post"] / squared["pre"]
     assert (np.abs(ratios[ratios.index <= 128] - 1) < 0.1).all()
+    eight = medians["squared", 8].unstack()
+    at_eight = [f"{ratio:.2f}" for ratio in (eight["post"] / eight["pre"])[[32, 64, 128]]]
+    assert says("stable_rate.md", "$L=8$", f"{at_eight[0]}, {at_eight[1]} and {at_eight[2]}")
+    deep = table[(table["loss"] == "cross-entropy") & (table["depth"] >= 8)]
+    plateaus = deep["failure"].eq("plateau").groupby(deep["placement"]).agg(["sum", "size"])
+    assert says("stable_rate.md", f"{plateaus['sum']['post']} of {plateaus['size']['post']}", "$L=8$ and 16")
+    assert plateaus["sum"]["pre"] == 0
+    deep = table[(table["loss"] == "squared") & (table["depth"] >= 8)]
+    shares = deep["failure"].eq("plateau").groupby(deep["placement"]).mean()
+    assert shares["post"] == 1 and 0.5 < shares["pre"] < 0.6
     assert says("stable_rate.md", "$d=256$", "a third") and ratios[256] == pytest.approx(2 / 3, abs=0.05)
     assert says("stable_rate.md", "Peri-LN", "cross-entropy", "$L=4$")
     entropy = table[table["loss"] == "cross-entropy"].groupby(["placement", "depth"])["bounded"].mean()
@@ -143,6 +153,7 @@ def test_predictors_of_stable_rates():
         return f"{min(values):.1f} to {max(values):.1f}"
 
     assert says("stable_rate.md", ends("all", "cross-entropy", "squared") + " in the median")
+    assert says("stable_rate.md", ends("widest", "cross-entropy", "squared"), "$d=512$")
     assert says("stable_rate.md", ends("widest", "cross-entropy") + " with cross-entropy")
     assert says("stable_rate.md", ends("widest", "squared") + " with the squared loss")
     squared = [covered["widest", "squared", name] for name in STATISTICS if name != "1/d"]

@@ -179,10 +179,10 @@ def verified(tmp_path_factory):
         patch.setattr(judging, "verify_cells", lambda text: cells)
         saved, drawn = drawing.save, Figure.savefig
 
-        def save(figure, folder, name):
+        def save(figure, folder, name, **about):
             if name not in LOOKED_AT:
                 figure.savefig = lambda file, **_: file.write(b"<svg></svg>")
-            return saved(figure, folder, name)
+            return saved(figure, folder, name, **about)
 
         patch.setattr(drawing, "save", save)
         # Those that are looked at are drawn once: as SVG, which the report shows.

@@ -16,6 +16,7 @@ import gradbounds as gb
 import simulate
 import theory
 from checks.models.module_report import probe
+from gradbounds.cli import main
 from gradbounds.shadowing import ShadowedError, check_own_packages, load_own
 from simulate.runs.execution import worker_context
 
@@ -195,3 +196,31 @@ def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     assert str(tmp_path / "checks.py") in err
     code, out, err = run(tmp_path, str(Path(sys.executable).parent / "gradbounds"), "--version")
     assert (code, out, err) == (0, f"gradbounds {gb.__version__}\n", "")
+
+
+def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, tmp_path, capsys):
+    name = "own_module_of_a_folder"
+    (tmp_path / f"{name}.py").write_text(
+        "import gradbounds as gb\n"
+        "def gain(role, d_in, d_out):\n    return 1.0\n"
+        "gb.register_initialization('own.imported', gb.Initialization(gain=gain, source='here'))\n"
+    )
+    (tmp_path / "own_broken.py").write_text("raise KeyError('nothing')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    given = ["predict", "--initialization", "own.imported", "--width", "64", "--depth", "1"]
+    assert main(given) == 2
+    assert "initialization must be one of" in capsys.readouterr().err
+    for arguments in ([*given, "--import", name], [f"--import={name}", *given]):
+        assert main(arguments) == 0
+        assert "Post-LN" in capsys.readouterr().out
+    for wrong, said in (
+        ("own_broken", "import must name a module that can be imported, but 'own_broken' raised KeyError: 'nothing'."),
+        ("own_absent", "import must name a module that can be imported, but 'own_absent' raised ModuleNotFoundError: "),
+    ):
+        assert main([*given, "--import", wrong]) == 2
+        assert capsys.readouterr().err.startswith(f"gradbounds: {said}")
+    assert main([*given, "--import"]) == 2
+    assert (
+        capsys.readouterr().err == "gradbounds: import must have the name of a module behind it, as in --import mine.\n"
+    )

@@ -33,7 +33,8 @@ class NoiseScale:
         stack: the network, of one sequence.
         whole: that of all matrices together.
         matrices: of each, by role: (L,), and of "Wemb" (); infinite where the gradients of two sequences are orthogonal
-            in the mean, as those of the first layer's matrices are, which are given independent inputs.
+            in the mean. In the first layer that is every matrix that is given a linear image of independent inputs. W2
+            is given units, whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
     """
 
     stack: Stack

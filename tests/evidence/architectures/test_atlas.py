@@ -28,9 +28,26 @@ CHOICES: dict[str, dict[str, Any]] = {
 }
 
 
-def described(stack: Stack) -> dict[str, Any]:
+LENGTHS = {4: 64, 16: 16, 64: 4}
+"""Patterns by the number of tokens of llama-3-8b: more tokens average over more of a pattern, and cost more."""
+
+
+def as_trained(stack: Stack) -> Stack:
+    """The network of GPT-NeoX's `small_init` and `wang_init`, which Pythia was trained from.
+
+    Source: EleutherAI/pythia, models/1.4B/pythia-1.4b.yml; EleutherAI/gpt-neox, megatron/model/init_functions.py.
+    """
+    small, wang = (2 / (5 * stack.width)) ** 0.5, 2 / (stack.depth * stack.width**0.5)
+    root = stack.width**0.5
+    return replace(
+        stack, init_std=small, embedding_scale=small, output_scale=small * root, query_key_scale=small * root,
+        projection_gain=wang / small, down_gain=wang / small,
+    )  # fmt: skip
+
+
+def described(stack: Stack, patterns: int = PATTERNS) -> dict[str, Any]:
     """First over last layer's norms by matrix, the stream's energies, and the cosine of two tokens."""
-    found = predict(stack, patterns=PATTERNS)
+    found = predict(stack, patterns=patterns)
     energy, product = found["hidden_energy"], found["token_correlation"]
     norms = {name[8:]: np.sqrt(one) for name, one in found.items() if name.startswith("grad_sq_") and one.ndim}
     return rounded(
@@ -56,6 +73,17 @@ def test_atlas(kept_folder):
             if other != stacks[name]:
                 key = f"atlas {name} {choice}"
                 found["choices"][name][choice] = kept_case(kept_folder, key, lambda other=other: described(other))
+    trained = as_trained(stacks["pythia-1.4b"])
+    found["choices"]["pythia-1.4b"] = {
+        "as its training code draws": kept_case(kept_folder, "atlas pythia-1.4b trained", lambda: described(trained))
+    }
+    found["lengths of llama-3-8b"] = {
+        str(tokens): kept_case(
+            kept_folder, f"atlas llama-3-8b {tokens} {patterns}",
+            lambda tokens=tokens, patterns=patterns: described(replace(stacks["llama-3-8b"], tokens=tokens), patterns),
+        )
+        for tokens, patterns in LENGTHS.items()
+    }  # fmt: skip
     record("atlas", found)
     ratios = [one["first over last"].values() for one in found["models"].values()]
     assert all(np.isfinite(list(each)).all() for each in ratios)

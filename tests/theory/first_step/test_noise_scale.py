@@ -24,6 +24,29 @@ def test_a_larger_batch(fields):
     assert np.isfinite(found.matrices["WV"][1:]).all()
 
 
+def test_the_first_layer():
+    """ReLU units of independent inputs have the mean product kappa(0) = 1/(2 pi): one layer, one token, two words.
+
+    Forward, two sequences' outputs are correlated by kappa(0)/(3/2), so that the softmax p of two words is the logistic
+    function of normals of variance 2 with that correlation; backward, one sequence has E|p - y|^2 and two have
+    E p.p' - 1/2 beside kappa(1) = 1/2 and kappa(0).
+    """
+    stack = Stack(width=512, depth=1, tokens=1, vocab=2)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights /= weights.sum()
+    overlap = 1 / (2 * np.pi)
+    correlation = overlap / 1.5
+    p = 1 / (1 + np.exp(-np.sqrt(2) * nodes))
+    others = correlation * nodes[:, None] + np.sqrt(1 - correlation**2) * nodes
+    mean = weights @ (p[:, None] / (1 + np.exp(-np.sqrt(2) * others))) @ weights
+    single, product = 0.5 * (2 * weights @ p**2), overlap * (2 * mean - 0.5)
+    scales = noise_scale(stack).matrices
+    assert scales["W2"][0] == pytest.approx((single - product) / product, rel=1e-3)
+    assert np.isinf([scales[role][0] for role in ("WV", "W1")]).all()
+    odd = noise_scale(replace(SMALL, activation="tanh")).matrices
+    assert np.isinf([odd[role][0] for role in ("WV", "W1", "W2")]).all()
+
+
 def test_of_networks():
     """From squares at one and four sequences, within 4 standard errors: a false alarm once in 10^4 runs.
 
