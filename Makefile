@@ -19,7 +19,7 @@ quick: .venv/installed
 # The site, runs/site/index.html: pages, reference and gallery. Warnings are errors; nothing is fetched.
 docs: .venv/docs-installed
 	@# Scripts that did not change would not run again, though the library did.
-	rm -rf runs/site docs/gallery
+	rm -rf runs/site docs/gallery examples/runs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --builder html --conf-dir docs \
 	    --doctree-dir runs/doctrees . runs/site
 	@echo "The site is runs/site/index.html"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.store import new_run, seconds
-from simulate import Cell, Run, sweep
+from simulate import Cell, Run
 from simulate.runs.execution import Execution
 from simulate.runs.sample import sample_block
-from simulate.runs.sweep import Progress
+from simulate.runs.sweep import Progress, sample_into
 from theory import Stack
 
 BLOCKS = 1_000_000
@@ -58,7 +58,7 @@ def empty_sweep(cells: list[Cell], draws: int, run: Run) -> list[dict[str, float
             spent = round(time.perf_counter() - start, 1)
             seen.append({"blocks": now.blocks[0], "seconds": spent, "MiB": round(resident())})
 
-    sweep(cells, draws=draws, seed=0, run=run, execution=Execution(pool=Empty()), on_block=on_block)
+    sample_into(cells, draws=draws, seed=0, run=run, execution=Execution(pool=Empty()), on_block=on_block)
     return seen
 
 
@@ -70,7 +70,7 @@ def measured(cells: int, draws: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(folder)
         seen = empty_sweep(swept, draws, run)
-        scan = seconds(lambda: sweep(swept, draws=draws, seed=0, run=run))
+        scan = seconds(lambda: sample_into(swept, draws=draws, seed=0, run=run))
         sizes = [file.stat().st_size for file in run.files()]
     return {
         "cells": cells,
@@ -108,7 +108,9 @@ def dask_overhead() -> dict[str, float]:
             how = Execution(workers=16, pool=pool, task_seconds=task_seconds)
             with tempfile.TemporaryDirectory() as folder:
                 run = new_run(folder)
-                spent = seconds(lambda run=run, how=how: sweep([cell], draws=draws, seed=0, run=run, execution=how))
+                spent = seconds(
+                    lambda run=run, how=how: sample_into([cell], draws=draws, seed=0, run=run, execution=how)
+                )
             milliseconds[f"tasks of {task_seconds} s"] = 1000 * spent / DASK_BLOCKS - milliseconds["bare"]
     return {name: round(value, 2) for name, value in milliseconds.items()}
 

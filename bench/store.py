@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from simulate import Cell, Run, sweep
+from simulate import Cell, Run
 from simulate.runs.execution import Execution
 from simulate.runs.memory import BatchLimits
 from simulate.runs.planning import plan
 from simulate.runs.sample import sample_block
+from simulate.runs.sweep import sample_into
 from theory import Stack
 
 REPETITIONS = 5
@@ -51,7 +52,7 @@ def overhead(many: list[Cell]) -> float:
         best["bare"] = min(best["bare"], seconds(lambda: [sample_block(cell, 0, 0) for cell in many]))
         with tempfile.TemporaryDirectory() as folder:
             run = new_run(folder)
-            best["swept"] = min(best["swept"], seconds(lambda run=run: sweep(many, draws=1, seed=0, run=run)))
+            best["swept"] = min(best["swept"], seconds(lambda run=run: sample_into(many, draws=1, seed=0, run=run)))
     return 1000 * (best["swept"] - best["bare"]) / len(many)
 
 
@@ -60,7 +61,7 @@ def peak_memory(count: int) -> float:
     code = (
         "import tempfile; from bench.store import *\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
-        f"    sweep(cells({count}), draws=1, seed=0, run=new_run(folder))\n"
+        f"    sample_into(cells({count}), draws=1, seed=0, run=new_run(folder))\n"
         # Of this program alone: what getrusage says, a process inherits from the one that started it.
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
@@ -73,7 +74,7 @@ def workers(count: int) -> float:
     heavy = [Cell(Stack(placement=p, width=512, depth=6, vocab=512), "dense") for p in ("post", "pre")]
     with tempfile.TemporaryDirectory() as folder:
         run = new_run(folder)
-        return seconds(lambda: sweep(heavy, draws=768, seed=0, run=run, execution=Execution(workers=count)))
+        return seconds(lambda: sample_into(heavy, draws=768, seed=0, run=run, execution=Execution(workers=count)))
 
 
 def report() -> dict[str, object]:
@@ -82,8 +83,8 @@ def report() -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         dry = seconds(lambda: plan(cells(10_000), draws=1, workers=1, limits=BatchLimits()))
         run = new_run(folder)
-        whole = seconds(lambda: sweep(many, draws=1, seed=0, run=run))
-        scan = seconds(lambda: sweep(many, draws=1, seed=0, run=run))
+        whole = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
+        scan = seconds(lambda: sample_into(many, draws=1, seed=0, run=run))
         into_pandas = seconds(lambda: pd.concat(run.frames(), ignore_index=True))
         into_samples = seconds(run.samples)
         size = sum(file.stat().st_size for file in (run.folder / "blocks").iterdir())

@@ -5,22 +5,18 @@ With which power of the width does a gradient of my variant grow, and does that 
 """
 
 # %%
-# A sweep writes whole files into a folder, and goes on where it stopped. The same call with more draws adds them.
-import tempfile
-
+# A sweep writes whole files into a folder, and goes on where it stopped. The same call with more draws adds them, and
+# ``gradbounds watch runs/exponents`` shows meanwhile how far it is.
 import matplotlib.pyplot as plt
 import numpy as np
 
 import gradbounds as gb
 
-cells = [
-    gb.Cell(gb.Stack(placement="pre", width=width, depth=4, tokens=8, vocab=512, activation="gelu", ffn_ratio=4))
+stacks = [
+    gb.Stack(placement="pre", width=width, depth=4, tokens=8, vocab=512, activation="gelu", ffn_ratio=4)
     for width in (64, 128, 256, 512, 1024)
 ]
-with tempfile.TemporaryDirectory() as folder:
-    run = gb.Run.create(folder + "/mine", {"about": "the exponent of a GELU network in d"})
-    gb.sweep(cells, draws=64, seed=0, run=run)
-    samples = run.samples()
+samples = gb.sweep(stacks, draws=64, seed=0, out="runs/exponents").samples()
 
 # %%
 # Each width has a root mean square over draws with its error; theory is fitted at the same widths with the same errors,

@@ -15,7 +15,7 @@ alone = gb.Stack(placement="post", width=512, depth=12, tokens=12, vocab=512)
 decoder = gb.Stack(placement="post", width=512, depth=12, tokens=12, vocab=512, source_tokens=12)
 
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-layers = range(1, 13)
+layers = range(1, alone.depth + 1)
 for stack, name, label, style in (
     (alone, "grad_sq_W2", "a stack alone", "-"),
     (decoder, "grad_sq_W2", "a decoder", "-"),

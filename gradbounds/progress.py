@@ -1,12 +1,10 @@
-"""How far a sweep is: a bar on a terminal, plain lines elsewhere, and a log file in the run's folder."""
+"""How far a sweep is: a bar on a terminal, plain lines elsewhere."""
 
-import logging
 import math
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -28,25 +26,8 @@ _DAYS = 4 * _DAY
 
 
 @contextmanager
-def progress(folder: Path) -> "Iterator[Callable[[Progress], None]]":
-    """Show what a sweep reports, and log what it does into `folder`, which must be there."""
-    handler = logging.FileHandler(folder / "sweep.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("simulate")
-    logger.addHandler(handler)
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    try:
-        with _shown() as on_block:
-            yield on_block
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-        handler.close()
-
-
-@contextmanager
-def _shown() -> "Iterator[Callable[[Progress], None]]":
+def progress() -> "Iterator[Callable[[Progress], None]]":
+    """Show what a sweep reports."""
     console = Console(stderr=True)
     if not console.is_terminal:
         last = -1

@@ -15,6 +15,8 @@ from theory.stack.stack import OWN
 _FOLDER = resources.files("gradbounds") / "presets"
 PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir()))
 
+_SAMPLING = ("engine", "device", "dtype", "text")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
@@ -72,13 +74,35 @@ def read_recipe(path: Path) -> Recipe:
     """The recipe of a TOML file, or of a run's manifest; a text is looked for beside the file.
 
     Raises:
-        ValueError: the file is missing, no TOML, or has keys that a recipe has not.
+        ValueError: the file is missing, no TOML, has keys that a recipe has not, or networks that no recipe describes.
     """
     content = read_document(path, "file", "TOML")
+    if isinstance(content.get("networks"), list):
+        return _of_networks(content, path)
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
     return replace(recipe, text=str(beside)) if recipe.text and not is_manifest else recipe
+
+
+def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
+    """The recipe of a sweep from Python, whose manifest has a table for every network.
+
+    Raises:
+        ValueError: there is none, since the networks are sampled in several ways, or on a text, or it was changed.
+    """
+    tables, request = manifest["networks"], manifest.get("request")
+    if not all(isinstance(table, dict) for table in (*tables, request)):
+        raise ValueError(f"file must be a manifest.toml as it was written, but {str(path)!r} is not.")
+    ways = {tuple((name, str(table[name])) for name in _SAMPLING if name in table) for table in tables}
+    if len(ways) > 1 or any("text" in dict(way) for way in ways):
+        raise ValueError(
+            f"file must have networks that one recipe describes, but those of {str(path)!r} are sampled in several "
+            "ways, or on a text; the same call of gradbounds.sweep samples them again."
+        )
+    grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
+    sampling: dict[str, Any] = dict(*ways)
+    return Recipe(grid=grid, draws=manifest.get("draws"), seed=request.get("seed"), **sampling)
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:

@@ -36,13 +36,13 @@ def show(folder: Path) -> int:
 def _line(folder: Path) -> dict[str, Any]:
     try:
         run = Run.open(folder)
-        landed, about = len(run.landed()), run.manifest
+        landed, about, request = len(run.landed()), run.manifest, run.request
     except ValueError as error:
         return {"run": folder.name, "command": f"unreadable: {error}"}
     return {
         "run": folder.name,
-        "command": about["request"].get("command", ""),
-        "seed": about["request"].get("seed", ""),
+        "command": request.get("command", ""),
+        "seed": request.get("seed", ""),
         "cells": about.get("cells", ""),
         "draws": about.get("draws", ""),
         "blocks": landed,
@@ -54,9 +54,9 @@ def _line(folder: Path) -> dict[str, Any]:
 def _inspection(run: Run) -> str:
     about = run.manifest
     tell(run=str(run.folder), manifest=about)
-    asked = {name: value for name, value in about["request"].items() if name not in ("command", "cells")}
+    asked = {name: value for name, value in run.request.items() if name not in ("command", "cells")}
     words = ", ".join(f"{name} {value}" for name, value in asked.items())
-    command = about["request"].get("command", "no command")
+    command = run.request.get("command", "no command")
     lines = [f"{run.folder}: {_size(run.folder)}, by {command}{' with ' if words else ''}{words}"]
     for at in about.get("sessions", []):
         started, called, version, processor = (

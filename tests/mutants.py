@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gradbounds.manifest import processor
+from simulate.runs.provenance import processor
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).parent / "mutants.toml"

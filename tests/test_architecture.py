@@ -74,8 +74,8 @@ ARROWS = {
         "plain_text": "",
         "progress": "",
         "shadowing": "",
+        "workers": "shadowing",
         "table_cache": "",
-        "manifest": "__init__",
         "recipe": "grid",
         "clusters": "recipe shadowing",
         "network_text": "",
@@ -83,7 +83,7 @@ ARROWS = {
         "json_output": "",
         "run_inspection": "grid progress json_output",
         "actions": (
-            "grid recipe manifest progress table_cache network_text json_output described_network help_text clusters"
+            "grid recipe progress table_cache network_text json_output described_network help_text clusters"
         ),
         "help_text": "grid",
         "commands": "grid recipe clusters actions run_inspection help_text",

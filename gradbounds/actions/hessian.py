@@ -12,8 +12,8 @@ from checks.verdict import Verdict
 from gradbounds.actions.spectra import SpectraRequest, measured, size, written
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.json_output import tell
-from gradbounds.manifest import session
 from simulate.runs.files import write_whole
+from simulate.runs.provenance import session
 from simulate.translation.parallel_text import ParallelText
 from theory.stack import Stack, title
 

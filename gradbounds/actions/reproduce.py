@@ -29,12 +29,12 @@ from figures import fig3 as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.json_output import tell
-from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole
+from simulate.runs.provenance import session
 from simulate.translation.measurements import measure
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText

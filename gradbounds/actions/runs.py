@@ -12,10 +12,10 @@ from checks.models.reference import Reference, against_reference
 from checks.stacks.two_runs import RATE, only_in_one, run_differences, set_apart
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
-from gradbounds.manifest import session
 from gradbounds.recipe import recipe_in
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
+from simulate.runs.provenance import session
 
 _SHOWN = 30
 
@@ -89,9 +89,9 @@ def merge(folders: Sequence[Path], out: Path) -> int:
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ValueError("runs must be different folders to merge, got one of them twice.")
     runs = [Run.open(folder) for folder in folders]
-    requests = [run.manifest["request"] for run in runs]
+    requests = [run.request for run in runs]
     digest = hashlib.sha256("\n".join(sorted(map(repr, requests))).encode()).hexdigest()
-    same = all(request == requests[0] for request in requests)
+    same = bool(requests[0]) and all(request == requests[0] for request in requests)
     about = {
         "request": requests[0] if same else {"command": "merge", "of": digest},
         "draws": max(run.manifest.get("draws", 0) for run in runs),

@@ -18,7 +18,6 @@ from figures import curvature as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.hessian_subjects import Subject
 from gradbounds.json_output import tell
-from gradbounds.manifest import session
 from gradbounds.progress import duration
 from gradbounds.table_cache import kept
 from simulate.counts import check_count
@@ -27,6 +26,7 @@ from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, 
 from simulate.curvature.problems import Problem
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole
+from simulate.runs.provenance import session
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]

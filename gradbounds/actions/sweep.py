@@ -3,18 +3,15 @@
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from gradbounds.manifest import manifest
 from gradbounds.progress import duration, progress, size
 from gradbounds.recipe import Recipe
-from simulate import Cell, Run, read_windows, sweep
+from simulate import Cell, Run, read_windows
 from simulate.runs.execution import ONE_PROCESS, Execution
 from simulate.runs.memory import free_memory
 from simulate.runs.planning import plan
-from simulate.runs.sweep import check_sweep
+from simulate.runs.sweep import begin, check_sweep, sample_into
 
 
 def cells_of(recipe: Recipe) -> list[Cell]:
@@ -32,23 +29,15 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def begun(out: Path, recipe: Recipe, cells: Sequence[Cell], execution: Execution, *, resume: bool, **more: Any) -> Run:
-    """The folder of a sweep about to run, with its manifest, to which `more` is added.
-
-    Raises:
-        ValueError: the recipe makes no sense here, or the folder holds another run.
-    """
-    check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
-    about = manifest("sweep", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
-    return Run.create(out, about | more, resume=resume)
-
-
 def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> int:
     """Sample a recipe into a run folder, or continue it."""
     cells = cells_of(recipe)
-    run = begun(out, recipe, cells, execution, resume=resume)
-    with progress(out) as on_block:
-        sweep(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
+    run = begin(
+        cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
+        recipe=recipe.to_dict(),
+    )  # fmt: skip
+    with progress() as on_block:
+        sample_into(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
     print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
     print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
     return 0

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from checks.fits import LEAST_POINTS
 from checks.series import Against, exponent_series
-from gradbounds.actions.sweep import begun, cells_of
+from gradbounds.actions.sweep import cells_of
 from gradbounds.progress import progress, seconds_of
 from gradbounds.recipe import Recipe
 from simulate import Cell
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
 from simulate.runs.precision import LEAST_DRAWS, Goal, sweep_to
+from simulate.runs.sweep import begin, distinct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execut
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
-    cells = list({cell.name: cell for cell in cells_of(recipe)}.values())
+    cells = distinct(cells_of(recipe))
     check_count("max_draws", target.max_draws, 1)
     if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
         raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
@@ -92,8 +93,11 @@ def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execut
     goals = goals_of(cells, sem=target.sem, exponent=target.exponent)
     seconds = seconds_of(target.max_time) if target.max_time else float("inf")
     given = {name: value for name, value in asdict(target).items() if value}
-    run = begun(out, recipe, cells, execution, resume=resume, target=given)
-    with progress(out) as on_block:
+    run = begin(
+        cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
+        recipe=recipe.to_dict(), target=given,
+    )  # fmt: skip
+    with progress() as on_block:
         outcome = sweep_to(
             cells, goals, draws=recipe.draws, most=target.max_draws, seconds=seconds, seed=recipe.seed, run=run,
             execution=execution, on_block=on_block,

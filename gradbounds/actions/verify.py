@@ -20,14 +20,14 @@ from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
 from gradbounds.help_text import folded
 from gradbounds.json_output import tell
-from gradbounds.manifest import manifest
 from gradbounds.network_text import network_lines
 from gradbounds.progress import progress, working
-from simulate import Run, Samples, sweep
+from simulate import Run, Samples
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
 from simulate.runs.files import write_whole
-from simulate.runs.sweep import check_sweep
+from simulate.runs.provenance import manifest
+from simulate.runs.sweep import check_sweep, sample_into
 from theory import NoRuleError, predict
 
 _COMMAND = "gradbounds verify"
@@ -56,10 +56,10 @@ def verify(
     check_count("draws", draws, MINIMUM_DRAWS)
     cells = verify_cells(text or TEXT)
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
-    run = Run.create(out, manifest("verify", cells, draws=draws, seed=seed, recipe={}), replace=True)
+    run = Run.create(out, manifest("verify", cells, draws=draws, seed=seed), replace=True)
     (out / "report.html").unlink(missing_ok=True)  # it would show what is being replaced
-    with progress(out) as on_block:
-        sweep(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
+    with progress() as on_block:
+        sample_into(cells, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     sampled = run.samples()
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)

@@ -22,6 +22,7 @@ from gradbounds.recipe import recipe_in
 from simulate import Cell, Run
 from simulate.runs.cost import block_work
 from simulate.runs.precision import Goal, final_counts, last_layer_moments
+from simulate.runs.sweep import distinct
 
 # Reading a large run takes a while: it is read at most so much of the time.
 _SHARE = 0.1
@@ -76,16 +77,16 @@ def watch(folder: Path, *, every: float) -> int:
     if not 0 < every < float("inf"):
         raise ValueError(f"every must be a positive number of seconds, got {every!r}.")
     run = Run.open(folder)
-    request = run.manifest.get("request", {})
-    if request.get("command") != "sweep":
+    if run.request.get("command") != "sweep":
         raise ValueError(f"run must be one of `gradbounds sweep`, which says what is to come, got {str(folder)!r}.")
     target = run.manifest.get("target") or {"max_draws": 0}
-    counts = request.get("seed"), run.manifest.get("draws"), target.get("max_draws")
-    if not all(type(count) is int for count in counts) or "recipe" not in run.manifest or _started(run) is None:
+    counts = run.request.get("seed"), run.manifest.get("draws"), target.get("max_draws")
+    described = "recipe" in run.manifest or "networks" in run.manifest
+    if not all(type(count) is int for count in counts) or not described or _started(run) is None:
         raise ValueError(
             f"run must have its manifest.toml as `gradbounds sweep` wrote it, but {str(folder)!r} has not."
         )
-    cells = list({cell.name: cell for cell in cells_of(recipe_in(run.manifest))}.values())
+    cells = run.planned() or distinct(cells_of(recipe_in(run.manifest)))
     console = Console()
     if not console.is_terminal:
         console.print(view(state(run, cells)))
@@ -103,7 +104,7 @@ def watch(folder: Path, *, every: float) -> int:
 
 def state(run: Run, cells: Sequence[Cell]) -> State:
     """How far a run over these cells is."""
-    about, seed = run.manifest, run.manifest["request"]["seed"]
+    about, seed = run.manifest, run.request["seed"]
     blocks = np.array([cell.draws_per_block for cell in cells])
     costs = np.array([block_work(cell).cost for cell in cells])
     draws, means, variances = last_layer_moments(run, cells, seed)

@@ -20,7 +20,7 @@ from simulate.runs.cell import Cell
 from simulate.runs.cost import block_work
 from simulate.runs.execution import Execution
 from simulate.runs.store import Run
-from simulate.runs.sweep import Progress, sweep
+from simulate.runs.sweep import Progress, sample_into
 
 Array = NDArray[np.float64]
 
@@ -144,7 +144,7 @@ def sweep_to(
         moments: counts, means and relative variances of what is to be known; `last_layer_moments` if None.
 
     Raises:
-        ValueError: as `sweep`.
+        ValueError: as `sample_into`.
     """
     end = time.monotonic() + seconds
     blocks = np.array([cell.draws_per_block for cell in cells])
@@ -154,7 +154,7 @@ def sweep_to(
         same = replace(execution, pool=pool)
         while True:
             asked = {cell.name: int(count) for cell, count in zip(cells, counts, strict=True)}
-            sweep(cells, draws=asked, seed=seed, run=run, execution=same, on_block=on_block, end=end)
+            sample_into(cells, draws=asked, seed=seed, run=run, execution=same, on_block=on_block, end=end)
             landed, _, variances = (moments or last_layer_moments)(run, cells, seed, asked)
             if (landed < counts).any():  # out of time
                 break

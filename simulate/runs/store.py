@@ -25,7 +25,16 @@ import tomli_w
 
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
-from simulate.runs.tables import Block, block_rows, cell_of, marked, quantity_arrays, rows_frame, with_nulls
+from simulate.runs.tables import (
+    Block,
+    block_rows,
+    cell_described,
+    cell_of,
+    marked,
+    quantity_arrays,
+    rows_frame,
+    with_nulls,
+)
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
@@ -51,8 +60,13 @@ class Run:
         self.manifest = manifest
 
     def __repr__(self) -> str:
-        request = self.manifest.get("request", {})
-        return f"<Run {self.folder}: {request.get('command', 'no command')}, {len(self.landed())} blocks>"
+        return f"<Run {self.folder}: {self.request.get('command', 'no command')}, {len(self.landed())} blocks>"
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What another run must ask for to continue this one; empty where nobody wrote it down."""
+        request = self.manifest.get("request")
+        return request if isinstance(request, dict) else {}
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
@@ -77,8 +91,13 @@ class Run:
             resume: whether to continue; if not, a run that is there is refused.
 
         Raises:
-            ValueError: the folder holds something else, is in use, or cannot be written.
+            ValueError: there is no request, or the folder holds something else, is in use, or cannot be written.
         """
+        if not manifest.get("request"):
+            raise ValueError(
+                "manifest must have a `request`, without which nobody knows what continues the run; "
+                "gradbounds.sweep(cells, draws=..., seed=..., out=FOLDER) makes folder and manifest."
+            )
         path = Path(folder)
         complete = {"format": FORMAT} | dict(manifest)
         is_run = (path / MANIFEST).exists()
@@ -88,12 +107,13 @@ class Run:
             )
         if is_run:
             before = cls.open(path).manifest
-            there = before.get("request", {})
-            same = there == complete["request"] and resume
-            if not same and not (replace and there.get("command") == complete["request"].get("command")):
+            there, asked = cls(path, before).request, complete["request"]
+            same = there == asked and resume
+            if not same and not (replace and there.get("command") == asked.get("command")):
+                others = " and ".join(name for name in asked if there.get(name) != asked[name])
                 raise ValueError(
                     f"out must be a new folder{' or one of the same command' if resume else ''}, but {str(path)!r} "
-                    f"holds {'another' if resume else 'a'} run; choose another folder."
+                    f"holds {f'another run (other {others})' if resume else 'a run'}; choose another folder."
                 )
             if same:
                 complete["sessions"] = [*before.get("sessions", []), *complete.get("sessions", [])]
@@ -192,6 +212,14 @@ class Run:
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))
+
+    def planned(self) -> "list[Cell]":
+        """The cells that `sweep` was called with, landed or not; none where the manifest has a recipe instead.
+
+        Raises:
+            ValueError: a cell is of a later version, or its text's windows are gone.
+        """
+        return [cell_described(table, self._windows) for table in self.manifest.get("networks", [])]
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.

@@ -1,23 +1,33 @@
-"""Many cells in blocks over an executor, landing in a run folder as they finish."""
+"""Many cells in blocks over an executor, landing in a run folder as they finish.
+
+`sweep` makes the folder; `sample_into` fills one that is there.
+"""
 
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from simulate.counts import check_count
 from simulate.runs.cell import Cell, check_device
 from simulate.runs.cost import block_work
 from simulate.runs.execution import ONE_PROCESS, Execution
+from simulate.runs.provenance import manifest
 from simulate.runs.store import Landed, Run
-from simulate.runs.tables import Block
+from simulate.runs.tables import Block, described
+from theory.stack import Stack
 
 # Between files a sweep waits at least this share of its age, so that days of sampling leave some hundred files.
 _SHARE_OF_AGE = 0.01
 _FILE_BYTES = 2**24
 _FILE_BLOCKS = 2**14
+
+LOG = "sweep.log"
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +52,85 @@ class Progress:
 
 
 def sweep(
+    cells: Sequence[Stack | Cell],
+    *,
+    draws: int,
+    seed: int,
+    out: str | Path,
+    execution: Execution = ONE_PROCESS,
+    on_block: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Sample networks into a run folder, or continue one: what landed stays, and more draws are added.
+
+    The same call continues a sweep, however it stopped. The number of draws and who samples may be others, and so may
+    be the order of the networks; `gradbounds sweep` with the same networks and seed continues it too.
+
+    Args:
+        cells: networks, or cells where an engine, device, dtype or text is to be chosen.
+        draws: least number of draws per network, rounded up to whole blocks.
+        seed: root seed.
+        out: a new or empty folder, or that of the same networks and seed.
+        execution: by whom.
+        on_block: called after each block.
+
+    Returns:
+        The run: `samples()` gives every network with all its draws.
+
+    Raises:
+        ValueError: an argument is outside its range, the folder holds something else or is in use, the disk is full, or
+            a worker was killed.
+    """
+    known = distinct(cells)
+    networks = [described(cell) for cell in known]
+    run = begin(known, draws=draws, seed=seed, out=out, execution=execution, networks=networks)
+    sample_into(known, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
+    return run
+
+
+def begin(
+    cells: Sequence[Cell],
+    *,
+    draws: int,
+    seed: int,
+    out: str | Path,
+    execution: Execution = ONE_PROCESS,
+    resume: bool = True,
+    **more: Any,
+) -> Run:
+    """The folder of a sweep about to run, with its manifest.
+
+    Args:
+        cells: what will be sampled.
+        draws: least number of draws per cell.
+        seed: root seed.
+        out: a new or empty folder, or that of the same cells and seed.
+        execution: by whom.
+        resume: whether to continue; if not, a run that is there is refused.
+        **more: what the manifest says besides, such as the recipe.
+
+    Raises:
+        ValueError: as `check_sweep`, or the folder holds something else, is in use or cannot be written.
+    """
+    check_sweep(cells, draws=draws, seed=seed, execution=execution)
+    return Run.create(out, manifest("sweep", cells, draws=draws, seed=seed) | more, resume=resume)
+
+
+def distinct(cells: Sequence[Stack | Cell]) -> list[Cell]:
+    """Every cell once; a Stack is one with what `Cell` has by default.
+
+    Raises:
+        ValueError: there is something else.
+    """
+    if isinstance(cells, Stack | Cell | str):
+        raise ValueError(f"cells must be a list of Stack or Cell, got {cells!r}.")
+    for cell in cells:
+        if not isinstance(cell, Stack | Cell):
+            raise ValueError(f"cells must be of Stack or Cell, got {cell!r}.")
+    every = (Cell(cell) if isinstance(cell, Stack) else cell for cell in cells)
+    return list({cell.name: cell for cell in every}.values())
+
+
+def sample_into(
     cells: Sequence[Cell],
     *,
     draws: int | Mapping[str, int],
@@ -69,8 +158,8 @@ def sweep(
         ValueError: an argument is outside its range, the run is in use, the disk is full, or a worker was killed.
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
-    cells = list({cell.name: cell for cell in cells}.values())
-    with run.hold():
+    cells = distinct(cells)
+    with run.hold(), _logged(run.folder / LOG):
         run.keep_windows(cells)
         landed = run.landed()
         to_do = _Account(cells, draws, seed, landed)
@@ -91,6 +180,22 @@ def sweep(
         finally:
             landing.land()
             log.info("ended with %d blocks sampled, %d not", to_do.done, to_do.blocks - to_do.done)
+
+
+@contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """Write into a file when what landed."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
 
 
 class _Landing:
@@ -165,7 +270,7 @@ class _Account:
 def check_sweep(
     cells: Sequence[Cell], *, draws: int | Mapping[str, int], seed: int, execution: Execution = ONE_PROCESS
 ) -> None:
-    """Refuse what `sweep` would refuse, before a folder is made for it.
+    """Refuse what `sample_into` would refuse, before a folder is made for it.
 
     Raises:
         ValueError: no cells, a count outside its range, or a device this machine does not have and is to sample on.

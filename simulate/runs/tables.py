@@ -87,6 +87,29 @@ def cell_columns(cell: "Cell") -> dict[str, Any]:
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
 
+_UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "text": ""}
+
+
+def described(cell: "Cell") -> dict[str, Any]:
+    """A cell as a table of a manifest: its name, and what differs from the defaults of `Stack` and `Cell`."""
+    from simulate.runs.cell import cheaper_engine  # late: it loads torch
+
+    columns = cell_columns(cell)
+    if cell.engine == cheaper_engine(cell.stack):
+        columns["engine"] = "auto"
+    sampling = {name: columns[name] for name in _UNSAID if columns[name] != _UNSAID[name]}
+    return {"placement": cell.stack.placement} | cell.stack.non_default() | sampling
+
+
+def cell_described(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
+    """The cell that `described` has described.
+
+    Raises:
+        ValueError: as `cell_of`.
+    """
+    return cell_of(_UNSAID | table, windows)
+
+
 def _layout(block: Block) -> list[tuple[str, np.dtype]]:
     """What blocks share that become columns together."""
     return [(name, value.dtype) for name, value in block.values.items()]

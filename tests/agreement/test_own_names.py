@@ -15,10 +15,11 @@ from scipy.special import expit
 from checks import Verdict, register_claim, verdicts
 from gradbounds.actions.claims import explain, list_claims
 from gradbounds.cli import main
-from simulate import Cell, Run, sample, sweep
+from simulate import Cell, Run, sample
 from simulate.runs.execution import Execution, InProcess, sample_task
 from simulate.runs.memory import BatchLimits
 from simulate.runs.registrations import packed, unpack
+from simulate.runs.sweep import sample_into
 from tests.helpers.agreement import off
 from tests.theory.test_registration import gelu, gelu_slope, softplus
 from theory import (
@@ -137,8 +138,8 @@ def test_keys_hold_versions_and_those_of_built_in_names_stay():
 def test_a_run_folder_says_which_registration_it_lacks(tmp_path, own_names, capsys):
     register_squared_relu()
     stack = replace(SMALL, activation="own.squared_relu")
-    run = Run.create(tmp_path / "run", {"request": {}})
-    sweep([Cell(stack), Cell(SMALL)], draws=2, seed=0, run=run)
+    run = Run.create(tmp_path / "run", {"request": {"command": "test"}})
+    sample_into([Cell(stack), Cell(SMALL)], draws=2, seed=0, run=run)
     samples = {s.stack: s for s in Run.open(run.folder).samples()}
     np.testing.assert_array_equal(samples[stack]["loss"][:2], sample(stack, draws=2, seed=0)["loss"])
     own_names()
@@ -179,10 +180,10 @@ def test_other_processes_are_told(own_names):
 def test_what_other_processes_cannot_be_told(tmp_path, own_names):
     register_activation("own", lambda u: u * u, lambda u: 2 * u, torch=lambda x: x * x)
     cell = Cell(replace(SMALL, activation="own"))
-    run = Run.create(tmp_path / "run", {"request": {}})
+    run = Run.create(tmp_path / "run", {"request": {"command": "test"}})
     needed = "^activation 'own' must be registered by an entry point, or with functions at the top level of a module"
     with pytest.raises(ValueError, match=needed):
-        sweep([cell], draws=1, seed=0, run=run, execution=Execution(workers=2, pool=InProcess()))
+        sample_into([cell], draws=1, seed=0, run=run, execution=Execution(workers=2, pool=InProcess()))
     # A function of an interactive session has a module and a name, but not elsewhere.
     own_names()
     register_squared_relu()

@@ -1,15 +1,27 @@
-"""The scripts of the gallery, without running them: `make docs` does that."""
+"""The scripts of the gallery: what they take from us, and that each runs twice, in small."""
 
 import ast
 import inspect
+import runpy
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 import figures
 import gradbounds as gb
+from simulate.runs import cell
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+
+SMALL = {
+    "Stack": {"width": 128, "depth": 3, "vocab": 64},
+    "sample": {"draws": 2},
+    "sweep": {"draws": 2},
+    "probe": {"seeds": 2},
+    "predict": {"patterns": 2},
+}
+"""Most of what the scripts ask for, where each is run twice."""
 
 
 def calls(script):
@@ -66,3 +78,27 @@ def test_there_are_nine_scripts():
 def test_a_wrong_script_is_seen(script):
     with pytest.raises((AssertionError, AttributeError, TypeError, SyntaxError)):
         check(script)
+
+
+def at_most(function, **most):
+    """The function with arguments by name that are at most these."""
+
+    def called(*places, **names):
+        return function(*places, **names | {name: min(names[name], most[name]) for name in most if name in names})
+
+    return called
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_runs_twice(path, tmp_path, monkeypatch, own_names):
+    """In one folder, with few and shallow networks: what the first run leaves there does not stop the second.
+
+    `make docs` runs scripts as they are.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cell, "MOST_DRAWS", 2)
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))
+    for name, most in SMALL.items():
+        monkeypatch.setattr(gb, name, at_most(getattr(gb, name), **most))
+    for _ in range(2):
+        runpy.run_path(str(path), run_name="__main__")

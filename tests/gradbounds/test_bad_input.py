@@ -93,7 +93,10 @@ BAD = [
     (("sweep", "--out", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
     (("sweep",), "out must be given: --out FOLDER says where the draws go"),
     (("sweep", "--no-resume", "--out", "OLD", "--width", "8", "--depth", "1"), "'OLD' holds a run; choose another"),
-    (("sweep", "--out", "OLD", "--width", "9", "--depth", "1"), "'OLD' holds another run; choose another"),
+    (
+        ("sweep", "--out", "OLD", "--width", "9", "--depth", "1"),
+        "'OLD' holds another run (other cells); choose another",
+    ),
     (("sweep", "--out", "NEW", "--file", "missing.toml"), "file must be a readable TOML file, got 'missing.toml'"),
     (("sweep", "--out", "NEW", "--file", "FULL"), "file must be a readable TOML file, got 'FULL'"),
     (("sweep", "--out", "NEW", "--file", "FULL/thesis.tex", "--preset", "wide"), "file and preset must not be given"),

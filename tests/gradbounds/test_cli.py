@@ -161,7 +161,7 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sampling, "sweep", interrupted)
+    monkeypatch.setattr(sampling, "sample_into", interrupted)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from gradbounds import manifest
 from gradbounds.progress import words
+from simulate.runs import provenance
 from simulate.runs.sweep import Progress
 
 
@@ -17,22 +17,22 @@ def checkout(tmp_path, monkeypatch):
     who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
     for command in (["init", "--quiet"], ["add", "."], [*who, "commit", "--quiet", "--message", "one"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    monkeypatch.setattr(manifest, "__file__", str(module))
+    monkeypatch.setattr(provenance, "__file__", str(module))
     return module
 
 
 def test_a_revision_says_whether_there_are_changes(checkout):
-    clean = manifest.revision()
+    clean = provenance.revision()
     assert len(clean) == 40
     checkout.write_text("changed = True\n")
-    assert manifest.revision() == clean + "+"
+    assert provenance.revision() == clean + "+"
 
 
 def test_code_that_is_not_tracked_has_no_revision(checkout, monkeypatch):
     installed = checkout.with_name("installed.py")
     installed.write_text("")
-    monkeypatch.setattr(manifest, "__file__", str(installed))
-    assert manifest.revision() == ""
+    monkeypatch.setattr(provenance, "__file__", str(installed))
+    assert provenance.revision() == ""
 
 
 def test_the_time_left_is_what_the_share_leaves():

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from simulate import Cell, Run, read_windows, sample, sweep
+from simulate import Cell, Run, read_windows, sample
 from simulate.network.random_streams import RandomStreams
 from simulate.runs import execution, memory
 from simulate.runs.cost import block_bytes
 from simulate.runs.execution import Execution, sample_task
 from simulate.runs.memory import BatchLimits
 from simulate.runs.sample import sample_block, sample_blocks
+from simulate.runs.sweep import sample_into
 from theory import Stack
 
 CELLS = [
@@ -214,9 +215,9 @@ def test_ctrl_c_is_the_parents_from_the_start():
 def test_batches_and_processes_on_gpus(tmp_path):
     """The numbers of one block at a time, to rounding."""
     cells = [Cell(stack, engine, "cuda") for stack, engine in CELLS]
-    runs = [Run.create(tmp_path / name, {"request": {}}) for name in ("one", "many")]
-    sweep(cells, draws=256, seed=0, run=runs[0], execution=Execution(at_once=1))
-    sweep(cells, draws=256, seed=0, run=runs[1], execution=Execution(workers=2))
+    runs = [Run.create(tmp_path / name, {"request": {"command": "test"}}) for name in ("one", "many")]
+    sample_into(cells, draws=256, seed=0, run=runs[0], execution=Execution(at_once=1))
+    sample_into(cells, draws=256, seed=0, run=runs[1], execution=Execution(workers=2))
     for one, many in zip(runs[0].samples(), runs[1].samples(), strict=True):
         for name in one:
             np.testing.assert_allclose(many[name], one[name], rtol=1e-3, err_msg=name)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from simulate import Cell, Run, sample, sweep
+from simulate import Cell, Run, sample
 from simulate.runs import cell, store, tables
 from simulate.runs.execution import Execution
+from simulate.runs.sweep import sample_into
 from simulate.runs.tables import Block
 from theory import QUANTITIES, Stack
 from theory.stack.fields import integer
@@ -30,7 +31,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 
 def test_replacing_a_run_removes_its_draws_only(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=1, seed=3, run=run)
+    sample_into(cells, draws=1, seed=3, run=run)
     (run.folder / "notes.txt").write_text("mine")
     again = Run.create(tmp_path / "run", REQUEST, replace=True)
     assert again.landed() == set()
@@ -61,7 +62,7 @@ def test_folders_that_are_no_run(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells[:1], draws=1, seed=3, run=run)
+    sample_into(cells[:1], draws=1, seed=3, run=run)
     (file,) = (run.folder / "blocks").glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match="^run must hold whole Parquet files, but .* is damaged; move it away"):
@@ -93,7 +94,7 @@ def test_keys_are_what_they_have_always_been():
 def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, monkeypatch):
     """A Stack with one more field, at its default: same keys, same seeds, old folders read and continued."""
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=64, seed=3, run=run)
+    sample_into(cells, draws=64, seed=3, run=run)
     before = run.samples()
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +115,11 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
         for name in a:
             np.testing.assert_array_equal(a[name], b[name])
     calls = []
-    sweep(later, draws=64, seed=3, run=run, on_block=calls.append)
+    sample_into(later, draws=64, seed=3, run=run, on_block=calls.append)
     assert not calls, "every block had landed"
     relaxed = Cell(Later(width=8, depth=2, experts=2))
     assert relaxed.key != later[0].key
-    sweep([relaxed], draws=64, seed=3, run=run)
+    sample_into([relaxed], draws=64, seed=3, run=run)
     assert sorted(s.stack.experts for s in run.samples()) == [1, 1, 1, 2], "old and new files in one folder"
     monkeypatch.undo()
     with pytest.raises(ValueError, match="^run must hold cells that this version of gradbounds describes"):
@@ -127,7 +128,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
 
 def test_a_half_deleted_folder(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=128, seed=3, run=run, execution=Execution(land_every=0.0))
+    sample_into(cells, draws=128, seed=3, run=run, execution=Execution(land_every=0.0))
     before = {s.cell.name: s for s in run.samples()}
     for file in sorted((run.folder / "blocks").iterdir())[::2]:
         file.unlink()
@@ -136,7 +137,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
     with pytest.raises(ValueError, match="^run must hold the windows of its texts, but .* is gone; the same sweep"):
         run.samples()
     assert len(run.landed()) == 3
-    sweep(cells, draws=128, seed=3, run=run)
+    sample_into(cells, draws=128, seed=3, run=run)
     for s in run.samples():
         for name in s:
             np.testing.assert_array_equal(s[name], before[s.cell.name][name])
@@ -156,7 +157,7 @@ def test_a_half_deleted_folder(tmp_path, cells):
 ])  # fmt: skip
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells[:1], draws=1, seed=3, run=run)
+    sample_into(cells[:1], draws=1, seed=3, run=run)
     pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-mine.parquet")
     for read in (run.landed, run.samples, lambda: list(run.frames())):
         with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-mine.parquet.* is damaged"):
@@ -169,7 +170,7 @@ def test_one_writer_at_a_time(tmp_path):
         with pytest.raises(ValueError, match="^out must not be in use, but another process writes into"):
             Run.create(tmp_path / "run", REQUEST)
         with pytest.raises(ValueError, match="^out must not be in use"):
-            sweep([Cell(Stack(width=8))], draws=1, seed=0, run=run)
+            sample_into([Cell(Stack(width=8))], draws=1, seed=0, run=run)
     Run.create(tmp_path / "run", REQUEST)
 
 
@@ -186,7 +187,7 @@ def frame_of(run):
 
 def test_frames_hold_every_number_once(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
+    sample_into(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
     frame = frame_of(run)
     assert len(frame) == sum(128 * (1 + c.stack.depth) for c in cells)
     for s in run.samples():

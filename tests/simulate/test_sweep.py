@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from simulate import Cell, Run, read_windows, sample, sweep
+from simulate import Cell, Run, read_windows, sample
 from simulate.runs.execution import Execution, InProcess
+from simulate.runs.sweep import sample_into
 from theory import Stack
 
 REQUEST = {"request": {"draws": 70, "seed": 3}}
@@ -22,7 +23,7 @@ def table(run):
 
 def test_what_is_read_back_is_what_sample_gives(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=70, seed=3, run=run)
+    sample_into(cells, draws=70, seed=3, run=run)
     found = {s.cell.name: s for s in Run.open(tmp_path / "run").samples()}
     assert set(found) == {cell.name for cell in cells}
     for cell in cells:
@@ -44,7 +45,7 @@ def test_one_text_under_several_stacks(tmp_path):
     stacks = [Stack(width=8, depth=1, tokens=n, vocab=v) for n in (2, 4) for v in (3, 6)]
     cells = [Cell(s, text=read_windows(path, tokens=s.tokens, vocab=s.vocab)) for s in stacks]
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=1, seed=3, run=run)
+    sample_into(cells, draws=1, seed=3, run=run)
     stored = {s.stack: s.cell.text.ids for s in run.samples()}
     for cell in cells:
         np.testing.assert_array_equal(stored[cell.stack], cell.text.ids)
@@ -52,8 +53,8 @@ def test_one_text_under_several_stacks(tmp_path):
 
 def test_workers_and_order_change_nothing(tmp_path, cells):
     one, two = (Run.create(tmp_path / name, REQUEST) for name in ("one", "two"))
-    sweep(cells, draws=70, seed=3, run=one)
-    sweep(cells[::-1], draws=70, seed=3, run=two, execution=Execution(workers=2, task_seconds=0.01, at_once=2))
+    sample_into(cells, draws=70, seed=3, run=one)
+    sample_into(cells[::-1], draws=70, seed=3, run=two, execution=Execution(workers=2, task_seconds=0.01, at_once=2))
     for a, b in zip(one.samples(), two.samples(), strict=True):
         assert a.cell.key == b.cell.key
         for name in a:
@@ -63,10 +64,10 @@ def test_workers_and_order_change_nothing(tmp_path, cells):
 def test_landed_blocks_are_not_computed_again(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
     calls = []
-    sweep(cells[:1], draws=64, seed=3, run=run)
-    sweep(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(now.blocks))
+    sample_into(cells[:1], draws=64, seed=3, run=run)
+    sample_into(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(now.blocks))
     assert calls == [(i, 5) for i in range(1, 6)], "six blocks in all, one of them landed"
-    sweep(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(None))
+    sample_into(cells, draws=70, seed=3, run=run, on_block=lambda now: calls.append(None))
     assert None not in calls
     joined, _ = table(run)
     assert np.unique(joined).size == joined.size
@@ -80,9 +81,9 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(cells, draws=70, seed=3, run=run, on_block=stop_at_three)
+        sample_into(cells, draws=70, seed=3, run=run, on_block=stop_at_three)
     assert len(run.landed()) == 3
-    sweep(cells, draws=70, seed=3, run=run)
+    sample_into(cells, draws=70, seed=3, run=run)
     assert len(run.landed()) == 6
     assert not list(run.folder.rglob("*.tmp"))
 
@@ -98,7 +99,7 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
 def test_bad_arguments(tmp_path, cells, arguments, message):
     run = Run.create(tmp_path / "run", REQUEST)
     with pytest.raises(ValueError, match=message):
-        sweep(**({"cells": cells, "draws": 1, "seed": 0, "run": run} | arguments))
+        sample_into(**({"cells": cells, "draws": 1, "seed": 0, "run": run} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_bad_executions(arguments, message):
 
 def test_what_a_sweep_reports(tmp_path, cells):
     run, seen = Run.create(tmp_path / "run", REQUEST), []
-    sweep(cells, draws=70, seed=3, run=run, on_block=seen.append)
+    sample_into(cells, draws=70, seed=3, run=run, on_block=seen.append)
     assert [now.blocks for now in seen] == [(k, 6) for k in range(1, 7)]
     assert [now.cells for now in seen] == [(k // 2, 3) for k in range(1, 7)]
     assert [now.draws for now in seen] == [64 * k for k in range(1, 7)]
@@ -129,15 +130,15 @@ def test_what_a_sweep_reports(tmp_path, cells):
 
 def test_a_cell_given_twice_is_sampled_once(tmp_path, cells):
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep([*cells, *cells], draws=70, seed=3, run=run)
+    sample_into([*cells, *cells], draws=70, seed=3, run=run)
     joined, _ = table(run)
     assert np.unique(joined).size == joined.size == 3 * 128
 
 
 def test_files_follow_the_clock(tmp_path, cells):
     every, late = (Run.create(tmp_path / name, REQUEST) for name in ("every", "late"))
-    sweep(cells, draws=200, seed=3, run=every, execution=Execution(land_every=0.0))
-    sweep(cells, draws=200, seed=3, run=late, execution=Execution(land_every=1e6))
+    sample_into(cells, draws=200, seed=3, run=every, execution=Execution(land_every=0.0))
+    sample_into(cells, draws=200, seed=3, run=late, execution=Execution(land_every=1e6))
     assert len(list((every.folder / "blocks").iterdir())) > 3
     assert len(list((late.folder / "blocks").iterdir())) == 1
     assert every.landed() == late.landed()
@@ -147,7 +148,7 @@ def test_files_hold_so_many_blocks(tmp_path, cells, monkeypatch):
     """What waits for the disk is bounded, whatever the clock says."""
     monkeypatch.setattr(sys.modules["simulate.runs.sweep"], "_FILE_BLOCKS", 4)
     run = Run.create(tmp_path / "run", REQUEST)
-    sweep(cells, draws=200, seed=3, run=run, execution=Execution(land_every=1e6))
+    sample_into(cells, draws=200, seed=3, run=run, execution=Execution(land_every=1e6))
     assert [len(rows.group_by(["cell", "block"]).aggregate([])) for rows in run.tables()] == [4, 4, 4]
 
 
@@ -161,5 +162,5 @@ def test_an_error_in_a_block_lands_the_others(tmp_path, cells, monkeypatch):
 
     monkeypatch.setattr(InProcess, "submit", fails_at_the_fourth)
     with pytest.raises(ZeroDivisionError):
-        sweep(cells, draws=70, seed=3, run=run, execution=Execution(at_once=1))
+        sample_into(cells, draws=70, seed=3, run=run, execution=Execution(at_once=1))
     assert len(run.landed()) == 3

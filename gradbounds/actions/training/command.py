@@ -18,15 +18,15 @@ from gradbounds.actions.training.precision import change_moments
 from gradbounds.actions.training.tables import Findings, findings, lines
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell, text
-from gradbounds.manifest import manifest
 from gradbounds.progress import progress, seconds_of
 from gradbounds.recipe import Recipe
-from simulate import Cell, Run, sweep
+from simulate import Cell, Run
 from simulate.counts import check_count
 from simulate.runs.execution import ONE_PROCESS, Execution
 from simulate.runs.files import write_whole
 from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
-from simulate.runs.sweep import check_sweep
+from simulate.runs.provenance import manifest
+from simulate.runs.sweep import check_sweep, sample_into
 from simulate.training.cells import TrainingCell
 from simulate.training.schedule import has_scalars
 from simulate.training.train import train_task, trainings
@@ -62,8 +62,8 @@ def train_into(
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory()))
-        about = manifest("train", cells, draws=recipe.draws, seed=recipe.seed, recipe=recipe.to_dict())
-        run = Run.create(folder, about)
+        about = manifest("train", cells, draws=recipe.draws, seed=recipe.seed)
+        run = Run.create(folder, about | {"recipe": recipe.to_dict()})
         outcome = _trained(run, cells, recipe, execution, target, goals)
         counts = {cell.name: cell.blocks(recipe.draws) * cell.draws_per_block for cell in cells}
         if outcome is not None:
@@ -108,16 +108,16 @@ def _trained(
     """Train what has not landed; the outcome where there are goals.
 
     Raises:
-        ValueError: there may be fewer draws than every cell begins with, or as `sweep`.
+        ValueError: there may be fewer draws than every cell begins with, or as `sample_into`.
     """
     if not goals:
-        with progress(run.folder) as on_block:
-            sweep(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
+        with progress() as on_block:
+            sample_into(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
         return None
     if target.max_draws < (least := max(recipe.draws, LEAST_DRAWS)):
         raise ValueError(f"max_draws must be at least {least}, with which every cell begins, got {target.max_draws}.")
     seconds = seconds_of(target.max_time) if target.max_time else float("inf")
-    with progress(run.folder) as on_block:
+    with progress() as on_block:
         return sweep_to(
             cells, goals, draws=recipe.draws, most=target.max_draws, seconds=seconds, seed=recipe.seed, run=run,
             execution=execution, on_block=on_block, moments=change_moments,

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from gradbounds.actions.watch import state, view, watch
 from gradbounds.cli import main
-from simulate import Cell, Run, sweep
+from simulate import Cell, Run
 from simulate.runs import cell
 from simulate.runs.cost import block_work
+from simulate.runs.sweep import sample_into
 from tests.helpers.interruption import BLOCKS, landed, start, wait_for_a_file
 from theory import Stack
 
@@ -30,7 +31,7 @@ def begun(tmp_path, cells, draws, **more):
         "sessions": [{"started": "2026-01-01T00:00:00+00:00"}],
     }  # fmt: skip
     run = Run.create(tmp_path / "run", about | more)
-    sweep(cells, draws=draws, seed=0, run=run)
+    sample_into(cells, draws=draws, seed=0, run=run)
     for file in run.files():
         os.utime(file, (1767225610, 1767225610))
     return run
@@ -49,7 +50,7 @@ def test_the_state_of_a_run(tmp_path, cells):
         found = values[one.name]
         assert now.means[k] == pytest.approx(found.mean())
         assert now.variances[k] == pytest.approx(found.var(ddof=1) / found.mean() ** 2)
-    sweep(cells, draws=128, seed=0, run=run)
+    sample_into(cells, draws=128, seed=0, run=run)
     assert state(run, cells).done
 
 
@@ -87,7 +88,7 @@ def test_a_run_to_a_precision(tmp_path, cells):
     assert (now.wanted >= np.maximum(expected, 128)).all()
     assert (now.wanted <= np.maximum(1.06 * expected + 16, 128)).all()
     assert len(now.missed) == (expected > 128).sum() > 0
-    sweep(cells, draws={c.name: int(n) for c, n in zip(cells, 2 * now.wanted, strict=True)}, seed=0, run=run)
+    sample_into(cells, draws={c.name: int(n) for c, n in zip(cells, 2 * now.wanted, strict=True)}, seed=0, run=run)
     assert state(run, cells).done
 
 
@@ -120,7 +121,7 @@ def test_cells_with_one_draw_are_left_out(blank_pictures, tmp_path, capsys, monk
         assert main([command[0], str(tmp_path / "run"), *command[1:]]) == 2
         assert "run must have cells of at least 2 draws, to give errors" in capsys.readouterr().err
     cells = [Cell(Stack(width=width, depth=1, placement="post")) for width in (8, 16)]
-    sweep(cells[:1], draws=2, seed=0, run=Run.open(tmp_path / "run"))
+    sample_into(cells[:1], draws=2, seed=0, run=Run.open(tmp_path / "run"))
     assert main(["check", str(tmp_path / "run")]) == 0
     assert "left out: 1 of 2 cells, which have one draw so far" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""What a run's manifest says: what was asked, with which versions, on which machine."""
+"""What a run's manifest says: what was asked, by which command, with which versions, on which machine."""
 
 import hashlib
 import platform
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,17 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
-import gradbounds
-from simulate import Cell
+from simulate.runs.cell import Cell
 
 
-def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int, recipe: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of a command about to run; `request` is what must be equal for another to continue it.
+def manifest(command: str, cells: Sequence[Cell], *, draws: int, seed: int) -> dict[str, Any]:
+    """The manifest of a sweep about to run; `request` is what must be equal for another to continue it.
 
     The number of draws is not part of the request: a larger one continues a folder.
     """
     keys = "\n".join(sorted(cell.key for cell in cells))
     request = {"command": command, "seed": seed, "cells": hashlib.sha256(keys.encode()).hexdigest()}
-    about = {"cells": len(cells), "draws": draws, "recipe": recipe, "own": "null"}
+    about = {"cells": len(cells), "draws": draws, "own": "null"}
     return {"request": request} | about | {"sessions": [session()]}
 
 
@@ -34,8 +34,8 @@ def session() -> dict[str, Any]:
     """When, how and where this process was started."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["gradbounds", *sys.argv[1:]]),
-        "gradbounds": gradbounds.__version__,
+        "command": started_by(),
+        "gradbounds": _version(),
         "revision": revision(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -46,6 +46,21 @@ def session() -> dict[str, Any]:
         "processor": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }
+
+
+def started_by() -> str:
+    """The command line of this process: of `gradbounds`, or of Python and a script or notebook."""
+    program = Path(sys.argv[0])
+    if program.stem == "gradbounds" or program.parts[-2:] == ("gradbounds", "__main__.py"):
+        return shlex.join(["gradbounds", *sys.argv[1:]])
+    return shlex.join(["python", *filter(None, [program.name, *sys.argv[1:]])])
+
+
+def _version() -> str:
+    try:
+        return version("gradbounds")
+    except PackageNotFoundError:  # a checkout on Python's path
+        return "not installed"
 
 
 def revision() -> str:

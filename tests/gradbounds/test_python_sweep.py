@@ -1,0 +1,143 @@
+"""`gradbounds.sweep`: it makes a folder of the command's kind, which is continued, looked at, or refused."""
+
+import tomllib
+
+import numpy as np
+import pytest
+
+import gradbounds as gb
+from gradbounds.cli import main
+from simulate import Run
+from simulate.runs import cell
+from theory import Stack
+
+STACKS = [
+    Stack(placement="pre", width=8, depth=1, tokens=2, vocab=4, activation="gelu", ffn_ratio=2),
+    Stack(placement="post", width=16, depth=1, tokens=2, vocab=4),
+    Stack(placement="pre", width=32, depth=1, tokens=2, vocab=4),
+]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(cell, "MOST_DRAWS", 16)
+
+
+def drawn(run):
+    return {samples.stack: samples for samples in run.samples()}
+
+
+def test_the_same_call_continues_and_more_draws_are_added(tmp_path):
+    """To the numbers of one call, whatever the order of the networks, and one that is given twice counts once."""
+    out, seen = tmp_path / "mine", []
+    first = gb.sweep(STACKS, draws=16, seed=5, out=out)
+    assert {samples.draws for samples in first.samples()} == {16}
+    gb.sweep(STACKS, draws=16, seed=5, out=str(out), on_block=seen.append)
+    assert seen == []
+    run = gb.sweep([*STACKS[::-1], gb.Cell(STACKS[0])], draws=32, seed=5, out=out, on_block=seen.append)
+    assert len(seen) == 3
+    assert len(run.manifest["sessions"]) == 3
+    assert run.manifest["cells"] == 3
+    whole = gb.sample(STACKS[0], draws=32, seed=5)
+    for name in whole:
+        np.testing.assert_array_equal(drawn(run)[STACKS[0]][name], whole[name])
+
+
+@pytest.mark.parametrize(
+    ("changed", "other"),
+    [({"seed": 6}, "seed"), ({"cells": STACKS[:2]}, "cells"), ({"cells": STACKS[:1], "seed": 6}, "seed and cells")],
+)
+def test_another_request_is_refused(tmp_path, changed, other):
+    run = gb.sweep(STACKS, draws=16, seed=5, out=tmp_path / "mine")
+    before = (run.folder / "manifest.toml").read_text()
+    with pytest.raises(ValueError, match=rf"^out must be a new folder .*mine' holds another run \(other {other}\)"):
+        gb.sweep(**({"cells": STACKS, "draws": 16, "seed": 5, "out": run.folder} | changed))
+    assert (run.folder / "manifest.toml").read_text() == before
+    assert len(run.landed()) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"cells": []}, "^cells must hold at least one cell, got none"),
+        ({"cells": ["pre"]}, "^cells must be of Stack or Cell, got 'pre'"),
+        ({"cells": STACKS[0]}, "^cells must be a list of Stack or Cell, got Stack"),
+        ({"draws": 0}, "^draws must be"),
+        ({"seed": -1}, "^seed must be"),
+    ],
+)
+def test_bad_arguments_leave_no_folder(tmp_path, changed, message):
+    with pytest.raises(ValueError, match=message):
+        gb.sweep(**({"cells": STACKS, "draws": 16, "seed": 5, "out": tmp_path / "mine"} | changed))
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_run_without_a_request_is_not_begun(tmp_path):
+    for manifest in ({"about": "mine"}, {"request": {}}):
+        with pytest.raises(ValueError, match=r"^manifest must have a `request`.* gradbounds\.sweep\("):
+            gb.Run.create(tmp_path / "mine", manifest)
+    assert not (tmp_path / "mine").exists()
+
+
+def test_commands_on_a_folder_from_python(tmp_path, capsys):
+    """They look at it, judge it, and continue it by its own manifest."""
+    out = tmp_path / "mine"
+    gb.sweep(STACKS, draws=16, seed=5, out=out)
+    assert "3 blocks" in (out / "sweep.log").read_text()
+    for command in (["runs"], ["watch"], ["check"], ["export", "--csv", str(tmp_path / "draws.csv")]):
+        assert main([command[0], str(out), *command[1:]]) == 0
+    said = capsys.readouterr().out
+    assert "by sweep with seed 5" in said
+    assert "3 of 3 cells, 100% of 48 draws, finished" in said
+    assert main(["runs", str(tmp_path)]) == 0
+    manifest = str(out / "manifest.toml")
+    assert main(["sweep", "--file", manifest, "--draws", "32", "--out", str(out)]) == 0
+    assert {samples.draws for samples in Run.open(out).samples()} == {32}
+    assert main(["sweep", "--file", manifest, "--seed", "6", "--out", str(out)]) == 2
+    assert "holds another run (other seed)" in capsys.readouterr().err
+
+
+def test_python_continues_what_the_command_began(tmp_path):
+    out = tmp_path / "mine"
+    assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "16", "--out", str(out)]) == 0
+    stacks = [Stack(placement=placement, width=8, depth=1) for placement in ("post", "pre")]
+    run = gb.sweep(stacks, draws=32, seed=0, out=out)
+    assert {samples.draws for samples in run.samples()} == {32}
+
+
+def test_every_way_to_sample_is_watched(tmp_path, cells, capsys):
+    """Cells with a text, of the other engine, in another precision: none of a recipe, which is said."""
+    cells = [*cells, gb.Cell(STACKS[0], "dense"), gb.Cell(STACKS[0], dtype="float64"), gb.Cell(STACKS[2], "dense")]
+    run = gb.sweep(cells, draws=16, seed=0, out=tmp_path / "mine")
+    assert [one.key for one in Run.open(run.folder).planned()] == [one.key for one in cells]
+    assert main(["watch", str(run.folder)]) == 0
+    assert f"{len(cells)} of {len(cells)} cells" in capsys.readouterr().out
+    assert main(["sweep", "--file", str(run.folder / "manifest.toml"), "--dry-run"]) == 2
+    assert "sampled in several ways, or on a text" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):
+    """As earlier calls of `Run.create` left them."""
+    run = gb.sweep(STACKS, draws=16, seed=5, out=tmp_path / "mine")
+    for text in ('format = 1\nabout = "mine"\n', "format = 1\nrequest = 3\n", "format = 1\n[request]\n"):
+        (run.folder / "manifest.toml").write_text(text)
+        assert main(["runs", str(run.folder)]) == main(["runs", str(tmp_path)]) == main(["check", str(run.folder)]) == 0
+        assert "by no command" in capsys.readouterr().out
+        assert main(["watch", str(run.folder)]) == 2
+        assert "run must be one of `gradbounds sweep`" in capsys.readouterr().err
+        with pytest.raises(ValueError, match=r"holds another run \(other command and seed and cells\)"):
+            gb.sweep(STACKS, draws=16, seed=5, out=run.folder)
+
+
+def test_a_manifest_says_how_the_process_was_started(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/home/somebody/mine.py", "--fast"])
+    run = gb.sweep(STACKS[:1], draws=1, seed=0, out=tmp_path / "script")
+    assert run.manifest["sessions"][0]["command"] == "python mine.py --fast"
+    for program in ("/usr/bin/gradbounds", "/lib/gradbounds/__main__.py"):
+        monkeypatch.setattr("sys.argv", [program, "runs"])
+        assert (
+            main(["sweep", "--width", "8", "--depth", "1", "--draws", "1", "--out", str(tmp_path / program[1:4])]) == 0
+        )
+        written = tomllib.loads((tmp_path / program[1:4] / "manifest.toml").read_text())
+        assert written["sessions"][0]["command"] == "gradbounds runs"
+        assert written["sessions"][0]["gradbounds"] == gb.__version__
