@@ -11,6 +11,10 @@ A name is loaded when it is first asked for: importing this package loads no oth
 
 from typing import TYPE_CHECKING
 
+from gradbounds.shadowing import allow_names_of_programs as _allow_names_of_programs
+
+_allow_names_of_programs()
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

@@ -1,21 +1,76 @@
 """Whether Python finds the packages of this project, or somebody's modules of the same names before them.
 
-`theory`, `simulate`, `checks` and `figures` are words that a folder of one's own may well use. Where that folder comes
-first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for ours. A folder
-without `__init__.py` does no harm: Python prefers a package to it.
+`theory`, `simulate`, `checks` and `figures` are words that a script or a folder of one's own may well use. Where that
+folder comes first on Python's path (a script's own folder, a notebook's, `python -m`), its module would be taken for
+ours. A script may have such a name all the same: nobody imports the program that runs by it. Any other module is named
+in one line. A folder without `__init__.py` does no harm: Python prefers a package to it.
 """
 
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, TracebackType
 
 # Each needs no more than those before it.
 _PACKAGES = ("theory", "simulate", "checks", "figures")
 _ROOT = Path(__file__).resolve().parents[1]
 
+# The program that runs, and in a worker the program that started it.
+_PROGRAMS = ("__main__", "__mp_main__")
+
 
 class ShadowedError(ImportError):
-    """Somebody else's module stands before a package of ours; the message is one line."""
+    """Somebody else's module stands before a package of ours; the message is one line, and all that is shown."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and its notebooks show."""
+        return [str(self)]
+
+
+class _OwnPackages(MetaPathFinder):
+    """Finds our packages where Python would take the program that runs for one of them, or in any case.
+
+    Args:
+        always: names that mean our packages whatever Python would find.
+    """
+
+    def __init__(self, always: Sequence[str] = ()) -> None:
+        self._always = always
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Our package, or None where the other finders are to look."""
+        if path is not None or fullname not in _PACKAGES:
+            return None
+        first = PathFinder.find_spec(fullname)
+        if fullname in self._always or (first is not None and first.origin and _is_program(first.origin)):
+            return PathFinder.find_spec(fullname, [str(_ROOT)])
+        return None
+
+
+def _is_program(origin: str) -> bool:
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _PROGRAMS)
+    return any(Path(file).resolve() == Path(origin).resolve() for file in files if file)
+
+
+def allow_names_of_programs() -> None:
+    """From now on a program with the name of one of our packages is not taken for it."""
+    sys.meta_path.insert(0, _OwnPackages())
+
+
+def load_own(*names: str) -> None:
+    """Load packages of ours whatever else has their names: for a process in which nobody else's code has run."""
+    finder = _OwnPackages(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        for name in names:
+            __import__(name)
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
@@ -27,12 +82,26 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
     for name in _PACKAGES[: _PACKAGES.index(last) + 1]:
         origin = _found(name)
         if origin is not None and Path(origin).resolve().parent != _ROOT / name:
+            _show_in_one_line()
             raise ShadowedError(
                 f"gradbounds needs its own package {name!r}, but Python finds {origin} first: rename that, or start "
                 "Python with -P or in another folder.",
                 name=name,
                 path=origin,
             )
+
+
+def _show_in_one_line() -> None:
+    """Let a program that this error ends show its message alone; every other error is shown as before."""
+    before = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, ShadowedError):
+            print(error, file=sys.stderr)
+        else:
+            before(kind, error, traceback)
+
+    sys.excepthook = shown
 
 
 def _found(name: str) -> str | None:

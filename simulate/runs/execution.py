@@ -197,7 +197,8 @@ def worker_context() -> BaseContext:
     if sys.platform != "linux":
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    # The first imports this module too, but where somebody's file has our package's name.
+    context.set_forkserver_preload(["gradbounds.workers", __name__])
     resource_tracker.ensure_running()  # which the server needs, and whose start ends with Ctrl-C let in
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

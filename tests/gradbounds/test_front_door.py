@@ -5,16 +5,19 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 import checks
+import figures
 import gradbounds as gb
 import simulate
 import theory
 from checks.models.module_report import probe
-from gradbounds.shadowing import ShadowedError, check_own_packages
+from gradbounds.shadowing import ShadowedError, check_own_packages, load_own
+from simulate.runs.execution import worker_context
 
 HEAVY = ("torch", "numpy", "scipy", "pandas", "sympy", "matplotlib", "pyarrow", "tyro")
 
@@ -121,18 +124,74 @@ def run(folder, *arguments):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.parametrize("name", ["theory", "simulate", "checks", "figures"])
+def test_a_script_may_have_the_name_of_a_package(tmp_path, name):
+    """And nobody runs it again by that name, of which another module in its folder is still an error."""
+    script = tmp_path / f"{name}.py"
+    script.write_text(
+        "print(__name__)\nimport gradbounds as gb, theory, simulate, checks\n"
+        "print(gb.Stack(width=8), simulate.__all__)\n"
+        "import importlib.util\nprint(importlib.util.find_spec('figures').submodule_search_locations)\n"
+        "from gradbounds.shadowing import check_own_packages\ncheck_own_packages()\n"
+    )
+    code, out, err = run(tmp_path, script.name)
+    assert (code, err) == (0, "")
+    assert out == f"__main__\nStack(width=8) {simulate.__all__}\n{[str(Path(figures.__file__).parent)]}\n"
+    code, out, err = run(
+        tmp_path.parent, "-c", f"import runpy; runpy.run_path({str(script)!r}, run_name='__mp_main__')"
+    )
+    assert (code, err) == (0, "")  # as a worker runs it
+    other = next(package for package in ("theory", "figures") if package != name)
+    (tmp_path / f"{other}.py").touch()
+    code, out, err = run(tmp_path, script.name)
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"own package {other!r}, but Python finds {tmp_path / other}.py first" in err
+
+
+def test_workers_take_our_packages_from_where_they_are(tmp_path):
+    """Their server looks into its folder first, and would run what it finds there."""
+    for name in ("theory", "simulate"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('somebody else was run')")
+    code, out, err = run(
+        tmp_path, "-c",
+        "from gradbounds.shadowing import load_own; load_own('theory', 'simulate'); import simulate, theory\n"
+        "print(simulate.__file__, theory.__file__)",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert out.split() == [simulate.__file__, theory.__file__]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers begin without a server")
+def test_the_server_of_workers_begins_with_that(monkeypatch):
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: None)
+    worker_context()
+    assert forkserver._forkserver._preload_modules[0] == "gradbounds.workers"
+    assert importlib.import_module("gradbounds.workers").load_own is load_own
+
+
+def test_an_error_of_another_kind_is_shown_whole(tmp_path):
+    (tmp_path / "theory.py").touch()
+    (tmp_path / "mine.py").write_text(
+        "import gradbounds as gb\n"
+        "try:\n    gb.Stack\nexcept ImportError as error:\n    print(error._render_traceback_())\n1 / 0\n"
+    )
+    code, out, err = run(tmp_path, "mine.py")
+    assert code == 1
+    assert out.startswith("[\"gradbounds needs its own package 'theory', but Python finds")
+    assert err.startswith("Traceback") and err.endswith("ZeroDivisionError: division by zero\n")
+
+
 def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     """`python -m` and scripts look into the folder first; the installed command does not."""
     (tmp_path / "checks.py").touch()
-    (tmp_path / "mine.py").write_text(
-        "import gradbounds as gb\ntry:\n    gb.verdicts\nexcept ImportError as error:\n    print(error)\n"
-    )
+    (tmp_path / "mine.py").write_text("import gradbounds as gb\ngb.verdicts\n")
     code, out, err = run(tmp_path, "-m", "gradbounds", "--version")
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "its own package 'checks'" in err
     code, out, err = run(tmp_path, "mine.py")
-    assert (code, err) == (0, "")
-    assert str(tmp_path / "checks.py") in out
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert str(tmp_path / "checks.py") in err
     code, out, err = run(tmp_path, str(Path(sys.executable).parent / "gradbounds"), "--version")
     assert (code, out, err) == (0, f"gradbounds {gb.__version__}\n", "")

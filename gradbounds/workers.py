@@ -1,0 +1,10 @@
+"""What the process that workers are forks of imports: what they need, whatever else has the names of our packages.
+
+It looks into the folder where it is started first, and so would take somebody's `simulate.py` there for ours.
+"""
+
+from gradbounds.shadowing import load_own
+
+load_own("theory", "simulate")
+
+import simulate.runs.execution  # noqa: E402, F401
