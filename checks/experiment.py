@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from simulate import Cell, read_windows
+from simulate.text import TEXTS
 from theory import Stack
 from theory.stack import Placement
 
 DRAWS = 128
 SEED = 0
-TEXT = Path(__file__).parent / "data" / "lighthouse.txt"
-"""A short story of our own, for the run on real text."""
+TEXT = TEXTS["lighthouse"]
+"""For the run on real text."""
 
 _PLACEMENTS: tuple[Placement, ...] = ("post", "pre")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from rich.table import Table
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import matrices
@@ -36,7 +37,7 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
         reason: why theory has no rule; "" if it has one.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
-    lines = [_title(stack), ""]
+    lines = [title(stack), ""]
     if has_theory:
         lines += ["Large-width theory: root mean squares of the gradients' Frobenius norms, layer by layer"]
         lines += [*_block(table, "predicted"), ""]
@@ -58,7 +59,36 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
     return [*lines, *_over_layers(table, "predicted" if has_theory else "mean")]
 
 
-def _title(stack: Stack) -> str:
+def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
+    """What samples have of one network beside theory: of every quantity the first layer and the last.
+
+    Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
+
+    Args:
+        stack: the network.
+        rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
+    """
+    table = Table("quantity", box=None)
+    for head in ("layer", "measured", "error", "theory", "ratio"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    if rows["predicted"].notna().any():
+        rows = rows[rows["predicted"].notna()]
+    for row in rows[rows["layer"].isin([0, 1, stack.depth])].itertuples():
+        mean, error, theory, name = row.mean, row.sem, row.predicted, str(row.quantity)
+        if "grad_sq_" in name and mean > 0:
+            mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
+            name = name.replace("grad_sq_", "grad_")
+        numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
+        word = "shown only" if row.agreement == "beyond" else row.agreement
+        table.add_row(
+            matrix_name(name), str(row.layer or ""), *("" if text == "nan" else text for text in numbers), word
+        )
+    return table
+
+
+def title(stack: Stack) -> str:
+    """A network in a line: its placement, its sizes and what is not the paper's."""
     sizes = {name: getattr(stack, name) for name in ("width", "depth", "tokens", "vocab")}
     named = {name: value for name, value in (sizes | stack.non_default()).items() if name != "placement"}
     fields = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]

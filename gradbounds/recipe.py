@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradbounds.grid import FIELDS, OWN_WORD, field_values, stacks
+from simulate.text import TEXTS
 from theory import Stack
 from theory.stack.documents import parsed, read_document
 from theory.stack.registry import nearest
@@ -29,7 +30,7 @@ class Recipe:
         engine: how weights are sampled.
         device: "cpu", "cuda" or "cuda:N".
         dtype: of weights and tokens.
-        text: text file for inputs and labels, "" for Gaussian tokens.
+        text: text file for inputs and labels, or the name of one that comes along; "" for Gaussian tokens.
     """
 
     grid: tuple[Mapping[str, Any], ...] = ({},)
@@ -82,7 +83,8 @@ def read_recipe(path: Path) -> Recipe:
     is_manifest = isinstance(content.get("recipe"), dict)
     recipe = recipe_in(content) if is_manifest else recipe_of(content)
     beside = path.parent / recipe.text
-    return replace(recipe, text=str(beside)) if recipe.text and not is_manifest else recipe
+    is_file = recipe.text not in ("", *TEXTS)
+    return replace(recipe, text=str(beside)) if is_file and not is_manifest else recipe
 
 
 def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:

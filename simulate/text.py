@@ -12,6 +12,9 @@ from theory.stack.documents import content_of
 
 UNKNOWN = 0
 
+TEXTS = {"lighthouse": Path(__file__).parent / "lighthouse.txt"}
+"""Texts that come along, by names that stand for a file's path: a short story of our own."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextWindows:
@@ -44,9 +47,15 @@ def read_windows(path: str | Path, *, tokens: int, vocab: int) -> TextWindows:
     The vocab − 1 most frequent words have ids of their own, ties in order of appearance; all others share id 0.
     Windows start every `tokens` words; words beyond the last whole window are not used.
 
+    Args:
+        path: of a UTF-8 file, or "lighthouse" for a short story that comes along.
+        tokens: words of a window's input.
+        vocab: size of the vocabulary.
+
     Raises:
         ValueError: the file is missing, unreadable, not UTF-8, or shorter than one window.
     """
+    path = TEXTS.get(str(path), path)
     raw = read_utf8("text", path)
     words = raw.decode("utf-8").split()
     count = (len(words) - 1) // tokens

@@ -241,12 +241,20 @@ def _alarm_lines(raised: Sequence[Alarm]) -> list[str]:
 
 
 def _theory_lines(table: pd.DataFrame) -> list[str]:
-    """The last layer of the table at the largest width and depth, and how many numbers agree in all of it."""
+    """The last layer of the table at the largest size that is judged, and how many numbers agree in all of it."""
     if table.empty:
         return ["large-width theory: nothing to compare it with"]
-    last = table[(table["width"] == table["width"].max()) & (table["depth"] == table["depth"].max())]
+    judged = table[table["agreement"] != WORDS[-1]]
+    if judged.empty:
+        return [
+            f"large-width theory: none of {len(table)} numbers is judged, since networks are too narrow for their "
+            "depth and classes, or theory is not exact for them; larger widths are (the table `theory` has all numbers)"
+        ]
+    width, depth = max(zip(judged["width"], judged["depth"], strict=True))
+    last = table[(table["width"] == width) & (table["depth"] == depth)]
     last = last[last["layer"] == last["layer"].max()]
-    lines = [f"large-width theory, layer {last['layer'].max():<3} " + "predicted   measured    ratio +- s.e.".rjust(44)]
+    head = f"large-width theory, d = {width}, L = {depth}, layer {last['layer'].max()}"
+    lines = [f"{head:38} " + "predicted   measured    ratio +- s.e.".rjust(44)]
     for row in last.itertuples():
         error = f"+- {row.noise:.3f}" if np.isfinite(row.noise) else "(one seed)"
         numbers = f"{row.predicted:11.4g} {row.measured:10.4g} {row.ratio:8.3f} {error}"

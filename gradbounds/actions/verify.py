@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from rich.console import Console
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
@@ -20,7 +21,7 @@ from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
 from gradbounds.help_text import folded
 from gradbounds.json_output import tell
-from gradbounds.network_text import network_lines
+from gradbounds.network_text import network_lines, theory_table, title
 from gradbounds.progress import progress, working
 from simulate import Run, Samples
 from simulate.counts import check_count
@@ -33,6 +34,8 @@ from theory import NoRuleError, predict
 _COMMAND = "gradbounds verify"
 _CHECKS = Path("checks/data")
 _NOT_COMMITTED = "None of these verdicts has a committed one to be compared with."
+_NETWORKS = 4
+"""Networks of which `check` prints a table each; of more it says how to see them."""
 _REASONS = 5
 """Reasons why numbers are not judged that `check` prints."""
 
@@ -121,12 +124,15 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         known = prediction_of(samples)
         lines = network_lines(samples.stack, layer_table(known, samples), "there is no rule for this network.")
         print("\n".join([*lines, ""]))
+    if not layers:
+        _show_networks(sampled)
     _say(judged, table)
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(judged, table), *_changes(judged, committed)]
-    compared = len(common(judged, committed))
-    sentence = f"{compared} of these {len(judged)} verdicts were compared with committed ones."
-    print(folded(sentence if compared else _NOT_COMMITTED))
+    if judged:
+        compared = len(common(judged, committed))
+        sentence = f"{compared} of these {len(judged)} verdicts were compared with committed ones."
+        print(folded(sentence if compared else _NOT_COMMITTED))
     tell(wrong=wrong)
     for line in wrong:
         print(line)
@@ -180,6 +186,18 @@ def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:
         print(folded(f"     shown only, {line}"))
     if len(reasons) > _REASONS:
         print(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of --csv")
+
+
+def _show_networks(sampled: Sequence[Samples]) -> None:
+    """Print a table for each of a few networks: what was measured in the first and the last layer, beside theory."""
+    if len(sampled) > _NETWORKS:
+        print(f"{len(sampled)} networks: --layers prints each beside theory, --csv writes all.\n")
+        return
+    for samples in sampled:
+        text = samples.cell.text
+        print(folded(title(samples.stack) + (f", {text.source}" if text else "")))
+        Console().print(theory_table(samples.stack, comparison([samples])))
+        print()
 
 
 def _say_what_has_no_rule(sampled: Sequence[Samples]) -> None:

@@ -58,7 +58,7 @@ class Sweep:
     dtype: Annotated[
         Literal["float32", "float64"] | None, optional("precision of weights and tokens", "float32|float64", "float32")
     ] = None
-    text: Annotated[Path | None, optional("text file for inputs and labels instead of Gaussian tokens", "PATH")] = None
+    text: Annotated[Path | None, optional("text file, or lighthouse, for inputs and labels", "PATH")] = None
     target_sem: Annotated[
         float | None, optional("add draws until the last gradient norm's relative error is this small", "FLOAT")
     ] = None

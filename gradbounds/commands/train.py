@@ -46,7 +46,8 @@ class Train(WithJson):
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dtype: Annotated[Literal["float32", "float64"], Flag(help="precision of weights and tokens")] = "float32"
     text: Annotated[
-        Path | None, optional("text file: windows of it, one or with --batch fresh another before each step", "PATH")
+        Path | None,
+        optional("text file, or lighthouse: windows of it, one or with --batch fresh another before each step", "PATH"),
     ] = None
     target_sem: Annotated[
         float | None, optional("add draws until the relative errors of features' and logits' changes are this", "FLOAT")

@@ -65,8 +65,7 @@ class Run:
     @property
     def request(self) -> dict[str, Any]:
         """What another run must ask for to continue this one; empty where nobody wrote it down."""
-        request = self.manifest.get("request")
-        return request if isinstance(request, dict) else {}
+        return self.manifest.get("request", {})
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":

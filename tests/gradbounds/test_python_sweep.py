@@ -119,7 +119,7 @@ def test_every_way_to_sample_is_watched(tmp_path, cells, capsys):
 def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):
     """As earlier calls of `Run.create` left them."""
     run = gb.sweep(STACKS, draws=16, seed=5, out=tmp_path / "mine")
-    for text in ('format = 1\nabout = "mine"\n', "format = 1\nrequest = 3\n", "format = 1\n[request]\n"):
+    for text in ('format = 1\nabout = "mine"\n', "format = 1\n[request]\n"):
         (run.folder / "manifest.toml").write_text(text)
         assert main(["runs", str(run.folder)]) == main(["runs", str(tmp_path)]) == main(["check", str(run.folder)]) == 0
         assert "by no command" in capsys.readouterr().out
