@@ -91,10 +91,12 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
     """The recipe of a sweep from Python, whose manifest has a table for every network.
 
     Raises:
-        ValueError: there is none, since the networks are sampled in several ways, or on a text.
+        ValueError: there is none, since the networks are sampled in several ways, or on a text, or it was changed.
     """
-    tables = manifest["networks"]
-    ways = {tuple((name, table[name]) for name in _SAMPLING if name in table) for table in tables}
+    tables, request = manifest["networks"], manifest.get("request")
+    if not all(isinstance(table, dict) for table in (*tables, request)):
+        raise ValueError(f"file must be a manifest.toml as it was written, but {str(path)!r} is not.")
+    ways = {tuple((name, str(table[name])) for name in _SAMPLING if name in table) for table in tables}
     if len(ways) > 1 or any("text" in dict(way) for way in ways):
         raise ValueError(
             f"file must have networks that one recipe describes, but those of {str(path)!r} are sampled in several "
@@ -102,7 +104,7 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
         )
     grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
     sampling: dict[str, Any] = dict(*ways)
-    return Recipe(grid=grid, draws=manifest["draws"], seed=manifest["request"]["seed"], **sampling)
+    return Recipe(grid=grid, draws=manifest.get("draws"), seed=request.get("seed"), **sampling)
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:

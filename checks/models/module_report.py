@@ -248,9 +248,8 @@ def _theory_lines(table: pd.DataFrame) -> list[str]:
     judged = table[table["agreement"] != WORDS[-1]]
     if judged.empty:
         return [
-            f"large-width theory: none of {len(table)} numbers is judged: every network is too narrow for its depth "
-            "and classes, or theory is not exact for it. Larger widths or smaller depths may be judged; --out writes "
-            "theory.csv."
+            f"large-width theory: none of {len(table)} numbers is judged, since networks are too narrow for their "
+            "depth and classes, or theory is not exact for them; larger widths are (the table `theory` has all numbers)"
         ]
     width, depth = max(zip(judged["width"], judged["depth"], strict=True))
     last = table[(table["width"] == width) & (table["depth"] == depth)]

@@ -81,8 +81,8 @@ def watch(folder: Path, *, every: float) -> int:
         raise ValueError(f"run must be one of `gradbounds sweep`, which says what is to come, got {str(folder)!r}.")
     target = run.manifest.get("target") or {"max_draws": 0}
     counts = run.request.get("seed"), run.manifest.get("draws"), target.get("max_draws")
-    planned = "recipe" in run.manifest or "networks" in run.manifest
-    if not all(type(count) is int for count in counts) or not planned or _started(run) is None:
+    described = "recipe" in run.manifest or "networks" in run.manifest
+    if not all(type(count) is int for count in counts) or not described or _started(run) is None:
         raise ValueError(
             f"run must have its manifest.toml as `gradbounds sweep` wrote it, but {str(folder)!r} has not."
         )

@@ -35,7 +35,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "gradbounds figures runs/verify --out runs/verify/again",
     ),
     "probe": (
-        "gradbounds probe encoder-pre --width 64 128 --depth 4 8",
+        "gradbounds probe encoder-pre --width 128 512 --depth 2 4 8",
         "gradbounds probe mymodel:make --against encoder-post --strict --out runs/probe",
     ),
     "reproduce": (

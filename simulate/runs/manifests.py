@@ -14,6 +14,7 @@ _KINDS: dict[str, type] = {
     "recipe": dict,
     "target": dict,
     "sessions": list,
+    "networks": list,
     "cells": int,
     "draws": int,
 }
@@ -37,8 +38,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             "another folder."
         )
     wrong = [name for name, kind in _KINDS.items() if type(manifest.get(name, kind())) is not kind]
-    if not wrong and not all(isinstance(session, dict) for session in manifest.get("sessions", [])):
-        wrong = ["sessions"]
+    tables = {name: manifest.get(name, []) for name, kind in _KINDS.items() if kind is list}
+    wrong = wrong or [name for name, entries in tables.items() if not all(isinstance(entry, dict) for entry in entries)]
     if wrong:
         raise ValueError(
             f"run must have its {MANIFEST} as it was written, but {str(folder / MANIFEST)!r} has {wrong[0]} of another "

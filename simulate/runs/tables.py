@@ -87,18 +87,18 @@ def cell_columns(cell: "Cell") -> dict[str, Any]:
     return {"cell": cell.name} | asdict(cell.stack) | sampling | {"text": cell.text.digest if cell.text else ""}
 
 
-_UNSAID = {"engine": "auto", "device": "cpu", "dtype": "float32", "text": ""}
+_UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "text": ""}
 
 
 def described(cell: "Cell") -> dict[str, Any]:
     """A cell as a table of a manifest: its name, and what differs from the defaults of `Stack` and `Cell`."""
     from simulate.runs.cell import cheaper_engine  # late: it loads torch
 
-    sampling = {name: value for name, value in cell_columns(cell).items() if name in _UNSAID}
+    columns = cell_columns(cell)
     if cell.engine == cheaper_engine(cell.stack):
-        sampling["engine"] = "auto"
-    sampling = {name: value for name, value in sampling.items() if value != _UNSAID[name]}
-    return {"cell": cell.name, "placement": cell.stack.placement} | cell.stack.non_default() | sampling
+        columns["engine"] = "auto"
+    sampling = {name: columns[name] for name in _UNSAID if columns[name] != _UNSAID[name]}
+    return {"placement": cell.stack.placement} | cell.stack.non_default() | sampling
 
 
 def cell_described(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":

@@ -1,0 +1,87 @@
+"""What `check` prints of a few networks, and the text that comes along."""
+
+import numpy as np
+import pytest
+
+from gradbounds.cli import main
+from gradbounds.recipe import read_recipe
+from simulate import Run, read_windows
+from simulate.runs import cell
+from theory import predict
+
+SMALL = ["--depth", "3", "--tokens", "4", "--vocab", "16", "--draws", "16"]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch, tmp_path):
+    monkeypatch.setattr(cell, "MOST_DRAWS", 16)
+    monkeypatch.chdir(tmp_path)
+
+
+def rows_of(said):
+    """What stands in each row of the printed tables, by network and then by quantity and layer."""
+    tables, rows = [], {}
+    for line in said.splitlines():
+        words = line.split()
+        if words[:3] == ["quantity", "layer", "measured"]:
+            tables.append(rows := {})
+        elif line.startswith(" ") and len(words) > 4:
+            layer = int(words[1]) if words[1].isdigit() else 0
+            rows[words[0], layer] = words[2:] if layer else words[1:]
+    return tables
+
+
+def test_a_table_of_each_network_on_a_text_of_ours(capsys):
+    """In a folder of one's own; first and last layer, gradients as norms, beside what samples and theory have."""
+    assert main(["sweep", "--text", "lighthouse", "--width", "32", *SMALL, "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["check", "run"]) == 0
+    said = capsys.readouterr().out
+    assert "Post-LN: width 32, depth 3, tokens 4, vocab 16, lighthouse.txt\n" in said
+    assert "of these" not in said.lower()
+    tables, runs = rows_of(said), Run.open("run").samples()
+    assert len(tables) == len(runs) == 2
+    for table, samples in zip(tables, runs, strict=True):
+        assert {layer for _, layer in table} == {0, 1, 3}
+        known = predict(samples.stack, samples.cell.text.ids)
+        assert {name for name, _ in table} >= {"loss", "|x|^2/d", "dL/dW1", "dL/dW2", "dL/dWV", "dL/dWemb"}
+        for layer in (1, 3):
+            squares, theory = samples["grad_sq_W2"][:, layer - 1].astype(float), known["grad_sq_W2"][layer - 1] ** 0.5
+            norm = squares.mean() ** 0.5
+            error = squares.std(ddof=1) / 4 / (2 * norm)
+            shown = [float(word) for word in table["dL/dW2", layer][:4]]
+            np.testing.assert_allclose(shown, [norm, error, theory, norm / theory], rtol=0.05)
+            np.testing.assert_allclose(shown[::2], [norm, theory], rtol=1e-3)
+        assert float(table["loss", 0][0]) == pytest.approx(samples["loss"].mean(), rel=1e-3)
+
+
+def test_of_many_networks_and_with_layers_there_is_another_way(capsys):
+    assert main(["sweep", "--width", "8", "16", "32", *SMALL, "--out", "run"]) == 0
+    for flags, words in ([], "6 networks: --layers prints each"), (["--layers"], "Samples over theory: 16 networks"):
+        capsys.readouterr()
+        assert main(["check", "run", *flags]) == 0
+        said = capsys.readouterr().out
+        assert words in said
+        assert "None of these verdicts has a committed one" in said.replace("\n", " ")
+        assert rows_of(said) == []
+
+
+def test_a_network_without_a_rule_has_its_measured_numbers(capsys):
+    line = ["sweep", "--placement", "pre", "--width", "16", "--embeddings", "tied", "--dropout", "0.5", *SMALL]
+    assert main([*line, "--out", "run"]) == 0
+    capsys.readouterr()
+    assert main(["check", "run"]) == 0
+    (table,) = rows_of(capsys.readouterr().out)
+    assert ("dL/dW2", 3) in table
+
+
+def test_the_name_of_a_text_is_no_path(tmp_path):
+    """It stays what it is in a file of a sweep, whose other texts lie beside it."""
+    (tmp_path / "folder").mkdir()
+    for text, read in (("lighthouse", "lighthouse"), ("mine.txt", str(tmp_path / "folder" / "mine.txt"))):
+        file = tmp_path / "folder" / "sweep.toml"
+        file.write_text(f'text = "{text}"\n')
+        assert read_recipe(file).text == read
+    windows = read_windows("lighthouse", tokens=4, vocab=16)
+    assert windows.source == "lighthouse.txt"
+    assert len(windows.ids) > 100
