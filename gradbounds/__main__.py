@@ -1,12 +1,19 @@
 """The entry point: `gradbounds` and `python -m gradbounds`."""
 
+import signal
 import sys
+from types import FrameType
 
 from gradbounds.shadowing import ShadowedError, check_own_packages
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C while it is still loading is one line too, and so is a module that shadows ours."""
+    """Run the command line; Ctrl-C while it is still loading is one line too, and so is a module that shadows ours.
+
+    SIGTERM, which Slurm and Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
+    """
+    if unhandled := signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         check_own_packages()
         from gradbounds.cli import main
@@ -15,9 +22,22 @@ def main() -> int:
     except ShadowedError as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("gradbounds: interrupted.", file=sys.stderr)
-        return 130
+        return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
+    finally:
+        if unhandled:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    """Interrupt; a second SIGTERM does not disturb what the first one lets land.
+
+    Raises:
+        KeyboardInterrupt: with the signal's number.
+    """
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt(number)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""From arguments to an exit code: 0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted."""
+"""From arguments to an exit code.
+
+0 fine, 1 a verdict changed or something differs, 2 bad input, 130 interrupted by Ctrl-C, 143 by SIGTERM.
+"""
 
 import codecs
 import contextlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
@@ -22,7 +26,7 @@ from gradbounds.plain_text import PlainText, one_line
 from simulate.runs.files import check_place
 from theory.stack.registry import nearest
 
-FINE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+FINE, BAD_INPUT = 0, 2
 
 # How torch and what is below it say that there is no memory.
 _NO_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|Storage size calculation overflowed")
@@ -47,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = FINE if command is None else _run(command, given[0])
             sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
-        return INTERRUPTED
+        # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
+        return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     except BrokenPipeError:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
-from multiprocessing import connection, forkserver, get_context, parent_process, resource_tracker
+from multiprocessing import active_children, connection, forkserver, get_context, parent_process, resource_tracker
 from multiprocessing.context import BaseContext
 from operator import itemgetter
 from queue import SimpleQueue
@@ -32,6 +32,9 @@ LAND_EVERY = 5.0
 
 # Blocks of a cell that are made tasks of together.
 _AT_A_TIME = 2**16
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+"""What ends a command: Ctrl-C, and what schedulers send before they kill."""
 
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
@@ -74,7 +77,11 @@ class Execution:
 
     @contextmanager
     def executor(self) -> Iterator[Executor]:
-        """The pool, or one that ends with the context; one worker is this process."""
+        """The pool, or one that ends with the context; one worker is this process.
+
+        Raises:
+            KeyboardInterrupt: the context was interrupted; its workers have ended then.
+        """
         if self.pool is not None or self.workers == 1:
             yield self.pool or InProcess()
             return
@@ -82,9 +89,15 @@ class Execution:
         numbers = context.SimpleQueue()
         for number in range(self.workers):
             numbers.put(number)
-        pool = ProcessPoolExecutor(self.workers, context, _start_worker, (numbers,))
+        others = set(active_children())
+        pool = _Processes(self.workers, context, _start_worker, (numbers,))
         try:
             yield pool
+        except KeyboardInterrupt:
+            # What they are at is lost in any case, and a scheduler does not wait for the end of it.
+            for worker in set(active_children()) - others:
+                worker.terminate()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -161,6 +174,37 @@ ONE_PROCESS = Execution()
 """Block after block, in this process."""
 
 
+class _Processes(ProcessPoolExecutor):
+    """Processes that a call may start, which an interruption must not leave half started: it comes after the call."""
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
+        """Hand a call to one of them."""
+        with _uninterrupted():
+            return super().submit(fn, *args, **kwargs)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let what ends a command wait for the end of the context.
+
+    Blocking signals would not do: another thread of this process takes them, and Python raises in this one.
+    """
+    came: list[int] = []
+    here = threading.current_thread() is threading.main_thread()  # the only one that is interrupted
+    before = {which: signal.getsignal(which) for which in (_STOPS if here else ())}
+    try:
+        for which, handler in before.items():
+            if callable(handler):
+                signal.signal(which, lambda number, _: came.append(number))
+        yield
+    finally:
+        for which, handler in before.items():
+            if callable(handler):
+                signal.signal(which, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
+
+
 class InProcess(Executor):
     """An executor that runs each call at once, in this process."""
 
@@ -192,14 +236,15 @@ def worker_context() -> BaseContext:
     """How workers start: never as a fork of this process, whose CUDA and thread pools would not survive it.
 
     On Linux they are forks of a process that has imported what they need and done nothing else. It starts with Ctrl-C
-    blocked, and so do they: an interruption is the parent's alone, however early it comes.
+    and SIGTERM blocked, and so do they: an interruption is the parent's alone, however early it comes, and also where a
+    scheduler sends it to all processes of a job.
     """
     if sys.platform != "linux":
         return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     resource_tracker.ensure_running()  # which the server needs, and whose start ends with Ctrl-C let in
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         forkserver.ensure_running()
     finally:
@@ -208,7 +253,7 @@ def worker_context() -> BaseContext:
 
 
 def _start_worker(numbers: Any) -> None:
-    """Take a GPU in turn, leave Ctrl-C to the parent, and never outlive one that was killed."""
+    """Take a GPU in turn, leave Ctrl-C and SIGTERM to the parent, and never outlive one that was killed."""
     number = numbers.get()
     if torch.cuda.is_available():
         torch.cuda.set_device(number % torch.cuda.device_count())
@@ -216,8 +261,17 @@ def _start_worker(numbers: Any) -> None:
     parent = parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent.sentinel,), daemon=True).start()
+        if sys.platform == "linux":
+            threading.Thread(target=_obey, args=(parent.pid,), daemon=True).start()
 
 
 def _follow(sentinel: int) -> None:
     connection.wait([sentinel])
+    os._exit(1)
+
+
+def _obey(parent: int) -> None:
+    """End when the parent says so, by the SIGTERM that is blocked for all others."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent:
+        pass
     os._exit(1)

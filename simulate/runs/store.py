@@ -23,9 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
+from simulate.runs.blocks import block_files, check_distinct, next_number, readable, rows_of
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
-from simulate.runs.tables import Block, block_rows, cell_of, marked, quantity_arrays, rows_frame, with_nulls
+from simulate.runs.tables import Block, block_rows, cell_of, marked, quantity_arrays, rows_frame
 from simulate.text import TextWindows
 from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 _LOCK = ".lock"
 
 # Columns of every file of draws.
-_WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
 
 Landed = tuple[str, int, int]
 """A block on disk: cell name, root seed, block index."""
@@ -143,24 +143,45 @@ class Run:
             lock.release()
 
     def append(self, blocks: Sequence[Block]) -> None:
-        """Land blocks in one new file, named by its place in the order of landing and a digest of what it holds."""
+        """Land blocks in one new file, named by its place in the order of landing and a digest of what it holds.
+
+        Raises:
+            ValueError: as `append_rows`.
+        """
         if blocks:
             label = ";".join(f"{b.cell.name}:{b.seed}:{b.index}" for b in blocks)
             self.append_rows(block_rows(blocks), label)
 
     def append_rows(self, rows: pa.Table, label: str) -> None:
-        """Land rows that `block_rows` made; equal labels stand for equal rows."""
-        number = max((int(file.name.partition("-")[0]) for file in self.files()), default=-1) + 1
+        """Land rows that `block_rows` made; equal labels stand for equal rows.
+
+        Raises:
+            ValueError: the folder is gone, or the file cannot be written.
+        """
+        self.check_there()
+        number = next_number(self.folder / "blocks")
         sink = pa.BufferOutputStream()
         pq.write_table(marked(rows), sink, compression="zstd")
         digest = hashlib.sha256(label.encode()).hexdigest()[:16]
         write_whole(self.folder / "blocks" / f"{number:06}-{digest}.parquet", sink.getvalue().to_pybytes())
 
+    def check_there(self) -> None:
+        """Refuse to go on where the folder was deleted or moved: files alone are no run.
+
+        Raises:
+            ValueError: its manifest is gone.
+        """
+        if not (self.folder / MANIFEST).exists():
+            raise ValueError(
+                f"out must stay where it is while it is written, but {str(self.folder)!r} was deleted or moved "
+                f"meanwhile (there is no {MANIFEST}), and what had not landed is lost; give the command again."
+            )
+
     def landed(self) -> set[Landed]:
         """The blocks on disk.
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: a file is damaged or not of a sweep, or a draw stands there twice.
         """
         landed: set[Landed] = set()
         for rows in self.tables(["cell", "seed", "block"]):
@@ -174,7 +195,8 @@ class Run:
         Draws of the same cell under several seeds are independent and stand together.
 
         Raises:
-            ValueError: no draws yet, a run of training, a file is damaged, or a cell is of a later version.
+            ValueError: no draws yet, a run of training, a file is damaged or not of a sweep, a draw stands there twice,
+                or a cell is of a later version.
         """
         from simulate.runs.sample import Samples  # late: it loads torch
 
@@ -197,12 +219,12 @@ class Run:
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
 
         Raises:
-            ValueError: a file is damaged, or the run is of training.
+            ValueError: a file is damaged or not of a sweep, a draw stands there twice, or the run is of training.
         """
         sources: dict[str, str] = {}
         for file in (self.folder / "windows").glob("*.parquet"):
-            about = _readable(lambda f=file: pq.read_schema(f).metadata, file)
-            sources |= _readable(lambda a=about: {a[b"digest"].decode(): a[b"source"].decode()}, file)
+            about = readable(lambda f=file: pq.read_schema(f).metadata, file)
+            sources |= readable(lambda a=about: {a[b"digest"].decode(): a[b"source"].decode()}, file)
         for rows in self.tables():
             yield rows_frame(self._sampled(rows), sources)
 
@@ -223,15 +245,22 @@ class Run:
         """The files of draws, in the order in which they landed; those that did `since` then, as time.time() has it.
 
         Raises:
-            ValueError: a file is damaged.
+            ValueError: a file is damaged or not of a sweep, or a draw stands in two places. All files are looked at
+                before the first table is given.
         """
-        for file in self.files():
+        files = self.files()
+        check_distinct(files)
+        for file in files:
             if file.stat().st_mtime >= since:
-                yield _readable(lambda f=file: _rows_of(f, columns), file)
+                yield readable(lambda f=file: rows_of(f, columns), file)
 
     def files(self) -> list[Path]:
-        """The paths of the files of draws, in the order in which they landed."""
-        return sorted((self.folder / "blocks").glob("*.parquet"))
+        """The paths of the files of draws, in the order in which they landed.
+
+        Raises:
+            ValueError: a file has a name that no sweep gives, such as a copy.
+        """
+        return block_files(self.folder / "blocks")
 
     def _windows_file(self, digest: str, stack: Stack) -> Path:
         return self.folder / "windows" / f"{digest[:16]}-n{stack.tokens}-V{stack.vocab}.parquet"
@@ -252,7 +281,7 @@ class Run:
             raise ValueError(
                 f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
             )
-        return _readable(lambda: _windows_of(file, digest, stack.tokens), file)
+        return readable(lambda: _windows_of(file, digest, stack.tokens), file)
 
 
 def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
@@ -264,32 +293,3 @@ def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:
 def _order(stack: Stack) -> list[tuple[bool, Any]]:
     """What sorts networks by their fields, of which some may be None."""
     return [(value is not None, value) for value in astuple(stack)]
-
-
-def _rows_of(file: Path, columns: list[str] | None) -> pa.Table:
-    """The rows of a file of draws.
-
-    Raises:
-        TypeError: they are of something else: columns are missing, of other types, or have gaps.
-    """
-    kinds = {name: pq.read_schema(file).field(name).type for name in (*_WORDS, *_NUMBERS)}
-    rows = pq.read_table(file, columns=columns)
-    gaps = [name for name in rows.column_names if name in kinds and rows[name].null_count]
-    if gaps or any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items()):
-        raise TypeError("these are no draws")
-    return with_nulls(rows)
-
-
-def _readable(read: Any, file: Path) -> Any:
-    """What `read` gives, or one clear error.
-
-    Raises:
-        ValueError: the file is damaged, or is another program's.
-    """
-    try:
-        return read()
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
-            "samples its blocks again."
-        ) from error

@@ -66,7 +66,8 @@ def sweep(
         end: a time of `time.monotonic` after which no block is begun.
 
     Raises:
-        ValueError: an argument is outside its range, the run is in use, the disk is full, or a worker was killed.
+        ValueError: an argument is outside its range, the run is in use or was deleted meanwhile, its files are damaged
+            or copies, the disk is full, or a worker was killed.
     """
     check_sweep(cells, draws=draws, seed=seed, execution=execution)
     cells = list({cell.name: cell for cell in cells}.values())
@@ -91,6 +92,7 @@ def sweep(
         finally:
             landing.land()
             log.info("ended with %d blocks sampled, %d not", to_do.done, to_do.blocks - to_do.done)
+        run.check_there()
 
 
 class _Landing:

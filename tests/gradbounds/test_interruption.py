@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import gradbounds.__main__ as entry
+from gradbounds import cli
 from gradbounds.cli import main
 from simulate.runs import files
 from tests.helpers.interruption import (
@@ -78,21 +80,62 @@ def descendants(pid):
     return [one for child in done.stdout.split() for one in (int(child), *descendants(int(child)))]
 
 
+def assert_all_gone(pids):
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 def test_no_worker_outlives_a_killed_parent(tmp_path, whole):
-    """And what two workers sampled is what one samples, to the byte."""
+    """Nor does one end with the SIGTERM that a scheduler sends to all; what two sampled is what one samples."""
     out = tmp_path / "run"
     process = start(out, workers=2)
     wait_for_a_file(out, process)
     workers = descendants(process.pid)
     assert len(workers) >= 2
+    for pid in workers:
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.1)
+    assert set(workers) <= set(descendants(process.pid))
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert_all_gone(workers)
     assert 0 < landed(out)
     assert_finished_by_the_same_command(out, whole)
+
+
+def test_sigterm_is_as_ctrl_c(tmp_path, whole):
+    """What Slurm and Kubernetes send before they kill."""
+    out = tmp_path / "run"
+    process = start(out)
+    wait_for_a_file(out, process)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert said.splitlines()[-1] == "gradbounds: interrupted; draws that had landed stay in the run folder."
+    assert "Traceback" not in said
+    assert 0 < landed(out) < BLOCKS
+    assert_finished_by_the_same_command(out, whole)
+
+
+@pytest.mark.quick
+def test_sigterm_ends_any_command(monkeypatch, capsys):
+    """Also while it is loading, and the signal has its meaning back after it; a second one changes nothing."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def loading(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+
+    for module, name in ((entry, "check_own_packages"), (cli, "parsed")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, loading)
+            assert entry.main() == 143
+        assert capsys.readouterr().err.startswith("gradbounds: interrupted")
+        assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.quick

@@ -74,7 +74,7 @@ def _command_line(program: str, arguments: list[str], said: Path) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
     sys.argv = [program, *arguments]
     sys.exit(importlib.import_module(program).main())
 

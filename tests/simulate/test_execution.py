@@ -4,7 +4,9 @@ import itertools
 import pickle
 import signal
 import sys
-from multiprocessing import forkserver
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import active_children, forkserver
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -203,11 +205,30 @@ def test_ctrl_c_is_the_parents_from_the_start():
     """Workers, and the server that they are forks of while it still imports, never see one; the parent does."""
     here = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     with Execution(workers=2).executor() as pool:
-        assert signal.SIGINT in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+        blocked = pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+        assert {signal.SIGINT, signal.SIGTERM} <= blocked
     masks = Path(f"/proc/{forkserver._forkserver._forkserver_pid}/status").read_text().split("SigBlk:")[1]
     assert int(masks.split()[0], 16) >> (signal.SIGINT - 1) & 1
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == here
     assert signal.SIGINT not in here
+
+
+def test_an_interruption_leaves_no_worker_half_started(monkeypatch):
+    """It comes after the call that may start one, and what the workers are at is not waited for."""
+    others, handed = set(active_children()), ProcessPoolExecutor.submit
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return done.append(handed(*args)) or done[-1]
+
+    done = []
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", interrupted)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Execution(workers=2).executor() as pool:
+        pool.submit(time.sleep, 600)
+    assert len(done) == 1
+    assert time.monotonic() - start < 60
+    assert set(active_children()) == others
 
 
 @pytest.mark.gpu

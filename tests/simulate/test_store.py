@@ -1,5 +1,7 @@
 """Run folders: what is refused, what a later version leaves valid, what is merged, what is read back."""
 
+import re
+import shutil
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -157,10 +159,67 @@ def test_a_half_deleted_folder(tmp_path, cells):
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = Run.create(tmp_path / "run", REQUEST)
     sweep(cells[:1], draws=1, seed=3, run=run)
-    pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / "000009-mine.parquet")
+    pq.write_table(change(pq.read_table(run.files()[0])), run.folder / "blocks" / f"000009-{16 * 'a'}.parquet")
     for read in (run.landed, run.samples, lambda: list(run.frames())):
-        with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-mine.parquet.* is damaged"):
+        with pytest.raises(ValueError, match="^run must hold whole Parquet .*000009-a*.parquet.* is damaged"):
             read()
+
+
+COPIED = (
+    """^run must hold every draw once, but 64 stand there again, the first of them in '.*{0}' and again in '.*{1}'"""
+)
+
+
+def test_a_copied_block_is_named_before_anything_is_read(tmp_path, cells):
+    """Its draws would count twice; whatever reads the folder says so, and a sweep before it samples."""
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells[:2], draws=64, seed=3, run=run)
+    (file,) = run.files()
+    rows = pq.read_table(file)
+    copy = file.with_name("000001-aaaaaaaaaaaaaaaa.parquet")  # as another host leaves it, on a disk without locks
+    pq.write_table(rows.slice(64), copy)
+    again = lambda: sweep(cells[:2], draws=128, seed=3, run=run, on_block=pytest.fail)  # noqa: E731
+    for read in (run.samples, run.landed, lambda: next(run.tables()), lambda: next(run.frames()), again):
+        with pytest.raises(ValueError, match=COPIED.format(file.name, copy.name)):
+            read()
+    copy.unlink()
+    pq.write_table(pa.concat_tables([rows, rows.slice(3, 1)]), file)
+    with pytest.raises(ValueError, match=f"but 1 stand there again, the first of them twice in '.*{file.name}'"):
+        run.samples()
+
+
+@pytest.mark.parametrize("name", ["copy of 000000.parquet", "{} (conflicted copy).parquet", "._{}.parquet"])
+def test_a_strange_name_among_the_blocks(tmp_path, cells, name):
+    """It is said before anything is sampled; one that comes meanwhile does not cost what was sampled."""
+    run = Run.create(tmp_path / "run", REQUEST)
+    sweep(cells[:1], draws=64, seed=3, run=run)
+    (file,) = run.files()
+    copy = file.with_name(name.format(file.stem))
+
+    def copied(_):
+        copy.write_bytes(file.read_bytes())
+
+    sweep(cells[:1], draws=192, seed=3, run=run, on_block=copied)
+    said = f"^run must hold only Parquet files that a sweep named, but .*{re.escape(copy.name)}"
+    with pytest.raises(ValueError, match=said):
+        sweep(cells[:1], draws=256, seed=3, run=run, on_block=pytest.fail)
+    copy.unlink()
+    assert [s.draws for s in run.samples()] == [192]
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_folder_deleted_while_it_is_swept(tmp_path, cells, at):
+    """At the next file, or after the last one."""
+    run, done = Run.create(tmp_path / "run", REQUEST), []
+
+    def deleted(_):
+        done.append(None)
+        if len(done) == at:
+            shutil.rmtree(run.folder)
+
+    with pytest.raises(ValueError, match="^out must stay where it is while it is written, but .*run' was deleted or"):
+        sweep(cells[:2], draws=64, seed=3, run=run, on_block=deleted, execution=Execution(land_every=0.0))
+    assert not (run.folder / "blocks").exists()
 
 
 def test_one_writer_at_a_time(tmp_path):

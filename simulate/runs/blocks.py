@@ -1,0 +1,91 @@
+"""The Parquet files of draws in a run folder: whole, named by a sweep, and each draw in one of them alone."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simulate.runs.tables import with_nulls
+
+_NAMES = re.compile(r"(\d{6,})-[0-9a-f]{16}\.parquet")
+_WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
+
+
+def block_files(folder: Path) -> list[Path]:
+    """The paths of the files of draws, in the order in which they landed.
+
+    Raises:
+        ValueError: a file has a name that no sweep gives, such as a copy.
+    """
+    files = sorted(folder.glob("*.parquet"))
+    if strange := [str(file) for file in files if not _NAMES.fullmatch(file.name)]:
+        raise ValueError(
+            f"run must hold only Parquet files that a sweep named, but {strange[0]!r}"
+            f"{f' and {len(strange) - 1} more are' if len(strange) > 1 else ' is'} none, perhaps a copy; move it away, "
+            "since draws that stand there twice would count twice."
+        )
+    return files
+
+
+def next_number(folder: Path) -> int:
+    """Of the next file to land; a strange file is refused where it is read, never at the cost of what is sampled."""
+    numbers = [int(name[1]) for file in folder.glob("*.parquet") if (name := _NAMES.fullmatch(file.name))]
+    return max(numbers, default=-1) + 1
+
+
+def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
+    """The rows of a file of draws.
+
+    Raises:
+        TypeError: they are of something else: columns are missing, of other types, or have gaps.
+    """
+    kinds = {name: pq.read_schema(file).field(name).type for name in (*_WORDS, *_NUMBERS)}
+    rows = pq.read_table(file, columns=columns)
+    gaps = [name for name in rows.column_names if name in kinds and rows[name].null_count]
+    if gaps or any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items()):
+        raise TypeError("these are no draws")
+    return with_nulls(rows)
+
+
+def check_distinct(files: Sequence[Path]) -> None:
+    """Refuse draws that stand in two places, of which every error would be too small.
+
+    Raises:
+        ValueError: two files hold the same draw, or one holds it twice, or a file is damaged.
+    """
+    tables = [readable(lambda f=file: rows_of(f, ["cell", "seed", "draw"]), file) for file in files]
+    if not tables:
+        return
+    rows = pa.concat_tables(tables, promote_options="permissive")
+    cells = rows["cell"].combine_chunks().dictionary_encode().indices
+    keys = [column.to_numpy() for column in (cells, rows["seed"], rows["draw"])]
+    order = np.lexsort(keys[::-1])  # stable: of equal draws the one that landed first comes first
+    twice = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
+    if count := int(twice.sum()):
+        place = np.repeat(np.arange(len(files)), [len(table) for table in tables])[order]
+        at = int(twice.argmax())
+        first, second = (str(files[one]) for one in place[at : at + 2])
+        where = f"in {first!r} and again in {second!r}" if first != second else f"twice in {first!r}"
+        raise ValueError(
+            f"run must hold every draw once, but {count} stand there again, the first of them {where}; move the copy "
+            "away, since its draws are not independent."
+        )
+
+
+def readable(read: Any, file: Path) -> Any:
+    """What `read` gives, or one clear error.
+
+    Raises:
+        ValueError: the file is damaged, or is another program's.
+    """
+    try:
+        return read()
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"run must hold whole Parquet files, but {str(file)!r} is damaged; move it away, and the same sweep "
+            "samples its blocks again."
+        ) from error
