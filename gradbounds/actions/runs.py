@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from checks.models.module_report import FILE
 from checks.models.reference import Reference, against_reference
-from checks.stacks.two_runs import RATE, only_in_one, run_differences, set_apart
+from checks.stacks.two_runs import RATE, can_differ, only_in_one, run_differences, set_apart
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
 from gradbounds.manifest import session
@@ -56,14 +56,17 @@ def diff(first: Path, second: Path, *, strict: bool) -> int:
     for name, (value, other) in set_apart(*runs).items():
         value, other = said(name, value), said(name, other)
         print(f"{name} is {value} in {first} and {other} in {second}; networks are matched without it.")
-    networks = len(table[[name for name in FIELDS if name in table]].drop_duplicates())
+    networks = table.drop_duplicates([name for name in FIELDS if name in table])
+    few = sum(not can_differ(*draws) for draws in zip(networks["first_draws"], networks["second_draws"], strict=True))
     print(
-        f"{networks} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.\n"
+        f"{len(networks)} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.\n"
         f"{len(table)} numbers compared: {len(differs)} differ, where chance alone has one in {RATE:.0%} of such pairs."
     )
+    if few:
+        print(f"{few} networks have too few draws for any difference to show, as 4 against 4 are; give them more.")
     if len(differs):
         varying = [name for name in FIELDS if name in table and table[name].nunique(dropna=False) > 1]
-        worst = differs.sort_values("p_value").head(_SHOWN)
+        worst = differs.sort_values("errors", key=abs, ascending=False).head(_SHOWN)
         print(with_words(worst)[[*varying, "quantity", "layer", "first", "second", "errors"]].to_string(index=False))
         if len(differs) > _SHOWN:
             print(f"... and {len(differs) - _SHOWN} more: --json has all")
