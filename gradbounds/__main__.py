@@ -24,7 +24,7 @@ def main() -> int:
         return 2
     except KeyboardInterrupt as stop:
         print("gradbounds: interrupted.", file=sys.stderr)
-        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
+        return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     finally:
         if unhandled:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
         # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
-        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
+        return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     except BrokenPipeError:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 from simulate.runs.tables import with_nulls
 
 _NAMES = re.compile(r"(\d{6,})-[0-9a-f]{16}\.parquet")
-_DRAW = ("cell", "seed", "draw")
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
 
 
@@ -39,10 +38,10 @@ def next_number(folder: Path) -> int:
 
 
 def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
-    """Columns of a file, or all.
+    """The rows of a file of draws.
 
     Raises:
-        TypeError: they are of something else than draws: columns are missing, of other types, or have gaps.
+        TypeError: they are of something else: columns are missing, of other types, or have gaps.
     """
     kinds = {name: pq.read_schema(file).field(name).type for name in (*_WORDS, *_NUMBERS)}
     rows = pq.read_table(file, columns=columns)
@@ -58,7 +57,7 @@ def check_distinct(files: Sequence[Path]) -> None:
     Raises:
         ValueError: two files hold the same draw, or one holds it twice, or a file is damaged.
     """
-    tables = [readable(lambda f=file: rows_of(f, list(_DRAW)), file) for file in files]
+    tables = [readable(lambda f=file: rows_of(f, ["cell", "seed", "draw"]), file) for file in files]
     if not tables:
         return
     rows = pa.concat_tables(tables, promote_options="permissive")

@@ -35,6 +35,9 @@ _AT_A_TIME = 2**16
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 """What ends a command: Ctrl-C, and what schedulers send before they kill."""
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+"""What ends a command: Ctrl-C, and what schedulers send before they kill."""
+
 Values = dict[str, NDArray[np.floating]]
 Task = tuple[Cell, int, tuple[int, ...]]
 """Blocks of one cell that are handed over together: the cell, the root seed, and their indices."""

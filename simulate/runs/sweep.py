@@ -200,22 +200,6 @@ def _logged(file: Path) -> Iterator[None]:
         handler.close()
 
 
-@contextmanager
-def _logged(file: Path) -> Iterator[None]:
-    """Write into a file when what landed."""
-    handler = logging.FileHandler(file, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    level = log.level
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        log.removeHandler(handler)
-        handler.close()
-
-
 class _Landing:
     """Blocks on their way to the disk."""
 
