@@ -93,7 +93,8 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
     Raises:
         ValueError: there is none, since the networks are sampled in several ways, or on a text, or it was changed.
     """
-    tables, request = manifest["networks"], manifest.get("request")
+    asked: dict[str, Any] = {"request": None, "draws": None} | dict(manifest)
+    tables, request, draws = asked["networks"], asked["request"], asked["draws"]
     if not all(isinstance(table, dict) for table in (*tables, request)):
         raise ValueError(f"file must be a manifest.toml as it was written, but {str(path)!r} is not.")
     ways = {tuple((name, str(table[name])) for name in _SAMPLING if name in table) for table in tables}
@@ -104,7 +105,7 @@ def _of_networks(manifest: Mapping[str, Any], path: Path) -> Recipe:
         )
     grid = tuple({name: value for name, value in table.items() if name in FIELDS} for table in tables)
     sampling: dict[str, Any] = dict(*ways)
-    return Recipe(grid=grid, draws=manifest.get("draws"), seed=request.get("seed"), **sampling)
+    return Recipe(grid=grid, draws=draws, seed=request.get("seed"), **sampling)
 
 
 def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
