@@ -22,7 +22,14 @@ version = release = gradbounds.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_gallery.gen_gallery"]
 root_doc = "README"
-include_patterns = ["README.md", "paper_checks.md", "CHANGELOG.md", "docs/*.md", "docs/gallery/*.rst"]
+include_patterns = [
+    "README.md",
+    "paper_checks.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/*.md",
+    "docs/gallery/*.rst",
+]
 exclude_patterns = [".*", "runs", "tests", "bench", "checks", "theory", "simulate", "figures", "gradbounds"]
 exclude_patterns += ["docs/gallery/sg_execution_times.rst"]
 nitpick_ignore_regex = [("py:.*", r".*")]  # types of other libraries have no page here
@@ -94,7 +101,9 @@ CONTENTS = {
         "docs/extending",
         "docs/engines",
         "docs/scale",
+        "docs/changed_verdicts",
         "CHANGELOG",
+        "CONTRIBUTING",
     ],
 }
 

@@ -100,7 +100,7 @@ def _with_flags(message: str, arguments: Sequence[str], command: Any) -> str:
             names |= {name for name in FIELDS if "_" in name}
     flags = {name: f"--{name.replace('_', '-')}" for name in names}
     # What stands in quotes is what somebody wrote.
-    message = re.sub(r"(?<![\w./'\"-])[a-z_]+(?![\w./'\"-])", lambda word: flags.get(word[0], word[0]), message)
+    message = re.sub(r"(?<![\w./'\"-])[a-z_]+(?![\w./'\"=-])", lambda word: flags.get(word[0], word[0]), message)
     # The one that the message is about, of several values in the plural.
     about = re.match(r"([a-z]+?)s? must ", message)
     return f"--{about[1]}{message[about.end() - 6 :]}" if about and about[1] in given else message

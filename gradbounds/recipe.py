@@ -125,7 +125,7 @@ def recipe_in(manifest: Mapping[str, Any]) -> Recipe:
         }
         for table in recipe.grid
     ]
-    return replace(recipe, grid=tuple({**table, **own} for table, own in zip(recipe.grid, meant, strict=True)))
+    return replace(recipe, grid=tuple({**table, **changes} for table, changes in zip(recipe.grid, meant, strict=True)))
 
 
 def preset(name: str) -> Recipe:

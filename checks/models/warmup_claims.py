@@ -224,7 +224,7 @@ def _spread(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[V
                 for placement in ("post", "pre") for peak in rates.scaled("adam")
             }  # fmt: skip
             seeds = sorted(set.intersection(*map(set, runs.values())))
-            train = {peak for (_, peak), own in runs.items() if 2 * trained_in(list(own.values())) > len(own)}
+            train = {peak for (_, peak), seeded in runs.items() if 2 * trained_in(list(seeded.values())) > len(seeded)}
             peaks = sorted(train) if len(train) > 1 else rates.scaled("adam")
             spreads = {
                 placement: [np.ptp([end_of(runs[placement, peak][seed]) for peak in peaks]) for seed in seeds]

@@ -173,8 +173,12 @@ def _place(name: str) -> int:
 
 def _without_own_values(stack: Stack) -> Stack:
     """The stack with α, τ and β left out where what is given is the placement's own."""
-    own, depth = COMPOSITIONS[stack.placement], stack.depth
-    values: dict[str, Any] = {"residual_scale": own.residual, "branch_scale": own.branch, "branch_gain": own.gain}
+    composition, depth = COMPOSITIONS[stack.placement], stack.depth
+    values: dict[str, Any] = {
+        "residual_scale": composition.residual,
+        "branch_scale": composition.branch,
+        "branch_gain": composition.gain,
+    }
     left: dict[str, Any] = {name: None for name, of in values.items() if getattr(stack, name) == of(depth)}
     return replace(stack, **left)
 

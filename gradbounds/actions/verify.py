@@ -126,6 +126,7 @@ def check(folder: Path, csv: Path | None, *, strict: bool, accept: bool = False,
         print("\n".join([*lines, ""]))
     if not layers:
         _show_networks(sampled)
+        print("\n" * bool(judged), end="")
     _say(judged, table)
     _say_what_has_no_rule(sampled)
     wrong = [*_differences(judged, table), *_changes(judged, committed)]
@@ -191,13 +192,12 @@ def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:
 def _show_networks(sampled: Sequence[Samples]) -> None:
     """Print a table for each of a few networks: what was measured in the first and the last layer, beside theory."""
     if len(sampled) > _NETWORKS:
-        print(f"{len(sampled)} networks: --layers prints each beside theory, --csv writes all.\n")
+        print(f"{len(sampled)} networks: --layers prints each beside theory, --csv writes all.")
         return
     for samples in sampled:
         text = samples.cell.text
-        print(folded(title(samples.stack) + (f", {text.source}" if text else "")))
+        print("\n" * (samples is not sampled[0]) + folded(title(samples.stack) + (f", {text.source}" if text else "")))
         Console().print(theory_table(samples.stack, comparison([samples])))
-        print()
 
 
 def _say_what_has_no_rule(sampled: Sequence[Samples]) -> None:

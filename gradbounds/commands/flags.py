@@ -32,9 +32,9 @@ def network(defaults: Stack) -> Any:
         kind = Annotated[Any, _number(name)] if not isinstance(of.default, str) else _TYPES[name] | None
         return name, Annotated[kind, optional(of.metadata["help"], choices or None, default)], None
 
-    made = make_dataclass("NetworkFlags", [flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
-    made.__doc__ = "The fields of the Stack that are given."
-    return made
+    flags = make_dataclass("NetworkFlags", [flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
+    flags.__doc__ = "The fields of the Stack that are given."
+    return flags
 
 
 def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:

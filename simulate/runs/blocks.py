@@ -68,7 +68,7 @@ def check_distinct(files: Sequence[Path]) -> None:
     if count := int(twice.sum()):
         place = np.repeat(np.arange(len(files)), [len(table) for table in tables])[order]
         at = int(twice.argmax())
-        first, second = (str(files[one]) for one in place[at : at + 2])
+        first, second = (str(files[number]) for number in place[at : at + 2])
         where = f"in {first!r} and again in {second!r}" if first != second else f"twice in {first!r}"
         raise ValueError(
             f"run must hold every draw once, but {count} stand there again, the first of them {where}; move the copy "

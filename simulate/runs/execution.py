@@ -96,9 +96,10 @@ class Execution:
         try:
             yield pool
         except KeyboardInterrupt:
-            # What they are at is lost in any case, and a scheduler does not wait for the end of it.
+            # What they are at is lost in any case, and a scheduler does not wait for the end of it. One that has only
+            # begun to start may miss a SIGTERM.
             for worker in set(active_children()) - others:
-                worker.terminate()
+                worker.kill()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

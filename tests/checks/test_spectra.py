@@ -142,7 +142,7 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     assert main([*run[:-2], "--tokens", "2", "4", "--out", str(tmp_path / "no")]) == 2
     assert "tokens must have one value here" in capsys.readouterr().err
     assert main([*run[:-2], "--dropout", "0.1", "--out", str(tmp_path / "no")]) == 2
-    assert "dropout, --attention-dropout must be 0" in capsys.readouterr().err
+    assert "stack must have no dropout" in capsys.readouterr().err
 
 
 def test_modules(tmp_path, capsys):

@@ -60,18 +60,21 @@ BAD = [
     (("bound", "--width", "x"), "Error parsing --width"),
     (
         ("compare", "--out", "new", "--branch-scale", "0"),
-        "branch_scale must be above 0 to compare gradients, which are 0",
+        "--branch-scale must be above 0 to compare gradients, which are 0",
     ),
-    (("compare", "--out", "new", "--placement", "post", "rezero"), "branch_scale must be above 0 to compare gradients"),
+    (
+        ("compare", "--out", "new", "--placement", "post", "rezero"),
+        "--branch-scale must be above 0 to compare gradients",
+    ),
     (
         ("sweep", "--out", "new", "--branch-scale", "0", "--target-sem", "0.1"),
-        "branch_scale must be above 0 for a sweep to a precision, which is that of W2's norm",
+        "--branch-scale must be above 0 for a sweep to a precision, which is that of W2's norm",
     ),
     (
         ("train", "--branch-scale", "0", "--target-sem", "0.1"),
-        "branch_scale must be above 0 for training to a precision, which is that of features' changes too",
+        "--branch-scale must be above 0 for training to a precision, which is that of features' changes too",
     ),
-    (("predict", "--branch-scale", "none"), "branch_scale must be a number or 'own', got 'none'."),
+    (("predict", "--branch-scale", "none"), "--branch-scale must be a number or 'own', got 'none'."),
     (("bound", "--width"), "--width"),
     (("bound", "--latex", "yes"), "Unrecognized options: yes"),
     (("sweep", "--out", "NEW", "--draws", "0"), "draws must be an integer of at least 1, got 0."),

@@ -219,8 +219,9 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         ("own_absent", "import must name a module that can be imported, but 'own_absent' raised ModuleNotFoundError: "),
     ):
         assert main([*given, "--import", wrong]) == 2
-        assert capsys.readouterr().err.startswith(f"gradbounds: {said}")
+        assert capsys.readouterr().err.startswith(f"gradbounds: --{said}")
     assert main([*given, "--import"]) == 2
     assert (
-        capsys.readouterr().err == "gradbounds: import must have the name of a module behind it, as in --import mine.\n"
+        capsys.readouterr().err
+        == "gradbounds: --import must have the name of a module behind it, as in --import mine.\n"
     )

@@ -24,7 +24,10 @@ HOSTILE = [
     (("predict", "--patterns", "1e12"), "patterns must be at most 1000000"),
     (("predict", "--ffn-ratio", "1e308"), "--ffn-ratio must be a positive finite number, from 1e-100 to 1e100, got"),
     (("predict", "--norm-epsilon", "1e308"), "--norm-epsilon must be a number from 0 to 1e10, got 1e+308."),
-    (("predict", "--residual-scale", "1e308"), "--residual-scale must be a number from 0 to 1e100, got 1e+308."),
+    (
+        ("predict", "--residual-scale", "1e308"),
+        "--residual-scale must be a number from 0 to 1e100, or None (own",
+    ),
     (("predict", "--input-gram", "[" * 10**5), "--input-gram must be a symmetric positive semidefinite matrix"),
     (("predict", "--mask", "given", "--mask-rows", "[" * 10**5), "--mask-rows must be a square matrix of 0 and 1"),
     (("predict", "--config", "DEEP.json"), "--config must be JSON, but 'DEEP.json' is not: it is nested too deeply."),
@@ -42,10 +45,13 @@ HOSTILE = [
     (("explain", "W33"), "got 'W33'. Did you mean W3?"),
     (("probe", "encoder-poost"), "got 'encoder-poost'. Did you mean encoder-post?"),
     (("probe", "zoo.py:nanogpt"), "'zoo.py:nanogpt' raised ModuleNotFoundError: No module named 'zoo'."),
-    (("check", "FOREIGN"), "run must hold whole Parquet files, but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("export", "FOREIGN", "--csv", "t.csv"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("runs", "FOREIGN"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
-    (("watch", "FOREIGN"), "but 'FOREIGN/blocks/000009-mine.parquet' is damaged"),
+    (
+        ("check", "FOREIGN"),
+        "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged",
+    ),
+    (("export", "FOREIGN", "--csv", "t.csv"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
+    (("runs", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
+    (("watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
@@ -60,7 +66,9 @@ def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("folders")
     assert main(["sweep", "--width", "8", "--depth", "1", "--draws", "1", "--out", str(place / "OLD")]) == 0
     shutil.copytree(place / "OLD", place / "FOREIGN")
-    pq.write_table(pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-mine.parquet")
+    pq.write_table(
+        pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet"
+    )
     shutil.copytree(place / "OLD", place / "SESSIONS")
     (place / "SESSIONS" / "manifest.toml").write_text(
         "sessions = 5\n" + (place / "OLD" / "manifest.toml").read_text().partition("[[sessions]]")[0]

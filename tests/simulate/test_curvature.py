@@ -241,7 +241,7 @@ def test_what_has_no_hessian_is_refused(text):
         probe_spectrum(problem, "hessian", steps=2, seed=0)
     with pytest.raises(ValueError, match="^patterns must match a parameter of translator"):
         probe_spectrum(problem, "hessian", steps=2, seed=0, patterns=("nothing*",))
-    with pytest.raises(ValueError, match="^dropout, attention_dropout must be 0"):
+    with pytest.raises(ValueError, match="^stack must have no dropout"):
         stack_problem(Stack(dropout=0.1), seed=0)
 
 

@@ -181,9 +181,10 @@ class Walk:
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[Inside[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
-            own = inside.step.stack
+            layer_stack = inside.step.stack
             units = inside.step.kinds == ("units",)
-            branch = FeedForward(own, tokens, inside.given, k) if units else Attention(own, tokens, inside.given)
+            given = layer_stack, tokens, inside.given
+            branch = FeedForward(*given, k) if units else Attention(*given)
             places.append((inside, branch))
         return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
 

@@ -74,7 +74,7 @@ def activation_moments(activation: str, leak: float, variance: float) -> UnitMom
                 (rule.value, variance * (1 + _STEP)),
             )
         )
-        energy, passed, fourth = (float(density @ one) for one in (values, slopes, values**2))
+        energy, passed, fourth = (float(density @ powers) for powers in (values, slopes, values**2))
         if energy == 0.0 or passed == 0.0:
             return UnitMoments(energy, 1.0, 0.0, 0.0)
         if not math.isfinite(energy + passed + fourth):

@@ -116,7 +116,7 @@ def real(default: float, about: str, *, allowed: str, low: float = -_LARGEST, hi
     return field(default=default, metadata={"help": about, "check": check})
 
 
-def own_unless_given(about: str, *, allowed: str, low: float, high: float = math.inf) -> Any:
+def own_unless_given(about: str, *, allowed: str, low: float, high: float = _LARGEST) -> Any:
     """A number that stands in another's place, as `real` takes it, or None: the other's own.
 
     >>> own_unless_given("tau", allowed="at least 0", low=0).metadata["check"]("branch_scale", None) is None

@@ -60,8 +60,8 @@ def plan(stack: Stack) -> tuple[Step, ...]:
     sums = [each] if stack.layout == "parallel" else [(kind,) for kind in each]
     steps = []
     for layer in range(1, stack.depth + 1):
-        own = stack.of_layer(layer)
-        composition = own.composition
-        scales = composition.residual(own.depth), composition.branch(own.depth), composition.input_scale(layer)
-        steps += [Step(layer, own, one, *scales, _ENERGIES[one[-1]], one is sums[-1]) for one in sums]
+        like = stack.of_layer(layer)
+        composition = like.composition
+        scales = composition.residual(like.depth), composition.branch(like.depth), composition.input_scale(layer)
+        steps += [Step(layer, like, terms, *scales, _ENERGIES[terms[-1]], terms is sums[-1]) for terms in sums]
     return tuple(steps)
