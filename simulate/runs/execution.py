@@ -96,10 +96,9 @@ class Execution:
         try:
             yield pool
         except KeyboardInterrupt:
-            # What they are at is lost in any case, and a scheduler does not wait for the end of it. One that has only
-            # begun to start may miss a SIGTERM.
+            # What they are at is lost in any case, and a scheduler does not wait for the end of it.
             for worker in set(active_children()) - others:
-                worker.kill()
+                worker.terminate()
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
