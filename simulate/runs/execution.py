@@ -181,12 +181,12 @@ class _Processes(ProcessPoolExecutor):
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """Hand a call to one of them."""
-        with _uninterrupted():
+        with uninterrupted():
             return super().submit(fn, *args, **kwargs)
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Let what ends a command wait for the end of the context.
 
     Blocking signals would not do: another thread of this process takes them, and Python raises in this one.

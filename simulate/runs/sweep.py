@@ -16,7 +16,7 @@ from typing import Any
 from simulate.counts import check_count
 from simulate.runs.cell import Cell, check_device
 from simulate.runs.cost import block_work
-from simulate.runs.execution import ONE_PROCESS, Execution
+from simulate.runs.execution import ONE_PROCESS, Execution, uninterrupted
 from simulate.runs.provenance import manifest
 from simulate.runs.store import Landed, Run
 from simulate.runs.tables import Block, described
@@ -221,7 +221,8 @@ class _Landing:
     def land(self) -> None:
         """Write what is there as one file."""
         blocks, self._pending, self._bytes = self._pending, [], 0
-        self._run.append(blocks)
+        with uninterrupted():  # else the blocks of a half-written file would be lost
+            self._run.append(blocks)
         self._last = time.monotonic()
         if blocks:
             log.info("landed %d blocks", len(blocks))

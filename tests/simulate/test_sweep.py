@@ -1,5 +1,6 @@
 """Sweeps: what lands is what `sample` gives, whatever the workers, the order and the interruptions."""
 
+import signal
 import sys
 
 import numpy as np
@@ -86,6 +87,19 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
     sample_into(cells, draws=70, seed=3, run=run)
     assert len(run.landed()) == 6
     assert not list(run.folder.rglob("*.tmp"))
+
+
+def test_an_interruption_waits_for_a_file_that_is_being_written(tmp_path, cells, monkeypatch):
+    run, append = Run.create(tmp_path / "run", REQUEST), Run.append
+
+    def interrupted(self, blocks):
+        signal.raise_signal(signal.SIGINT)
+        append(self, blocks)
+
+    monkeypatch.setattr(Run, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sample_into(cells, draws=70, seed=3, run=run, execution=Execution(land_every=0.0))
+    assert len(run.landed()) == 1
 
 
 @pytest.mark.parametrize(
