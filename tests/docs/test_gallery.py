@@ -20,6 +20,7 @@ SMALL = {
     "sweep": {"draws": 2},
     "probe": {"seeds": 2},
     "predict": {"patterns": 2},
+    "stack_from_config": {"tokens": 2},
 }
 """Most of what the scripts ask for, where each is run twice."""
 

@@ -121,12 +121,13 @@ def test_a_folder_without_a_request_is_looked_at_and_refused(tmp_path, capsys):
     run = gb.sweep(STACKS, draws=16, seed=5, out=tmp_path / "mine")
     for text in ('format = 1\nabout = "mine"\n', "format = 1\n[request]\n"):
         (run.folder / "manifest.toml").write_text(text)
-        assert main(["runs", str(run.folder)]) == main(["runs", str(tmp_path)]) == main(["check", str(run.folder)]) == 0
+        assert main(["runs", str(run.folder)]) == main(["runs", str(tmp_path)]) == 0
         assert "by no command" in capsys.readouterr().out
         assert main(["watch", str(run.folder)]) == 2
         assert "run must be one of `gradbounds sweep`" in capsys.readouterr().err
         with pytest.raises(ValueError, match=r"holds another run \(other command and seed and cells\)"):
             gb.sweep(STACKS, draws=16, seed=5, out=run.folder)
+    assert main(["check", str(run.folder)]) == 0
 
 
 def test_a_manifest_says_how_the_process_was_started(tmp_path, monkeypatch):
