@@ -1,6 +1,8 @@
 """A cluster as a TOML file describes it: any class of Dask clusters, for Slurm, PBS, LSF, SGE, Kubernetes, ..."""
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
@@ -84,7 +86,8 @@ class ClusterFile:
 
         module, _, name = self.kind.rpartition(".")
         try:
-            named = getattr(import_module(module), name)
+            with _handlers_kept():
+                named = getattr(import_module(module), name)
         except BaseException as error:  # a module runs as it is loaded, and may do so to its end
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -173,3 +176,18 @@ def _wait(cluster: Any, errors: Errors, kind: str) -> None:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()).rstrip(".")[:400] or type(error).__name__
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Let no module take Ctrl-C or SIGTERM over as it is loaded: dask_jobqueue ends the process in silence then."""
+    if threading.current_thread() is not threading.main_thread():  # where no handler can be set
+        yield
+        return
+    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            if handler is not None:  # of C, which Python cannot set again
+                signal.signal(which, handler)

@@ -83,6 +83,7 @@ class Execution:
 
         Raises:
             KeyboardInterrupt: the context was interrupted; its workers have ended then.
+            SystemExit: likewise, by a handler that exits.
         """
         if self.pool is not None or self.workers == 1:
             yield self.pool or InProcess()
@@ -95,7 +96,7 @@ class Execution:
         pool = _Processes(self.workers, context, _start_worker, (numbers,))
         try:
             yield pool
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):  # the latter where somebody's handler of Ctrl-C exits
             # What they are at is lost in any case, and a scheduler does not wait for the end of it.
             for worker in set(active_children()) - others:
                 worker.terminate()

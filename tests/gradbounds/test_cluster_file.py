@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import signal
 
 import pytest
 
@@ -11,7 +12,8 @@ from gradbounds.clusters import description as cluster_file
 from gradbounds.clusters.description import read_cluster
 from tests.helpers.interruption import table_digest
 
-dask_jobqueue = pytest.importorskip("dask_jobqueue")
+with cluster_file._handlers_kept():  # of the whole suite
+    dask_jobqueue = pytest.importorskip("dask_jobqueue")
 SWEEP = ["sweep", "--width", "8", "--depth", "1", "--draws", "300"]
 OPTIONS = {"cores": 1, "memory": "4GB", "queue": "long", "walltime": "02:00:00"}
 SLURM = """
@@ -145,3 +147,17 @@ def test_gpus_are_a_resource():
     cluster._check_resources(Client({}), gpu=False)
     with pytest.raises(ValueError, match="^dask must have workers with the resource GPU for device 'cuda'"):
         cluster._check_resources(Client({}), gpu=True)
+
+
+def test_the_module_of_a_cluster_leaves_ctrl_c_alone(tmp_path, monkeypatch):
+    """As it is loaded, dask_jobqueue lets Ctrl-C end the process in silence, whoever waits for it."""
+    (tmp_path / "own_cluster_of_signals.py").write_text(
+        "import signal, sys\n"
+        "from distributed import LocalCluster\n"
+        "for which in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(which, lambda *_: sys.exit())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
+    cluster_file.ClusterFile(kind="own_cluster_of_signals.LocalCluster")._class()
+    assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
