@@ -163,23 +163,33 @@ class Smooth:
         return self.slope_moment.function(u)
 
 
-@lru_cache(maxsize=4096)
 def _moment(function: Callable[[Any], Any], first: float, second: float, covariance: float) -> float:
+    positive, negative = _moments(function, first, second, abs(covariance))
+    return positive if covariance >= 0 else negative
+
+
+@lru_cache(maxsize=4096)
+def _moments(function: Callable[[Any], Any], first: float, second: float, covariance: float) -> tuple[float, float]:
+    """The moment at a covariance of at least 0, and at its negative, which takes no more.
+
+    Raises:
+        ValueError: as `GaussianMoment`.
+    """
     scales = math.sqrt(first), math.sqrt(second)
     if scales[1] > _LARGEST:
         raise ValueError(
             f"activation must be homogeneous (relu, leaky_relu, identity) for a prediction where pre-activations are "
             f"this large: their standard deviation is {scales[1]:.3g}, and the quadrature reaches {_LARGEST:g}."
         )
-    correlation = min(1.0, max(-1.0, covariance / (scales[0] * scales[1])))
+    correlation = min(1.0, covariance / (scales[0] * scales[1]))
     # Given what u and v share, w, they are independent; what is not shared has nodes of its own.
     nodes, weights = normal_rule(scales[1] / _STEP)
-    shared, unshared = math.sqrt(abs(correlation)), math.sqrt(1.0 - abs(correlation))
+    shared, unshared = math.sqrt(correlation), math.sqrt(1.0 - correlation)
     points = shared * nodes[:, None] + unshared * nodes
-    given_shared = [function(scale * points) @ weights for scale in scales]
+    given_shared = function(scales[0] * points) @ weights
+    other = given_shared if scales[0] == scales[1] else function(scales[1] * points) @ weights
     # A negative correlation shares w with opposite signs; the rule in w is symmetric.
-    other = given_shared[1] if correlation >= 0 else given_shared[1][::-1]
-    return float((given_shared[0] * other) @ weights)
+    return float((given_shared * other) @ weights), float((given_shared * other[::-1]) @ weights)
 
 
 @lru_cache(maxsize=4096)
@@ -278,7 +288,8 @@ def _silu(u: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _silu_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
-    return expit(u) * (1 + u * expit(-u))
+    s = expit(u)
+    return s * (1 + u * (1 - s))
 
 
 def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:

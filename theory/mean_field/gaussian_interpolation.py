@@ -71,10 +71,12 @@ def _interpolated(function: PairFunction, entries: tuple[Array, Array, Array], c
     low, high = _range(entries[0], entries[1])
     points, around = chebpts1(count), np.pi / 2 * (chebpts1(angles + 1) + 1)
     nodes = np.exp(low + (high - low) * (points + 1) / 2)
+    # Of opposite signs exactly, whose pair functions are to be had together.
+    cosines = (np.cos(around) - np.cos(around)[::-1]) / 2
     table = np.empty((count, count, angles + 1))
     for i, v in enumerate(nodes):
         for j, w in enumerate(nodes[: i + 1]):
-            at = [function(float(w), float(v), math.sqrt(v * w) * math.cos(theta)) for theta in around]
+            at = [function(float(w), float(v), math.sqrt(v * w) * float(cosine)) for cosine in cosines]
             table[i, j] = table[j, i] = at
     along, turned = (np.linalg.inv(chebvander(chebpts1(k), k - 1)) for k in (count, angles + 1))
     coefficients = np.einsum("ai,bj,ck,ijk->abc", along, along, turned, table, optimize=True)
