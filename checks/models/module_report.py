@@ -1,7 +1,7 @@
 """A verdict on any `torch.nn.Module` at initialization: `probe`, and the report that it gives."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from math import exp
@@ -162,15 +162,18 @@ def probe(
             `simulate.probe`, `simulate.curvature.module_step.module_steps` and `against_reference`.
     """
     check_first_step(first_step, learning_rate)
-    name = _name(factory)
+    name, about, built = _name(factory), "", None
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
         factory, stack = (built.factory, stack or built.stack) if built else (loaded(factory), stack)
+        about = built.note() if built else ""
     stack = stack or getattr(factory, "stack", None)
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
     rounds = 1 + (other is not None) + bool(first_step)
     probed = run(factory, seed=seed, on_module=_part(on_module, 0, rounds))
+    if about:
+        probed = replace(probed, notes=(about, *probed.notes))
     rates, too_fast = None, list[Alarm]()
     if first_step:
         steps = module_steps(
@@ -183,7 +186,7 @@ def probe(
         rest = _part(on_module, rounds - 1, rounds)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
     exponents = probe_exponents(probed.frame)
-    theory, roles = None, {**ROLES, **getattr(factory, "roles", {})}
+    theory, roles = None, {**ROLES, **(built.roles if built else {}), **getattr(factory, "roles", {})}
     wrong = alarms(probed.frame)
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)

@@ -7,8 +7,8 @@ entries, and cross-entropy with independent uniform labels.
 import importlib
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,14 @@ class Builtin:
     Attributes:
         factory: of it.
         stack: the network of the same width and depth that large-width theory predicts, or None.
+        roles: what parameters of a layer are called in that network, where it is not as `torch.nn` calls them.
+        note: what should be known of the library that makes it, or "".
     """
 
     factory: Factory
     stack: Callable[[int, int], Stack] | None = None
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    note: Callable[[], str] = str
 
 
 def _heads(width: int) -> int:
@@ -112,7 +116,9 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ValueError("transformers must be installed for gpt2 and bert: pip install transformers") from error
+        raise ValueError(
+            f"transformers must be installed for gpt2 and bert, with what it needs: pip install transformers ({error})"
+        ) from error
     return transformers
 
 
@@ -125,6 +131,35 @@ def _gpt2(width: int, depth: int) -> tuple[nn.Module, Batch]:
             library.GPT2Config(vocab_size=_VOCAB, bos_token_id=None, eos_token_id=None, **sizes, **dropout)
         )
     )
+
+
+_RESIDUAL_SCALED = (5, 15)
+
+
+def _gpt2_note() -> str:
+    """Whether this version of the library scales residual matrices, as GPT-2 does."""
+    version: str = _transformers().__version__
+    if tuple(int(part) for part in version.split(".")[:2]) >= _RESIDUAL_SCALED:
+        return ""
+    return f"transformers {version} does not divide the deviations of GPT-2's c_proj by sqrt(2 L), as 5.15 and later do"
+
+
+def _gpt2_stack(width: int, depth: int) -> Stack:
+    """GPT-2 as transformers 5.15 and later draw it; one matrix at both ends would change that matrix alone."""
+    scale = 0.02 * width**0.5
+    return Stack(
+        placement="pre", width=width, depth=depth, tokens=_TOKENS, vocab=_VOCAB, output_scale=scale, ffn_ratio=4.0,
+        activation="gelu_tanh", init_std=0.02, depth_scaling="depth", norm_epsilon=1e-5, output_projection="random",
+        query_key_scale=scale, heads=_heads(width), mask="causal", embedding_scale=0.02, positions="learned",
+    )  # fmt: skip
+
+
+_GPT2_ROLES = {
+    "attn.c_attn.weight": ("WQ", "WK", "WV"),
+    "attn.c_proj.weight": ("WO",),
+    "mlp.c_fc.weight": ("W1",),
+    "mlp.c_proj.weight": ("W2",),
+}
 
 
 def _bert(width: int, depth: int) -> tuple[nn.Module, Batch]:
@@ -152,7 +187,7 @@ BUILTINS: dict[str, Builtin] = {
     "encoder-pre": Builtin(partial(_encoder, pre=True), _stack("pre")),
     "transformer-post": Builtin(partial(_encoder_decoder, pre=False)),
     "transformer-pre": Builtin(partial(_encoder_decoder, pre=True)),
-    "gpt2": Builtin(_gpt2),
+    "gpt2": Builtin(_gpt2, _gpt2_stack, _GPT2_ROLES, _gpt2_note),
     "bert": Builtin(_bert),
 }
 """By the name that `gradbounds probe` takes."""

@@ -1,14 +1,16 @@
 """Probing what cannot be probed: one clear line that names the user's object."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from simulate import probe
-from simulate.modules.catalogue import loaded
+from simulate.modules.catalogue import BUILTINS, loaded
 from tests.helpers.probed_modules import one_module
+from theory.configurations import stack_from_config
 
 
 def bad(**changes):
@@ -92,3 +94,22 @@ def test_a_factory_by_its_file(tmp_path, monkeypatch):
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         probe(one_module, **({"widths": [4], "depths": [2], "seeds": 1} | arguments))
+
+
+def test_gpt2_is_the_one_that_its_configuration_describes():
+    """And versions of the library that draw another one are named."""
+    config = {"model_type": "gpt2", "n_embd": 128, "n_layer": 3, "n_head": 2, "vocab_size": 512}
+    assert BUILTINS["gpt2"].stack(128, 3) == stack_from_config(config, tokens=16, embeddings="untied")[0]
+
+
+@pytest.mark.parametrize(("version", "said"), [("5.14.1", "transformers 5.14.1 does not divide"), ("5.15.0", "")])
+def test_a_library_that_draws_another_gpt2_is_named(monkeypatch, version, said):
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__=version))
+    assert BUILTINS["gpt2"].note().startswith(said)
+    assert bool(BUILTINS["gpt2"].note()) == bool(said)
+
+
+def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ValueError, match="transformers must be installed .*import of transformers halted"):
+        BUILTINS["gpt2"].factory(64, 1)
