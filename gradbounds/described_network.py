@@ -11,19 +11,30 @@ from theory.configurations import Note, published, stack_from_config
 from theory.stack.registry import nearest
 
 
-def described(given: Mapping[str, Any], config: Path | None, like: str | None) -> tuple[Stack, tuple[Note, ...]]:
+def described(
+    given: Mapping[str, Any], config: Path | None, like: str | None, ignore: Sequence[str] = ()
+) -> tuple[Stack, tuple[Note, ...]]:
     """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
 
+    Args:
+        given: fields of the Stack.
+        config: a file.
+        like: a published model's name.
+        ignore: keys of the file to leave out.
+
     Raises:
-        ValueError: both a file and a model are given, or as `theory.configurations.stack_from_config`.
+        ValueError: both a file and a model are given, or keys are ignored of neither, or as
+            `theory.configurations.stack_from_config`.
     """
+    if ignore and config is None and like is None:
+        raise ValueError(f"ignore must stand with config or like, got {', '.join(ignore)} and neither.")
     if config is None and like is None:
         return Stack(**given), ()
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
     source = config if like is None else published(like)
     assert source is not None
-    stack, notes = stack_from_config(source, tokens=given.get("tokens", 16))
+    stack, notes = stack_from_config(source, tokens=given.get("tokens", 16), ignore=ignore)
     return replace(stack, **given), notes
 
 

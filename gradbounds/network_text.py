@@ -235,11 +235,18 @@ def comparison_lines(changes: Sequence[str], table: pd.DataFrame, other: pd.Data
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:
-    """What a configuration has that the network does not: what is left out in a line each, what is neutral in one."""
+    """What a configuration has that the network does not: what is left out in a line each, what is neutral in one.
+
+    And what it does not have, and is as the class of the model has it by default.
+    """
     lines = [f"- {note}" for note in notes if note.what == "left out"]
+    defaults = ", ".join(f"{note.field} = {note.value!r}" for note in notes if note.what == "default")
     neutral = ", ".join(sorted({note.field for note in notes if note.what == "neutral"}))
-    lines = (["", "Left out of the configuration", *lines]) if lines else []
-    return [*lines, *([f"Neutral at initialization: {neutral}."] if neutral else [])]
+    return [
+        *(["", "Left out of the configuration", *lines] if lines else []),
+        *([f"Not in the file, and as the class has it by default: {defaults}."] if defaults else []),
+        *([f"Neutral at initialization: {neutral}."] if neutral else []),
+    ]
 
 
 def _is_flat(ratio: float) -> bool:

@@ -37,15 +37,16 @@ _LONG = 2.0
 
 
 def predict_stack(
-    given: Mapping[str, Any], *, config: Path | None, like: str | None, compare: Sequence[str], draws: int | None,
-    seed: int, patterns: int | None, max_time: str, out: Path | None, as_json: bool,
+    given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
+    compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str, out: Path | None,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Print one network's table, and write it with its figure into a folder.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or the folder not be written.
     """
-    stack, notes = described(given, config, like)
+    stack, notes = described(given, config, like, ignore)
     others = {changes: changed(stack, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error

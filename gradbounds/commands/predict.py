@@ -26,6 +26,10 @@ class Predict:
     like: Annotated[
         str | None, optional("a published model, such as gpt2 or llama-3-8b; a wrong name lists them", "NAME", "none")
     ] = None
+    ignore: Annotated[
+        tuple[str, ...],
+        optional("keys of the file to leave out, whose part at initialization is not known", "KEY [...]", "none"),
+    ] = ()
     compare: Annotated[
         tuple[str, ...],
         optional(
@@ -56,6 +60,7 @@ class Predict:
 
         changes = given(self.stack)
         return predict_stack(
-            changes, config=self.config, like=self.like, compare=self.compare, draws=self.draws, seed=self.seed,
+            changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
+            seed=self.seed,
             patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
         )  # fmt: skip

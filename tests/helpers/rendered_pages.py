@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from tests.helpers.rendered.atlas import architectures, atlas, choices, setting
+from tests.helpers.rendered.atlas import architectures, atlas, choices, read_families, setting, versions
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -82,6 +82,8 @@ def _listed(names: list[str]) -> str:
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     "architecture.md": {"floors": floors, "parts": parts},
     "configurations.md": {
+        "versions": versions,
+        "families": read_families,
         "setting": setting,
         "architectures": architectures,
         "atlas": atlas,

@@ -1,68 +1,172 @@
-"""What the fields of T5's configuration mean: an encoder and a decoder of one size."""
+"""What the fields of encoders and decoders mean, both of one size: T5's kind and BART's."""
 
-from theory.configurations.families import Fields, activation_of, without_dropout
+from dataclasses import dataclass
+
+from theory.configurations.families import (
+    ACTIVATION,
+    EPSILON,
+    Fields,
+    activation_of,
+    one_std,
+    small_positions,
+    tied,
+    without_dropout,
+)
 from theory.configurations.reading import Reading
 
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, and vanish in wide networks"
+_OTHER = "the output matrix is another than the inputs' here"
 
 
-def t5(r: Reading, tokens: int) -> Fields:
-    """T5, mT5, FLAN-T5: Pre-LN with RMSNorm, each matrix N(0, 1/its inputs), a source of as many tokens as the target.
+@dataclass(frozen=True)
+class T5:
+    """T5's kind: Pre-LN with RMSNorm, each matrix N(0, 1/its inputs), a source of as many tokens as the target.
 
     Logits of attention are not divided by sqrt(d_kv); instead W^Q is smaller by that, so that they are the same.
 
-    Raises:
-        ValueError: there is no decoder, or the initialization is scaled.
+    Attributes:
+        scaled: whether outputs are divided by sqrt(d), unless the file says that both ends are not tied.
     """
-    if not r.take("is_encoder_decoder", default=True):
-        raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")
-    factor = r.number("initializer_factor", default=1.0)
-    if factor != 1.0:
-        raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
-    width, heads, head_width = r.count("d_model"), r.count("num_heads"), r.count("d_kv", default=64)
-    depth, hidden = r.count("num_layers"), r.count("d_ff")
-    other = r.count("num_decoder_layers", default=depth)
+
+    scaled: bool
+
+    def __call__(self, r: Reading, tokens: int) -> Fields:
+        """The fields of the Stack.
+
+        Raises:
+            ValueError: there is no decoder, or the initialization is scaled.
+        """
+        if not r.switch("is_encoder_decoder"):
+            raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")
+        factor = r.number("initializer_factor")
+        if factor != 1.0:
+            raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
+        width, heads, head_width = r.count("d_model", "hidden_size"), r.count("num_heads"), r.count("d_kv")
+        depth, hidden = r.count("num_layers", "num_hidden_layers"), r.count("d_ff")
+        _same_depth(r, "num_decoder_layers", depth)
+        unit = r.take("feed_forward_proj")
+        gated = isinstance(unit, str) and unit.startswith("gated-")
+        r.left["feed_forward_proj"] = "gelu_new" if unit == "gated-gelu" else unit[6:] if gated else unit
+        activation = activation_of(r, "feed_forward_proj")
+        r.neutral("feed_forward_proj says it", "dense_act_fn", "is_gated_act")
+        without_dropout(r)
+        r.neutral(_VANISHING, "relative_attention_num_buckets", "relative_attention_max_distance")
+        # The file's word for it scales outputs, or not, in classes that tie both ends whatever it says.
+        scaled = self.scaled and r.left.get("tie_word_embeddings") is not False
+        scaled = r.switch("scale_decoder_outputs", default=scaled) if self.scaled else scaled
+        _tied(r, "where outputs are not scaled, a word's own logit makes its loss larger still" if not scaled else "")
+        r.factor("W^Q", head_width**-0.5)
+        return {
+            "width": width,
+            "depth": depth,
+            "vocab": r.count("vocab_size"),
+            "source_tokens": tokens,
+            "heads": heads,
+            "head_width": 0 if head_width * heads == width else head_width,
+            "query_key_scale": 1.0,
+            "output_projection": "random",
+            "ffn": "gated" if gated else "plain",
+            "ffn_ratio": hidden / width,
+            "activation": activation,
+            "initialization": "fan_in",
+            "placement": "pre",
+            "normalization": "rms",
+            "norm_epsilon": r.number("layer_norm_epsilon"),
+            "mask": "causal",
+            "embeddings": "untied",
+            # Embeddings and output matrix are N(0, 1), the latter behind a factor d^(-1/2) where outputs are scaled.
+            "output_scale": 1.0 if scaled else width**0.5,
+        }
+
+
+@dataclass(frozen=True)
+class Bart:
+    """BART's kind: every matrix of one deviation, positions added to words, a source of as many tokens as the target.
+
+    Attributes:
+        placement: of the norms.
+        positions: learned, or fixed waves.
+        normed: whether inputs have a norm.
+    """
+
+    placement: str
+    positions: str = "learned"
+    normed: bool = True
+
+    def __call__(self, r: Reading, tokens: int) -> Fields:
+        """The fields of the Stack.
+
+        Raises:
+            ValueError: there is no encoder, or encoder and decoder are not of one size.
+        """
+        if not r.take("is_encoder_decoder", default=True):
+            raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
+        width = r.count("d_model", "hidden_size")
+        depth = r.count("encoder_layers", "num_hidden_layers")
+        heads = r.count("encoder_attention_heads", "num_attention_heads")
+        hidden = r.count("encoder_ffn_dim")
+        _same_depth(r, "decoder_layers", depth)
+        for name, here in (("decoder_attention_heads", heads), ("decoder_ffn_dim", hidden)):
+            other = r.count(name)
+            if other != here:
+                raise ValueError(f"{name} must be the encoder's, {here}, got {other}: both are alike here.")
+        without_dropout(r)
+        vocab = r.count("vocab_size")
+        words = r.count("decoder_vocab_size", default=vocab)
+        if words != vocab:
+            r.say("vocab_size", vocab, f"the encoder has the decoder's words, {words}, here")
+        r.neutral("one matrix of words has as large entries as two", "share_encoder_decoder_embeddings")
+        fields: Fields = {
+            "width": width,
+            "depth": depth,
+            "vocab": words,
+            "source_tokens": tokens,
+            "heads": heads,
+            "output_projection": "random",
+            "ffn_ratio": hidden / width,
+            "activation": activation_of(r, *ACTIVATION),
+            "placement": self.placement,
+            "positions": self.positions,
+            "embedding_norm": "added" if self.normed else "none",
+            "norm_epsilon": r.number(*EPSILON, default=1e-5),
+            "mask": "causal",
+            "embeddings": "untied",
+        }
+        if r.switch("scale_embedding"):
+            fields["_inputs"] = width**0.5
+            small_positions(r, fields)
+        one_std(r, fields)
+        _tied(r)
+        r.neutral(
+            "of older code, whose class has them as they are here", "normalize_before", "normalize_embedding",
+            "add_final_layer_norm", "add_bias_logits", "static_position_embeddings", "extra_pos_embeddings",
+        )  # fmt: skip
+        return {name: value for name, value in fields.items() if not name.startswith("_")}
+
+
+def _same_depth(r: Reading, name: str, depth: int) -> None:
+    other = r.count(name, default=depth)
     if other != depth:
-        r.say("num_decoder_layers", other, f"the decoder has as many layers as the encoder, {depth}, here")
-    unit = r.take("feed_forward_proj", default="relu")
-    gated = isinstance(unit, str) and unit.startswith("gated-")
-    r.left["feed_forward_proj"] = "gelu_new" if unit == "gated-gelu" else unit[6:] if gated else unit
-    activation = activation_of(r, "feed_forward_proj")
-    r.neutral("feed_forward_proj says it", "dense_act_fn", "is_gated_act")
-    without_dropout(r)
-    r.left_out("gradients are those without dropout, as in evaluation", "dropout_rate")
-    r.neutral(_VANISHING, "relative_attention_num_buckets", "relative_attention_max_distance")
-    tied = r.take("tie_word_embeddings", default=True)
-    scaled = r.take("scale_decoder_outputs", default=tied)
-    if tied:
-        r.say("tie_word_embeddings", True, "the output matrix is another than the inputs' here")
-    r.say(
-        "W^Q",
-        f"N(0, 1/(d d_kv)), d_kv = {head_width}",
-        f"its gradient's norm is sqrt({head_width}) times what stands here",
-    )
-    return {
-        "width": width,
-        "depth": depth,
-        "vocab": r.count("vocab_size"),
-        "source_tokens": tokens,
-        "heads": heads,
-        "head_width": 0 if head_width * heads == width else head_width,
-        "query_key_scale": 1.0,
-        "output_projection": "random",
-        "ffn": "gated" if gated else "plain",
-        "ffn_ratio": hidden / width,
-        "activation": activation,
-        "initialization": "fan_in",
-        "placement": "pre",
-        "normalization": "rms",
-        "norm_epsilon": r.number("layer_norm_epsilon", default=1e-6),
-        "mask": "causal",
-        "embeddings": "untied",
-        # Embeddings and output matrix are N(0, 1), the latter behind a factor d^(-1/2) where outputs are scaled.
-        "output_scale": 1.0 if scaled else width**0.5,
-    }
+        r.say(name, other, f"the decoder has as many layers as the encoder, {depth}, here")
 
 
-ENCODER_DECODERS = {"t5": t5, "mt5": t5}
+def _tied(r: Reading, consequence: str = "") -> None:
+    """Name both ends' one matrix, which no rule has beside a source."""
+    if tied(r) == "tied":
+        r.say("both ends are one matrix", True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
+
+
+ENCODER_DECODERS = {
+    "t5": T5(scaled=True),
+    "umt5": T5(scaled=True),
+    "mt5": T5(scaled=False),
+    "bart": Bart("post"),
+    "plbart": Bart("post"),
+    "mbart": Bart("pre"),
+    "blenderbot-small": Bart("post"),
+    "blenderbot": Bart("pre", normed=False),
+    "marian": Bart("post", "sinusoidal", normed=False),
+    "pegasus": Bart("pre", "sinusoidal", normed=False),
+    "m2m_100": Bart("pre", "sinusoidal", normed=False),
+}
 """By `model_type`."""

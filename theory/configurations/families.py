@@ -1,133 +1,244 @@
-"""What the fields of each family's configuration mean: one function per family, from a Reading to fields of a Stack."""
+"""What the fields of each family's configuration mean: a row of the Stack's fields, and rules for what is its own."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from theory.configurations.reading import Note, Reading
 
 Fields = dict[str, Any]
+Rule = Callable[[Reading, Fields, int], None]
 
 _ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "silu": "silu", "swish": "silu", "tanh": "tanh", "relu2": "relu_squared",
+    "gelu_python": "gelu", "silu": "silu", "swish": "silu", "tanh": "tanh", "relu2": "relu_squared",
+    "gelu_python_tanh": "gelu_tanh", "linear": "identity",
 }  # fmt: skip
+
+WIDTH = ("hidden_size", "n_embd", "d_model", "dim", "n_embed")
+DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
+HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size")
+EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+DEVIATION = ("initializer_range", "init_std")
+ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
+"""What configurations call a size, a norm's epsilon, a deviation and an activation."""
 
 _LENGTH = "it only matters for more tokens than there are here"
 _SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
+_CENTRED = "queries and keys are normalized here without being centred, which is 1/d_k off"
 
 
-def activation_of(r: Reading, *names: str, default: str | None = None) -> str:
+@dataclass(frozen=True)
+class Family:
+    """How a family's configuration is read: what its Stack always has, and rules for keys of its own.
+
+    Attributes:
+        fields: of the Stack, whatever the file says.
+        rules: run after the sizes and before what all families have; a field that they set stays.
+    """
+
+    fields: Mapping[str, Any]
+    rules: tuple[Rule, ...] = ()
+
+    def but(self, *rules: Rule, **fields: Any) -> "Family":
+        """A sister with other fields and further rules."""
+        return Family({**self.fields, **fields}, (*self.rules, *rules))
+
+    def __call__(self, r: Reading, tokens: int) -> Fields:
+        """The fields of the Stack that a configuration describes."""
+        width, heads = r.count(*WIDTH), r.count(*HEADS)
+        # Null is four times the width where the class leaves it to others, and else no width.
+        usual = {} if any(r.of.defaults.get(name) for name in HIDDEN) else {"default": 4 * width}
+        fields = {
+            "width": width,
+            "depth": r.count(*DEPTH),
+            "vocab": r.count("vocab_size"),
+            "heads": heads,
+            "ffn_ratio": r.count(*HIDDEN, **usual) / width,
+            "output_projection": "random",
+            **self.fields,
+        }
+        shared_heads(r, fields)
+        for rule in self.rules:
+            rule(r, fields, tokens)
+        without_dropout(r)
+        _window(r, fields, tokens)
+        if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
+            _rotary(r, fields)
+        one_std(r, fields)
+        fields.setdefault("embeddings", tied(r))
+        if "norm_epsilon" not in fields:
+            fields["norm_epsilon"] = r.number(*EPSILON, default=1e-5)
+        if "activation" not in fields:
+            fields["activation"] = activation_of(r, *ACTIVATION)
+        return {name: value for name, value in fields.items() if not name.startswith("_")}
+
+
+def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
     """The activation by the name that we have for it.
 
     Raises:
         ValueError: there is none of that name.
     """
     given = next((name for name in names if r.left.get(name) is not None), names[0])
-    name = r.take(*names) if default is None else r.take(*names, default=default)
-    if name not in _ACTIVATIONS:
+    name = r.take(*names) if default is ... else r.take(*names, default=default)
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise ValueError(f"{given} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}.")
     return _ACTIVATIONS[name]
 
 
-def _sizes(r: Reading) -> Fields:
-    width, heads = r.count("hidden_size", "n_embd", "d_model"), r.count("num_attention_heads", "n_head")
-    hidden = r.count("intermediate_size", "n_inner", "ffn_dim", default=4 * width)
-    return {
-        "width": width,
-        "depth": r.count("num_hidden_layers", "n_layer", "num_layers"),
-        "vocab": r.count("vocab_size"),
-        "heads": heads,
-        "ffn_ratio": hidden / width,
-        "output_projection": "random",
-    }
+def one_std(r: Reading, fields: Fields) -> None:
+    """Every matrix and embedding N(0, σ²), the embeddings times the rules' `_inputs`, the logits times `_logits`.
 
-
-def _one_std(r: Reading, sizes: Fields, *, inputs: float = 1.0) -> Fields:
-    """Every matrix and embedding N(0, initializer_range²), embeddings times `inputs`.
+    Rules may give the matrices a deviation `_matrices` of their own, and multiply queries and keys by `_queries`.
 
     Raises:
-        ValueError: initializer_range is not positive.
+        ValueError: σ is not positive.
     """
-    std, root = r.number("initializer_range", default=0.02), sizes["width"] ** 0.5
+    name = next((name for name in DEVIATION if name in r.left), DEVIATION[0])
+    std, root = r.number(*DEVIATION, default=0.02), fields["width"] ** 0.5
     if not std > 0:
-        raise ValueError(f"initializer_range must be above 0, got {std!r}.")
-    return {
-        "init_std": std,
-        "query_key_scale": std * root,
-        "output_scale": std * root,
-        "embedding_scale": std * inputs,
+        raise ValueError(f"{name} must be above 0, got {std!r}.")
+    matrices = fields.get("_matrices", std)
+    fields |= {
+        "init_std": matrices,
+        "query_key_scale": matrices * root * fields.get("_queries", 1.0),
+        "output_scale": std * root * fields.get("_logits", 1.0),
+        "embedding_scale": std * fields.get("_inputs", 1.0),
     }
+    if fields["query_key_scale"] > 4:
+        raise ValueError(
+            f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
+            f"the factor of the logits make {fields['query_key_scale']:.3g}: attention is then one token's."
+        )
 
 
-def _tied(r: Reading, default: bool) -> Fields:
-    return {"embeddings": "tied" if r.take("tie_word_embeddings", default=default) else "untied"}
+def logits_times(r: Reading, fields: Fields, factor: float) -> None:
+    """Attention logits are q k times a factor, not 1/sqrt(d_k): by larger queries and keys, or by a note."""
+    head_width = fields.get("head_width", fields["width"] // fields["heads"])
+    factor_of_each = (factor * head_width**0.5) ** 0.5
+    if abs(factor_of_each - 1) < 1e-9:
+        return
+    if fields.get("query_key_norm", "none") != "none":
+        r.say(
+            "factor of attention's logits", factor, f"they are divided by sqrt({head_width}), of a head's width, here"
+        )
+        return
+    if abs(factor_of_each**4 * head_width - 1) < 1e-9:
+        fields["attention_scale"] = "linear"
+        return
+    fields["_queries"] = factor_of_each
+    r.factor("W^Q and W^K", 1 / factor_of_each)
+
+
+def tied(r: Reading) -> str:
+    """Whether both ends are one matrix, as the class has it.
+
+    Raises:
+        ValueError: the file says neither.
+    """
+    default = r.of.defaults.get("tie_word_embeddings")
+    asked = r.switch("tie_word_embeddings", default=True if default is None else default)
+    is_tied = r.of.tied[asked]
+    if is_tied != asked:
+        r.say(
+            "tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends, whatever it says"
+        )
+    return "tied" if is_tied else "untied"
 
 
 def without_dropout(r: Reading) -> None:
     """Name all shares of dropout that the file has."""
-    r.left_out(
-        "gradients are those without dropout, as in evaluation",
-        "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "dropout", "residual_dropout",
-        "embedding_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout",
-    )  # fmt: skip
+    names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
+    r.left_out("gradients are those without dropout, as in evaluation", *names)
 
 
-def _attention(r: Reading, sizes: Fields, tokens: int) -> None:
-    """What attention of today's decoders has besides queries, keys and values.
+def shared_heads(r: Reading, fields: Fields) -> None:
+    """Heads that share keys and values, and heads of a width of their own.
 
     Raises:
         ValueError: keys and values cannot be shared out among so many heads.
     """
-    kv = r.count("num_key_value_heads", "n_kv_head", default=sizes["heads"])
-    if sizes["heads"] % kv:
-        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {sizes['heads']}, got {kv}.")
-    sizes["kv_heads"] = 0 if kv == sizes["heads"] else kv
-    given, usual = r.number("head_dim", default=None), sizes["width"] // sizes["heads"]
-    if given is not None and given != usual:
-        sizes["head_width"] = given
-    window, used = r.number("sliding_window", default=None), r.take("use_sliding_window", default=True)
+    heads = fields["heads"]
+    kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
+    if heads % kv:
+        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}.")
+    fields["kv_heads"] = 0 if kv == heads else kv
+    given = r.count("head_dim", default=None)
+    if given is not None and given != fields["width"] / heads:
+        fields["head_width"] = given
+
+
+def _window(r: Reading, fields: Fields, tokens: int) -> None:
+    """Attention to the last tokens alone, in all layers that have it.
+
+    Raises:
+        ValueError: the layers' kinds are no list of words.
+    """
     listed = r.left.get("layer_types") or []
     if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
-    kinds = set(listed)
+    window, used, kinds = None, True, set(listed)
+    if r.knows("sliding_window"):
+        window = r.number("sliding_window", default=None)
+        used = r.take("use_sliding_window", default=True) if r.knows("use_sliding_window") else True
+    else:
+        r.neutral("its class has no windows", "sliding_window", "use_sliding_window")
     r.neutral(
-        _LENGTH,
-        "max_window_layers",
-        "layer_types",
-        "sliding_window_pattern",
-        "_sliding_window_pattern",
-    )
-    if window is not None and used and window < tokens:
-        sizes["window"] = window
-        if len(kinds) > 1:
-            r.say("layer_types", sorted(kinds), "all layers have the window here")
-    elif window is not None:
+        _LENGTH, "max_window_layers", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
+        "sliding_window_size",
+    )  # fmt: skip
+    if window is not None and used and window < tokens and kinds != {"full_attention"}:
+        fields["window"] = window
+        if kinds != {"sliding_attention"} and ("layer_types" in r.of.defaults or kinds):
+            r.say("layer_types", sorted(kinds) or "of the class", "all layers have the window here")
+    elif window is not None and "sliding_window" in r.given:
         r.notes.append(_neutral("sliding_window", window, _LENGTH))
-    _rotary(r, sizes)
 
 
-def _rotary(r: Reading, sizes: Fields) -> None:
+def _rotary(r: Reading, fields: Fields) -> None:
     """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
 
     Raises:
-        ValueError: what stands for their parameters is no object.
+        ValueError: what stands for their parameters is no object, or more coordinates turn than there are.
     """
-    given = _object("rope_parameters", r.take("rope_parameters", default={}))
-    if "sliding_attention" in given:  # Gemma 3: five layers of six
-        full = given.get("full_attention")
-        r.say("rope_parameters of full_attention", full, "all layers rotate as the sliding ones here")
-        given = _object("rope_parameters of sliding_attention", given["sliding_attention"])
-    local = r.number("rope_local_base_freq", default=None)
+    defaults, given = dict(r.of.rope or {}), _object("rope_parameters", r.take("rope_parameters", default={}))
+    layered = "sliding_attention" in defaults or "sliding_attention" in given  # as in Gemma 3: five layers of six
+    if layered:
+        defaults = {kind: defaults.get(kind, {}) for kind in ("sliding_attention", "full_attention")}
+        sliding, full = (
+            {**defaults[kind], **_object(f"rope_parameters of {kind}", given.get(kind) or {})} for kind in defaults
+        )
+        both = r.number("rope_theta", "global_rope_theta", default=full.get("rope_theta"))
+        local = r.number("rope_local_base_freq", "local_rope_theta", default=sliding.get("rope_theta"))
+        # In OLMo 3 one number is that of all layers.
+        local = (
+            both if defaults["sliding_attention"] == defaults["full_attention"] and "rope_theta" in r.given else local
+        )
+        if local != both:
+            r.say("rope_theta of full_attention", both, "all layers rotate as those with a window here")
+        defaults, given = {}, {**sliding, "rope_theta": local}
     inner = Reading(given)  # whose values are numbers too
-    theta, part = inner.number("rope_theta", default=10_000.0), inner.number("partial_rotary_factor", default=1.0)
-    base = r.number("rope_theta", "rotary_emb_base", default=theta)
-    if local is not None:
-        r.say("rope_theta", base, "all layers rotate as those with a window, by rope_local_base_freq, here")
-        base = local
-    share = r.number("rotary_pct", "partial_rotary_factor", default=part)
-    turned = r.number("rotary_dim", default=None)
-    width = sizes.get("head_width", sizes["width"] // sizes["heads"])
-    sizes |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
+    theta = inner.number("rope_theta", default=None)
+    part = inner.number("partial_rotary_factor", default=None)
+    base = None if layered else r.number("rope_theta", default=None)
+    base = theta if theta is not None else base
+    if base is None:
+        base = defaults.get("rope_theta", 10_000.0)
+        if defaults:
+            r.notes.append(Note("rope_theta", base, "default", "the file has none"))
+    share = r.number("partial_rotary_factor", default=None)
+    share = part if part is not None else share
+    if share is None:
+        share = defaults.get("partial_rotary_factor", 1.0)
+        if share != 1.0:
+            r.notes.append(Note("partial_rotary_factor", share, "default", "the file has none"))
+    turned = r.number("rotary_dim", default=None) if r.knows("rotary_dim") else None
+    width = fields.get("head_width", fields["width"] // fields["heads"])
+    if turned is not None and turned > width:
+        raise ValueError(f"rotary_dim must be at most {width}, the coordinates of a head, got {turned!r}.")
+    fields |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
     scaling = _object("rope_scaling", r.take("rope_scaling", default={}))
     for name, rule in (("rope_scaling", scaling), ("rope_parameters", given)):
         kind = rule.get("rope_type", rule.get("type", "default"))
@@ -147,154 +258,293 @@ def _neutral(field: str, value: Any, reason: str) -> Note:
     return Note(field, value, "neutral", reason)
 
 
-def _llama(r: Reading, tokens: int, *, tied: bool = False, act: str = "silu", rooted: bool = False) -> Fields:
-    """Llama 2 and 3, Mistral, Qwen 2, Phi-3: Pre-LN with RMSNorm and gated units."""
-    sizes = _sizes(r)
-    _attention(r, sizes, tokens)
-    without_dropout(r)
-    inputs = sizes["width"] ** 0.5 if rooted else 1.0
-    return sizes | _one_std(r, sizes, inputs=inputs) | _tied(r, tied) | {
-        "placement": "pre",
-        "normalization": "rms",
-        "norm_epsilon": r.number("rms_norm_eps", "layer_norm_eps", default=1e-6),
-        "ffn": "gated",
-        "activation": activation_of(r, "hidden_activation", "hidden_act", default=act),
-        "mask": "causal",
-    }  # fmt: skip
+# Rules of single families.
 
 
-def _qwen3(r: Reading, tokens: int) -> Fields:
-    return _llama(r, tokens) | {"query_key_norm": "head"}
+def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
+    """Embeddings times sqrt(d)."""
+    fields["_inputs"] = fields["width"] ** 0.5
 
 
-def _gemma(r: Reading, tokens: int) -> Fields:
-    """Gemma: embeddings times sqrt(d), norms of scale 1 + w with w = 0."""
-    # The file keeps a field that Gemma's code replaces by its own activation.
-    if "hidden_activation" in r.left and r.left["hidden_activation"] is not None:
+def _rooted_if_asked(r: Reading, fields: Fields, tokens: int) -> None:
+    if r.switch("scale_embedding"):
+        _rooted(r, fields, tokens)
+        small_positions(r, fields)
+
+
+def small_positions(r: Reading, fields: Fields) -> None:
+    """Learned positions beside words that are sqrt(d) times as large."""
+    if fields["positions"] == "learned":
+        fields["positions"] = "none"
+        r.say("learned positions", fields["width"] ** -0.5, "they are so much smaller than words, and 0 here")
+
+
+def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
+    """Embeddings times sqrt(d), and GELU as tanh approximates it, also where the file has the exact one."""
+    _rooted(r, fields, tokens)
+    if r.left.get("hidden_activation") is not None or not r.knows("hidden_act"):
         r.neutral("hidden_activation is what counts", "hidden_act")
-    return _llama(r, tokens, tied=True, act="gelu_pytorch_tanh", rooted=True)
-
-
-def _gemma2(r: Reading, tokens: int) -> Fields:
-    """Gemma 2 and 3: norms before and after every branch."""
-    qk_norm = str(r.left.get("model_type", "")).startswith("gemma3")
-    fields = _gemma(r, tokens) | {"placement": "peri"}
-    head_width = fields.get("head_width", fields["width"] // fields["heads"])
-    scale = r.number("query_pre_attn_scalar", default=256)
-    if scale != head_width:
-        r.say("query_pre_attn_scalar", scale, f"logits are divided by sqrt({head_width}), the width of a head, here")
-    fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
+    fields["activation"] = activation_of(r, "hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
+    if fields["activation"] == "gelu":
+        fields["activation"] = "gelu_tanh"
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
-    r.neutral("it is causal", "use_bidirectional_attention")
-    return fields | {"query_key_norm": "head" if qk_norm else "none"}
+    r.refused("tokens then see later ones", "use_bidirectional_attention")
+    if r.knows("query_pre_attn_scalar"):
+        logits_times(r, fields, r.number("query_pre_attn_scalar") ** -0.5)
+        fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
 
 
-def _olmo(r: Reading, tokens: int) -> Fields:
-    """OLMo 1: LayerNorm without parameters."""
+def _clipped(r: Reading, fields: Fields, tokens: int) -> None:
     r.left_out("queries, keys and values are not clipped here", "clip_qkv")
-    return _llama(r, tokens) | {"normalization": "layer", "norm_epsilon": 1e-5}
 
 
-def _olmo2(r: Reading, tokens: int) -> Fields:
-    """OLMo 2: norms after the branches, and of all queries and keys."""
-    return _llama(r, tokens) | {"placement": "output", "query_key_norm": "all"}
-
-
-def _gpt2(r: Reading, tokens: int) -> Fields:
-    """GPT-2, with W^O and W2 smaller by sqrt(2 L)."""
-    sizes = _sizes(r)
-    without_dropout(r)
+def _gpt2(r: Reading, fields: Fields, tokens: int) -> None:
     r.left_out("logits are divided by sqrt(d_k) alone", "scale_attn_by_inverse_layer_idx")
-    r.neutral("it is how numbers are computed", "reorder_and_upcast_attn")
     if not r.take("scale_attn_weights", default=True):
-        r.say("scale_attn_weights", False, "logits are divided by sqrt(d_k) here")
-    r.neutral(
-        "of a head that language models do not have", "summary_activation", "summary_first_dropout",
-        "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    )  # fmt: skip
-    return sizes | _one_std(r, sizes) | _tied(r, True) | {
-        "placement": "pre",
-        "norm_epsilon": r.number("layer_norm_epsilon", default=1e-5),
-        "activation": activation_of(r, "activation_function", default="gelu_new"),
-        "depth_scaling": "depth",
-        "positions": "learned",
-        "mask": "causal",
-    }  # fmt: skip
+        logits_times(r, fields, 1.0)
 
 
-def _parallel(r: Reading, tokens: int) -> Fields:
-    """GPT-J, GPT-NeoX (Pythia), Phi: both branches from the same tokens."""
-    sizes = _sizes(r)
-    _attention(r, sizes, tokens)
-    without_dropout(r)
-    r.left_out("queries and keys are not centred and normalized here", "qk_layernorm")
-    r.neutral(
-        "of a head that language models do not have", "summary_activation", "summary_first_dropout",
-        "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    )  # fmt: skip
-    r.neutral("their code divides logits by sqrt(d_k) whatever it says", "scale_attn_weights")
-    return sizes | _one_std(r, sizes) | _tied(r, False) | {
-        "placement": "pre",
-        "layout": "parallel" if r.take("use_parallel_residual", default=True) else "sequential",
-        "norm_epsilon": r.number("layer_norm_eps", "layer_norm_epsilon", default=1e-5),
-        "activation": activation_of(r, "hidden_act", "activation_function", default="gelu_new"),
-        "mask": "causal",
-    }  # fmt: skip
+def _gpt_bigcode(r: Reading, fields: Fields, tokens: int) -> None:
+    r.neutral("multi_query says it", "num_key_value_heads")
+    fields["kv_heads"] = 1 if r.switch("multi_query") and fields["heads"] > 1 else 0
 
 
-def _neox(r: Reading, tokens: int) -> Fields:
-    r.left.setdefault("hidden_act", "gelu")
-    return _parallel(r, tokens)
+def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
+    """Both branches from the same tokens, if the family's file can say so."""
+    if r.knows("use_parallel_residual"):
+        fields["layout"] = "parallel" if r.switch("use_parallel_residual") else "sequential"
 
 
-def _bert(r: Reading, tokens: int) -> Fields:
-    """BERT: Post-LN, a norm of the embeddings, one vector of the token type in all of them, and a head's own layer."""
-    sizes = _sizes(r)
-    without_dropout(r)
-    fields = sizes | _one_std(r, sizes) | _tied(r, True)
-    typed = r.number("type_vocab_size", default=2) > 0
+def _neox(r: Reading, fields: Fields, tokens: int) -> None:
+    """Older names of what rotates.
+
+    Raises:
+        ValueError: old and new name have different values.
+    """
+    for old, new in (("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")):
+        given = r.left.pop(old, None)
+        if given is not None and r.left.setdefault(new, given) != given:
+            raise ValueError(f"{new} and {old} must be one number, got {r.left[new]!r} and {given!r}.")
+
+
+def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
+    """Norms of queries and keys by head, LayerNorm where ours is RMSNorm."""
+    if r.switch(*(name for name in ("qk_layernorm", "use_qk_norm") if r.knows(name))):
+        fields["query_key_norm"] = "head"
+        r.say("norms of queries and keys", "LayerNorm", _CENTRED)
+
+
+def _old_code(r: Reading, fields: Fields, tokens: int) -> None:
+    r.neutral("its code divides logits by sqrt(d_k) whatever it says", "scale_attn_weights")
+    if r.left.get("rotary") is True:
+        r.neutral("it is what the class does", "rotary")
+
+
+def _falcon(r: Reading, fields: Fields, tokens: int) -> None:
+    """Heads of keys and values, layout and positions of Falcon's three architectures.
+
+    Raises:
+        ValueError: positions are biases of logits.
+    """
+    r.refused("biases of attention's logits (ALiBi) have no rule", "alibi")
+    new, single = r.switch("new_decoder_architecture"), r.switch("multi_query")
+    kv = r.count("num_kv_heads", "n_head_kv", default=fields["heads"])
+    kv = kv if new else 1 if single else fields["heads"]
+    if fields["heads"] % kv:
+        raise ValueError(f"num_kv_heads must divide num_attention_heads = {fields['heads']}, got {kv}.")
+    fields["kv_heads"] = 0 if kv == fields["heads"] else kv
+    fields["layout"] = "parallel" if r.switch("parallel_attn") or new else "sequential"
+    r.neutral("norms of the same tokens are one norm at initialization", "num_ln_in_parallel_attn")
+
+
+def _opt(r: Reading, fields: Fields, tokens: int) -> None:
+    """Norms before the branches, or after the sums in one model.
+
+    Raises:
+        ValueError: embeddings are narrower than the stream.
+    """
+    _narrow(r, fields, "word_embed_proj_dim")
+    before = r.switch("do_layer_norm_before")
+    fields["placement"] = "pre" if before else "post"
+    r.refused("the stream then ends without a norm", "_remove_final_layer_norm")
+
+
+def _narrow(r: Reading, fields: Fields, name: str) -> None:
+    """Embeddings as wide as the stream.
+
+    Raises:
+        ValueError: they are narrower.
+    """
+    narrow = r.count(name, default=fields["width"])
+    if narrow != fields["width"]:
+        raise ValueError(
+            f"{name} must be the width {fields['width']}, got {narrow}: a matrix between embeddings and stream has no "
+            "rule."
+        )
+
+
+def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
+    """Output logits times a factor."""
+    _logits_scaled(r, fields, r.number("logit_scale"))
+
+
+def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
+    fields["_logits"] = factor
+    if factor != 1:
+        r.factor("W_emb", 1 / factor)
+
+
+def _granite(r: Reading, fields: Fields, tokens: int) -> None:
+    """Factors on embeddings, branches, attention's logits and the output's."""
+    fields["_inputs"] = r.number("embedding_multiplier")
+    fields["branch_scale"] = r.number("residual_multiplier")
+    logits_times(r, fields, r.number("attention_multiplier"))
+    _logits_scaled(r, fields, 1 / r.number("logits_scaling"))
+
+
+def _unrotated(r: Reading, fields: Fields, tokens: int) -> None:
+    """Layers without rotations: SmolLM 3's that the file names, Cohere 2's and EXAONE 4's without a window.
+
+    Raises:
+        ValueError: they are not one number a layer.
+    """
+    depth, listed = fields["depth"], r.left.get("no_rope_layers")
+    if r.knows("no_rope_layers"):
+        every = r.count("no_rope_layer_interval")
+        r.left.pop("no_rope_layers", None)
+        flags = listed or [int((layer + 1) % every != 0) for layer in range(depth)]
+        if not isinstance(flags, list) or len(flags) != depth:
+            raise ValueError(f"no_rope_layers must be a list of {depth} numbers, got {flags!r}.")
+        still = [layer for layer, turns in enumerate(flags, start=1) if not turns]
+    else:
+        kinds = r.left.get("layer_types")
+        every = r.number("sliding_window_pattern", default=4) or 0
+        if isinstance(kinds, list):
+            still = [layer for layer, kind in enumerate(kinds, start=1) if kind == "full_attention"]
+        elif r.left.get("sliding_window", r.of.defaults.get("sliding_window")) is None:
+            still = []
+        else:
+            still = [layer for layer in range(1, depth + 1) if every and layer % every == 0]
+    if still:
+        r.say("layers without rotations", still, "all layers rotate here")
+
+
+def _bert(r: Reading, fields: Fields, tokens: int) -> None:
+    """A norm of the embeddings, one vector of the token type in all of them, and a head's own layer."""
     r.say("masked words", "some positions", "the loss is averaged over all positions here")
     if r.take("position_embedding_type", default="absolute") != "absolute":
         r.say("position_embedding_type", "relative", "positions are added to the inputs here")
-    return fields | {
-        "mask": "causal" if r.take("is_decoder", default=False) else "none",
-        "norm_epsilon": r.number("layer_norm_eps", default=1e-12),
-        "activation": activation_of(r, "hidden_act", default="gelu"),
-        "embedding_norm": "added",
-        "positions": "learned_segment" if typed else "learned",
-        "output_transform": "added",
-    }
+    if r.knows("type_vocab_size"):
+        typed = r.number("type_vocab_size") > 0
+        fields["positions"] = "learned_segment" if typed else "learned"
+    if r.knows("is_decoder"):
+        fields["mask"] = "causal" if r.switch("is_decoder", default=False) else "none"
+    if r.knows("embedding_size"):
+        _narrow(r, fields, "embedding_size")
+    r.refused("a vector of the task is added to the inputs", "use_task_id")
+    r.neutral("it is off, and there is no task", "task_type_vocab_size")
 
 
-def _roberta(r: Reading, tokens: int) -> Fields:
-    fields = _bert(r, tokens)
+def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
+    """The head's own layer has the exact GELU whatever the units have."""
+    fields["activation"] = activation_of(r, *ACTIVATION)
     if fields["activation"] != "gelu":
         r.say("the head's activation", "gelu", "the head's own layer has the units' activation here")
-    return fields
 
 
-def _nanogpt(r: Reading, tokens: int) -> Fields:
-    """The arguments of nanoGPT, which have no model_type."""
-    return _gpt2(r, tokens) | {"activation": "gelu"}
+def _distilbert(r: Reading, fields: Fields, tokens: int) -> None:
+    r.refused("positions of fixed waves are not read", "sinusoidal_pos_embds")
+    _bert(r, fields, tokens)
 
 
-FAMILIES: dict[str, Callable[[Reading, int], Fields]] = {
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _llama,
-    "phi3": _llama,
-    "qwen3": _qwen3,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma2,
-    "olmo": _olmo,
-    "olmo2": _olmo2,
-    "gpt2": _gpt2,
-    "gptj": _parallel,
-    "gpt_neox": _neox,
-    "phi": _parallel,
-    "bert": _bert,
-    "roberta": _roberta,
-    "nanogpt": _nanogpt,
-}
+def _gpt_neo(r: Reading, fields: Fields, tokens: int) -> None:
+    """Logits that nothing divides, and every other layer with a window."""
+    logits_times(r, fields, 1.0)
+    window = r.count("window_size")
+    r.neutral("it says which layers have the window", "attention_layers")
+    kinds = r.take("attention_types", default=None)
+    if window < tokens:
+        r.say("attention_types", kinds, f"no layer has the window of {window} here")
+
+
+def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
+    """Its GELU is the approximation by tanh, and matrices have a deviation of their own, which no key changes.
+
+    Raises:
+        ValueError: the activation is another.
+    """
+    fields["_matrices"] = 0.02
+    fields["activation"] = {"gelu": "gelu_tanh"}.get(name := r.take("afn"), name)
+    if fields["activation"] not in _ACTIVATIONS.values():
+        raise ValueError(f"afn must be one of relu, silu, gelu, swish, got {name!r}.")
+
+
+def _nanogpt(r: Reading, fields: Fields, tokens: int) -> None:
+    """The arguments of nanoGPT, which have no model_type and no class."""
+    fields |= {"activation": "gelu", "norm_epsilon": 1e-5}
+
+
+_LLAMA = Family({"placement": "pre", "normalization": "rms", "ffn": "gated", "mask": "causal"})
+_NORMED = _LLAMA.but(normalization="layer")
+_PLAIN = _NORMED.but(ffn="plain")
+_GPT2 = _PLAIN.but(_gpt2, depth_scaling="depth", positions="learned")
+_GPTJ = _PLAIN.but(_old_code, layout="parallel")
+_GEMMA = _LLAMA.but(_gemma)
+_BERT = Family({"placement": "post", "embedding_norm": "added", "output_transform": "added", "mask": "none"}, (_bert,))
+_ROBERTA = _BERT.but(_gelu_head)
+
+FAMILIES: dict[str, Family] = {
+    # Pre-LN with RMSNorm and gated units.
+    "llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "phi3": _LLAMA, "helium": _LLAMA, "seed_oss": _LLAMA,
+    "glm": _LLAMA, "ernie4_5": _LLAMA, "ministral": _LLAMA, "ministral3": _LLAMA, "exaone": _LLAMA,
+    "internlm3": _LLAMA, "cwm": _LLAMA,
+    "smollm3": _LLAMA.but(_unrotated),
+    "granite": _LLAMA.but(_granite),
+    "arcee": _LLAMA.but(ffn="plain"),
+    "glm4": _LLAMA.but(placement="peri"),
+    "qwen3": _LLAMA.but(query_key_norm="head"),
+    "hunyuan_v1_dense": _LLAMA.but(query_key_norm="head"),
+    "olmo2": _LLAMA.but(placement="output", query_key_norm="all"),
+    "olmo3": _LLAMA.but(placement="output", query_key_norm="all"),
+    "exaone4": _LLAMA.but(_unrotated, placement="output", query_key_norm="head"),
+    "gemma": _GEMMA,
+    "vaultgemma": _GEMMA,
+    "gemma2": _GEMMA.but(placement="peri"),
+    "gemma3_text": Family({**_LLAMA.fields, "placement": "peri", "query_key_norm": "head"}, (_gemma,)),
+    # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
+    "olmo": _NORMED.but(_clipped, norm_epsilon=1e-5),
+    "stablelm": _NORMED.but(_parallel, _head_norms),
+    "cohere": _NORMED.but(_head_norms, _cohere, layout="parallel"),
+    "cohere2": _NORMED.but(_cohere, _unrotated, layout="parallel"),
+    "starcoder2": _PLAIN,
+    "jais2": _PLAIN,
+    "nemotron": _PLAIN.but(norm_gain=2.0),
+    "persimmon": _PLAIN.but(_head_norms),
+    "falcon": _PLAIN.but(_falcon),
+    "gpt_neox": _PLAIN.but(_parallel, _neox),
+    "phi": _PLAIN.but(_head_norms, layout="parallel"),
+    "gptj": _GPTJ,
+    "codegen": _GPTJ,
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2.but(_gpt_bigcode),
+    "gpt_neo": _PLAIN.but(_gpt_neo, positions="learned"),
+    "openai-gpt": _PLAIN.but(_openai_gpt, placement="post", positions="learned"),
+    "opt": _PLAIN.but(_opt, positions="learned", norm_epsilon=1e-5),
+    "biogpt": _PLAIN.but(_rooted_if_asked, positions="learned"),
+    "xglm": _PLAIN.but(_rooted_if_asked, positions="sinusoidal", norm_epsilon=1e-5),
+    # Encoders whose words are masked.
+    "bert": _BERT,
+    "ernie": _BERT,
+    "electra": _ROBERTA,
+    "distilbert": _BERT.but(_distilbert, positions="learned", norm_epsilon=1e-12),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "data2vec-text": _ROBERTA,
+    "megatron-bert": _BERT.but(placement="pre", embedding_norm="none"),
+    "roberta-prelayernorm": _ROBERTA.but(placement="pre"),
+    "xlm-roberta-xl": _ROBERTA.but(placement="pre", embedding_norm="none"),
+    "eurobert": _LLAMA.but(mask="none"),
+    "nanogpt": _PLAIN.but(_nanogpt, depth_scaling="depth", positions="learned"),
+}  # fmt: skip
 """By `model_type`; nanoGPT's files have none."""

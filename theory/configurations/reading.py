@@ -1,10 +1,11 @@
 """A configuration that is being read: each of its fields is used, or named with the reason why it is not."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from theory.configurations.classes import ModelClass
 from theory.stack.registry import nearest
 
 _REQUIRED: Any = object()
@@ -15,20 +16,67 @@ SAID_ELSEWHERE = {
         "use_cache", "use_return_dict", "return_dict", "output_attentions", "output_hidden_states", "id2label",
         "label2id", "problem_type", "chunk_size_feed_forward", "gradient_checkpointing", "pretraining_tp",
         "tokenizer_class", "task_specific_params", "attn_implementation", "_attn_implementation", "is_decoder",
-        "cache_implementation", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
-        "position_embedding_type", "cross_attention_hidden_size", "quantization_config", "name",
-        "decoder_start_token_id", "output_past",
+        "cache_implementation", "position_embedding_type", "cross_attention_hidden_size", "quantization_config", "name",
+        "output_past", "_num_labels",
+        "num_labels", "finetuning_task", "prefix", "gradient_checkpoint", "tokenizer", "language", "license",
+        "_flash_attn_2_enabled", "_attn_implementation_autoset", "unsloth_version", "unsloth_fixed", "_commit_hash",
+        "transformers.js_config", "is_llama_config", "model_name", "torchscript", "use_bfloat16",
+        "rope_interleaved", "full_attn_mod", "interpolate_factor", "directionality", "classifier_activation",
+        "classifier_bias", "classifier_pooling", "save_step", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
+        "scale_attention_softmax_in_fp32", "deterministic_flash_attn", "sparse_prediction", "n_special",
+        "sparse_pred_ignore_index", "predict_special_tokens", "neuron", "base_model_tp_plan", "kv_cache_dtype",
+    ),
+    "how words are drawn from a trained network": (
+        "do_sample", "temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups", "max_length",
+        "min_length", "max_new_tokens", "early_stopping", "repetition_penalty", "length_penalty", "bad_words_ids",
+        "diversity_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "num_return_sequences",
+        "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "output_scores",
+        "return_dict_in_generate", "remove_invalid_values", "renormalize_logits",
+    ),
+    "of a head that language models do not have": (
+        "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
+        "summary_type", "summary_use_proj", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
+        "pooler_size_per_head", "pooler_type", "pooler_act", "pooler_hidden_act", "pooler_hidden_size",
     ),
     "only limits the length of a sequence": (
-        "max_position_embeddings", "n_positions", "n_ctx", "block_size", "sequence_len",
-        "original_max_position_embeddings",
-        "max_sequence_length",
+        "max_position_embeddings", "n_positions", "n_ctx", "block_size", "sequence_len", "seq_length",
+        "original_max_position_embeddings", "max_sequence_length", "model_max_length", "max_seq_len", "seq_len",
+        "model_max_positions",
+    ),
+    "weights of norms are 1 at initialization": (
+        "layer_norm_elementwise_affine", "elementwise_affine",
     ),
     "a bias is zero at initialization": (
-        "attention_bias", "mlp_bias", "bias", "qkv_bias", "use_bias",
+        "attention_bias", "mlp_bias", "bias", "qkv_bias", "use_bias", "lm_head_bias", "use_qkv_bias",
+        "attention_out_bias", "enable_bias", "norm_bias", "decoder_bias", "o_bias", "add_qkv_bias", "attn_bias",
+        "layer_norm_bias",
     ),
 }  # fmt: skip
 """Fields that change nothing at initialization, in any family, by the reason."""
+
+MATTER_WHEN_OFF = {
+    "is_causal": "tokens then see later ones, which the class of this model does not do",
+    "causal": "tokens then see later ones, which the class of this model does not do",
+    "rotary": "positions then do not rotate, which the class of this model always does",
+    "use_rope": "positions then do not rotate, which the class of this model always does",
+    "is_gated_act": "units then are not gated, which feed_forward_proj says",
+    "pre_norm": "norms then stand elsewhere",
+    "normalize_before": "norms then stand elsewhere",
+}
+"""Fields of other people's code that change the network if they are false."""
+
+# What the classes that predict words end with.
+_OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "ForPreTraining")
+_OTHER_HEADS = {
+    "ForSequenceClassification": "its loss is one of outputs for a whole sequence",
+    "ForTokenClassification": "its loss is one of labels for each token",
+    "ForQuestionAnswering": "its loss is one of the ends of an answer",
+    "ForMultipleChoice": "its loss is one of choices",
+    "RewardModel": "its loss is one of an output for a whole sequence",
+    "Model": "it has no head and no loss",
+}
+_OF_TOKENS = ("_token_id", "_token_ids", "_token_index", "_token_indices")
+_LONG = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +86,21 @@ class Note:
     Attributes:
         field: its name.
         value: its value.
-        what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for.
+        what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for,
+            "default" if the file has none and the value is that of the model's own class.
         reason: in words.
     """
 
     field: str
     value: Any
-    what: Literal["neutral", "left out"]
+    what: Literal["neutral", "left out", "default"]
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.field} = {self.value!r} is {self.what}: {self.reason}"
+        value = repr(self.value)
+        value = f"{value[:_LONG]}..." if len(value) > _LONG else value
+        what = "the class's default" if self.what == "default" else self.what
+        return f"{self.field} = {value} is {what}: {self.reason}"
 
 
 class Reading:
@@ -56,26 +108,45 @@ class Reading:
 
     Args:
         config: the fields of the file.
+        of: what the model's own class has where the file says nothing; None where there is no class.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], of: ModelClass | None = None) -> None:
         self.left = dict(config)
+        self.given = frozenset(config)
+        self.of = of or ModelClass("")
         self.notes: list[Note] = []
 
+    def knows(self, name: str) -> bool:
+        """Whether a class that is known has a field of this name."""
+        return not self.of.name or name in self.of.keys
+
     def take(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """The value of a field, by any of its names; null is as if it were not there.
+        """The value of a field, by any of its names that the class knows.
+
+        A field that is not there has the class's own default. Null is what the class makes of other fields, `default`.
 
         Raises:
             ValueError: it has none and is required, or two of its names have different values.
         """
+        names = tuple(name for name in names if self.knows(name)) or names
         given = {name: self.left.pop(name) for name in names if name in self.left}
-        given = {name: value for name, value in given.items() if value is not None}
-        values = list(given.values())
+        values = [value for value in given.values() if value is not None]
         if any(value != values[0] for value in values[1:]):
-            raise ValueError(f"{' and '.join(given)} must be one number, got {' and '.join(map(repr, values))}.")
-        if not values and default is _REQUIRED:
-            raise ValueError(f"config must have {' or '.join(names)}, got none.")
-        return values[0] if values else default
+            raise ValueError(
+                f"{' and '.join(given)} must be one number, got {' and '.join(map(repr, given.values()))}."
+            )
+        if values:
+            return values[0]
+        defaulted = next((name for name in names if self.of.defaults.get(name) is not None), None)
+        if defaulted is not None and not given:
+            value = self.of.defaults[defaulted]
+            self.notes.append(Note(defaulted, value, "default", "the file has none"))
+            return value
+        if default is _REQUIRED:
+            got = f"null, which {defaulted} must not be" if given else "none"
+            raise ValueError(f"config must have {' or '.join(names)}, got {got}.")
+        return default
 
     def number(self, *names: str, default: Any = _REQUIRED) -> Any:
         """A field that is a number.
@@ -83,11 +154,12 @@ class Reading:
         Raises:
             ValueError: it is not, or as `take`.
         """
+        given = next((name for name in names if name in self.left), names[0])
         value = self.take(*names, default=default)
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf
         ):
-            raise ValueError(f"{names[0]} must be a number, got {value!r}.")
+            raise ValueError(f"{given} must be a number, got {value!r}.")
         return value
 
     def count(self, *names: str, default: Any = _REQUIRED) -> Any:
@@ -96,9 +168,21 @@ class Reading:
         Raises:
             ValueError: it is not, or as `take`.
         """
+        given = next((name for name in names if name in self.left), names[0])
         value = self.number(*names, default=default)
         if value is not None and not (1 <= value < math.inf and value == int(value)):
-            raise ValueError(f"{names[0]} must be an integer of at least 1, got {value!r}.")
+            raise ValueError(f"{given} must be an integer of at least 1, got {value!r}.")
+        return value
+
+    def switch(self, *names: str, default: Any = _REQUIRED) -> bool:
+        """A field that is true or false.
+
+        Raises:
+            ValueError: it is not, or as `take`.
+        """
+        value = self.take(*names, default=default)
+        if not isinstance(value, bool):
+            raise ValueError(f"{names[0]} must be true or false, got {value!r}.")
         return value
 
     def refused(self, reason: str, *names: str) -> None:
@@ -119,7 +203,7 @@ class Reading:
     def left_out(self, reason: str, *names: str) -> None:
         """Fields that change something that the Stack does not have, unless they are off."""
         for name in names:
-            if name in self.left and self.left[name] in (None, False, 0, 0.0, [], {}):
+            if name in self.left and not self.left[name]:
                 self._note("neutral", "it is switched off", [name])
             else:
                 self._note("left out", reason, [name])
@@ -128,29 +212,69 @@ class Reading:
         """Name something that is left out and that no field of the file says."""
         self.notes.append(Note(field, value, "left out", reason))
 
-    def _note(self, what: Literal["neutral", "left out"], reason: str, names: Any) -> None:
-        for name in names:
+    def factor(self, what: str, factor: float) -> None:
+        """The class's matrices are those of the Stack times a factor, and their gradients over it."""
+        self.say(what, factor, f"entries are {factor:.4g} times those here, and gradients {1 / factor:.4g} times")
+
+    def _note(self, what: Literal["neutral", "left out"], reason: str, names: Sequence[str]) -> None:
+        for name in list(names):
             if name in self.left:
                 value = self.left.pop(name)
                 if value is not None:
                     self.notes.append(Note(name, value, what, reason))
 
-    def finish(self, known: set[str]) -> None:
-        """Say what changes nothing in any family, and refuse what nobody knows.
+    def heads(self) -> None:
+        """Name a head that is not the suffix of a language model, and a class that is another family's."""
+        given = self.left.get("architectures")
+        for name in given if isinstance(given, list) else []:
+            if not isinstance(name, str):
+                continue
+            ending = next((suffix for suffix in _OF_WORDS if name.endswith(suffix)), None)
+            usual = next((suffix for suffix in _OF_WORDS if self.of.name.endswith(suffix)), "")
+            stem, kind = name.removesuffix(ending or ""), self.of.name.removesuffix(usual)
+            if ending is None:
+                why = next(
+                    (text for suffix, text in _OTHER_HEADS.items() if name.endswith(suffix)), "its loss is not known"
+                )
+                self.left.pop("architectures", None)
+                self.say("architectures", name, f"{why}; here a word is predicted at every position")
+            elif kind and stem.lower() != kind.lower():
+                self.left.pop("architectures", None)
+                self.say("architectures", name, f"the class of this model_type is {self.of.name}, which is read here")
 
-        Args:
-            known: names of other fields, for a hint.
+    def finish(self) -> None:
+        """Say what changes nothing in any family, and refuse what nobody knows.
 
         Raises:
             ValueError: a field is left, or an encoder is asked for.
         """
         self.refused("attention to an encoder is not read from a file", "is_encoder_decoder", "add_cross_attention")
+        self.heads()
         for reason, names in SAID_ELSEWHERE.items():
             self.neutral(reason, *names)
-        self.left = {name: value for name, value in self.left.items() if value is not None}
+        self.neutral("the number of a word", *(name for name in self.left if name.endswith(_OF_TOKENS)))
+        for name, value in list(self.left.items()):
+            if name in self.of.defaults and value == self.of.defaults[name]:
+                self.neutral("it is what the class has by default", name)
+            elif not value and name not in MATTER_WHEN_OFF and not _is_zero(value) and not self.of.defaults.get(name):
+                self.neutral("it is switched off", name)
+            elif value is True and name in MATTER_WHEN_OFF:
+                self.neutral("it is what the class does", name)
         if self.left:
             name = sorted(self.left)[0]
-            raise ValueError(
-                f"config must have fields that its family has, got {name} = {self.left[name]!r}, whose part at "
-                f"initialization is not known.{nearest(name, sorted(known))}"
-            )
+            raise ValueError(self._unknown(name))
+
+    def _unknown(self, name: str) -> str:
+        if name in MATTER_WHEN_OFF:
+            return f"{name} must be true, got {self.left[name]!r}: {MATTER_WHEN_OFF[name]}."
+        value = repr(self.left[name])
+        value = f"{value[:_LONG]}..." if len(value) > _LONG else value
+        return (
+            f"config must have fields that its family has, got {name} = {value}, whose part at initialization is not "
+            f"known; --ignore {name} leaves it out.{nearest(name, sorted(self.of.keys - self.given))}"
+        )
+
+
+def _is_zero(value: Any) -> bool:
+    """Whether a value is the number 0, which may be a size."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == 0

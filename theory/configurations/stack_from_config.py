@@ -1,18 +1,19 @@
 """From a configuration file to the Stack that such a model is at initialization."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
+from theory.configurations.families import DEPTH
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
-from theory.configurations.published import PUBLISHED
 from theory.configurations.reading import Note, Reading
 from theory.configurations.unread import UNREAD
 from theory.stack import Stack
 from theory.stack.documents import read_document
 
-FAMILIES = DECODERS_AND_ENCODERS | ENCODER_DECODERS
+FAMILIES: dict[str, Callable[[Reading, int], dict[str, Any]]] = {**DECODERS_AND_ENCODERS, **ENCODER_DECODERS}
 """What reads a configuration, by `model_type`; nanoGPT's files have none."""
 
 _NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
@@ -20,19 +21,30 @@ _NANOGPT = {"n_layer", "n_head", "n_embd", "vocab_size"}
 _NANOCHAT = {"n_kv_head", "sequence_len", "window_pattern"}
 
 
+# Where configurations of several parts have that of the words.
+_INNER = ("text_config", "language_config", "llm_config")
+
+
 def stack_from_config(
-    config: Mapping[str, Any] | str | Path, *, tokens: int = 16, embeddings: Literal["untied", "tied"] | None = None
+    config: Mapping[str, Any] | str | Path,
+    *,
+    tokens: int = 16,
+    embeddings: Literal["untied", "tied"] | None = None,
+    ignore: Sequence[str] = (),
 ) -> tuple[Stack, tuple[Note, ...]]:
-    """The network that a model's configuration describes, with weights as its own code initializes them.
+    """The network that a model's configuration describes, with weights as its own class initializes them.
 
     Args:
-        config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`.
+        config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`. Of a
+            model with images or sounds, `text_config` inside is read.
         tokens: sequence length n.
         embeddings: whether the output matrix is that of the inputs; None for what the file says.
+        ignore: fields of the file to leave out, as if it did not have them.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
-        left out, and why. A field that nobody knows is an error.
+        left out, and why; and on every number that the file does not have, which is the class's own default. A field
+        that nobody knows is an error, unless it is null, false or ignored.
 
     Raises:
         ValueError: the file is no configuration, or of a family that is not known, or a field is unknown, missing or
@@ -45,29 +57,63 @@ def stack_from_config(
     ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
     """
     fields = _read(config) if isinstance(config, str | Path) else dict(config)
+    fields, about = _of_words(fields)
     family = fields.get("model_type")
     if family is None and set(fields) >= _NANOGPT:
         family = "nanochat" if set(fields) & _NANOCHAT else "nanogpt"
     if family is not None and not isinstance(family, str):
         raise ValueError(f"model_type must be a word, got {family!r}.")
-    if family not in FAMILIES and isinstance(fields.get("text_config"), Mapping):
-        raise ValueError("config must be that of the language model; give the file's text_config with its model_type.")
     if family not in FAMILIES:
         why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
-    reading = Reading(fields)
+    reading = Reading({name: value for name, value in fields.items() if name not in ignore}, CLASSES.get(family))
+    reading.notes += about
+    for name in ignore:
+        if name not in fields:
+            raise ValueError(f"ignore must name fields of the file, got {name!r}.")
+        reading.say(name, fields[name], "ignored, as was asked for")
     try:
         values = FAMILIES[family](reading, tokens)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"config must have values of the kinds that {family} has, but a field has another: {error}."
         ) from error
-    reading.finish({name for config in PUBLISHED.values() for name in config})
+    reading.finish()
+    for version in [version for version in OLDER if version in reading.of.older][-1:]:
+        what = ", ".join(f"{role} {times:.3g} times" for role, times in reading.of.older[version].items())
+        depth = reading.of.small[next(name for name in DEPTH if name in reading.of.small)]
+        reading.say("transformers", version, f"up to this version the class draws {what} as large at {depth} layers")
     if embeddings is not None:
         if values["embeddings"] != embeddings:
+            reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
             reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
         values["embeddings"] = embeddings
     return Stack(tokens=tokens, **values), tuple(reading.notes)
+
+
+def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
+    """The configuration of the part that predicts words, and notes on the others.
+
+    Raises:
+        ValueError: what stands for it is no object, or of no known family.
+    """
+    name = next((name for name in _INNER if name in fields and fields.get("model_type") not in FAMILIES), None)
+    if name is None:
+        return fields, []
+    inner, outer = fields[name], fields.get("model_type")
+    if not isinstance(inner, Mapping):
+        raise ValueError(f"{name} must be an object, got {inner!r}.")
+    inner = {"model_type": OF_WORDS.get(str(outer)), **inner}
+    if inner["model_type"] is None:
+        raise ValueError(
+            f"{name} must have a model_type where that of the whole, {outer!r}, does not say it, got none."
+        )
+    if "tie_word_embeddings" in fields:
+        inner["tie_word_embeddings"] = fields["tie_word_embeddings"]
+    others = sorted(other for other in fields if other.endswith("_config") and other != name)
+    others = [other for other in others if other != "quantization_config"]
+    what = f"the model of words, {name}, is read alone{', without ' if others else ''}{', '.join(others)}"
+    return inner, [Note("model_type", outer, "left out", what)]
 
 
 def _read(path: str | Path) -> dict[str, Any]:

@@ -1,14 +1,43 @@
 """Families whose configurations are not read, with the reason."""
 
-_EXPERTS = "a router picks experts for each token, which has no rule"
-_UNWRITTEN = "its reading has not been written"
-_RECURRENT = "its layers mix tokens by a recurrence, which is no attention"
-UNREAD = {
-    "nanochat": "its output matrices are 0 at initialization, so that all others receive no gradient",
-    "bloom": "its positions are biases of attention's logits (ALiBi), which have no rule",
-    "mpt": "its positions are biases of attention's logits (ALiBi), which have no rule",
-    **dict.fromkeys(("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "olmoe"), _EXPERTS),
-    **dict.fromkeys(("mamba", "mamba2", "rwkv"), _RECURRENT),
-    **dict.fromkeys(("falcon", "stablelm", "opt", "gpt_bigcode", "starcoder2", "cohere"), _UNWRITTEN),
+_REASONS = {
+    "a router picks experts for each token, which has no rule": (
+        "mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 gpt_oss olmoe glm4_moe "
+        "glm_moe_dsa minimax minimax_m2 minimax_m3 dbrx phimoe granitemoe granitemoeshared jetmoe ernie4_5_moe "
+        "hunyuan_v1_moe switch_transformers nllb-moe llama4_text llama4 dots1 flex_olmo mimo_v2_flash step3p7 afmoe "
+        "exaone_moe"
+    ),
+    "its layers mix tokens by a recurrence, which is no attention": (
+        "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 lfm2 lfm2_moe falcon_mamba falcon_h1 bamba recurrent_gemma "
+        "xlstm qwen3_next qwen3_5_text granitemoehybrid olmo_hybrid"
+    ),
+    "its positions are biases of attention's logits (ALiBi), which have no rule": "bloom mpt refact",
+    "its layers share their matrices, whose gradients then add up, which has no rule": "albert",
+    "queries and keys of contents meet those of relative positions, which has no rule": "deberta deberta-v2 xlnet",
+    "relative positions are biases of its logits, drawn as large as its words": "mpnet",
+    "its vectors of token types stand without positions beside them, which is no field": "roformer nomic_bert",
+    "the matrix of its head has another deviation than those of its layers, which is no field": "modernbert",
+    "its output matrices are 0 at initialization, so that all others receive no gradient": "nanochat",
+    "queries, keys and values come from narrow matrices, one after the other, which has no rule": "minicpm3 youtu",
+    "attention is the difference of two, which has no rule": "diffllama",
+    "its activation xIELU, which has parameters, is none that theory has": "apertus",
+    "its matrices are rounded to three values in every step": "bitnet",
+    "its inputs are parts of images, and its loss one of classes: neither is a field": (
+        "vit deit beit swin dinov2 dinov3_vit vit_mae siglip_vision_model clip_vision_model imagegpt"
+    ),
+    "its loss compares images with texts, or it has none": (
+        "clip clip_text_model siglip siglip_text_model clap blip altclip"
+    ),
+    "its encoder reads sounds, which no field describes": "whisper speech_to_text wav2vec2 hubert wavlm seamless_m4t",
+    "boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
+    "transformers has no class of it, and code that comes with a file is not read": (
+        "qwen baichuan internlm internlm2 chatglm xverse mimo minicpm phi3small nemotron-nas deci stablelm_epoch yi "
+        "mixformer-sequential"
+    ),
+    "masked words are scaled by their share in its inputs, which no field describes": "esm",
+    "the configuration of the words is mixed with that of images, and has no class of its own": (
+        "qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen3_vl_text phi3_v multi_modality mllama_text_model"
+    ),
 }
+UNREAD = {family: reason for reason, families in _REASONS.items() for family in families.split()}
 """Why a model is not read, by `model_type`."""

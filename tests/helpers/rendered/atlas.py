@@ -71,3 +71,39 @@ def choices() -> str:
         rows.append([f"**{name}**", *_of(found["models"][name])])
         rows += [[f"{name}: {choice}", *_of(one)] for choice, one in others.items()]
     return table(["model and change", *_HEAD], rows)
+
+
+def versions() -> str:
+    """Versions of transformers with which the table was compared, and what they have otherwise."""
+    rows = []
+    for version, found in committed("configuration-classes")["versions"].items():
+        other = [
+            f"{family}: {', '.join(_other(what, one) for what, one in parts.items())}"
+            for family, parts in found["other than in the table"].items()
+        ]
+        rows.append([version, str(found["families"]), "; ".join(other) or "none"])
+    return table(["transformers", "families", "other than in the table"], rows)
+
+
+def _other(what: str, one: Any) -> str:
+    if what == "deviations":
+        return " and ".join(f"{role} {times:.3g} times" for role, times in one.items())
+    if what == "defaults":
+        return f"default of {', '.join(one)}"
+    return {"rope": "base of rotations", "tied": "when both ends are tied"}[what]
+
+
+def read_families() -> str:
+    """Families that are read, and the matrix whose gradient is furthest from what its configuration predicts."""
+    classes = json.loads((_FOLDER.parents[1] / "theory/configurations/classes.json").read_text(encoding="utf-8"))
+    measured = committed("configuration-gradients")["models"]
+    rows = []
+    for family, one in classes["classes"].items():
+        ratios = measured.get(family, {"matrices": {}})["matrices"]
+        text = "in the next section"
+        if ratios:
+            role, far = max(ratios.items(), key=lambda item: abs(item[1]["ratio"] - 1))
+            where = f"{role.removeprefix('encoder_')}{', encoder' if role.startswith('encoder_') else ''}"
+            text = f"{far['ratio']:.3f} ± {far['sem']:.3f} (dL/d{where})"
+        rows.append([f"`{family}`", one["name"], text])
+    return table(["model_type", "class", "furthest norm over prediction"], rows)
