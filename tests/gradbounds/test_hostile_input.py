@@ -34,7 +34,10 @@ HOSTILE = [
     (("predict", "--config", "LATIN"), "--config must be JSON, but 'LATIN' is not: it is not UTF-8 (byte 2)."),
     (("predict", "--config", "INFINITE.json"), "it has a number that is not finite, Infinity."),
     (("predict", "--config", "HUGE.json"), "it has a number that is not finite, 1e400."),
-    (("predict", "--config", "EVIL.json"), "got \\u001b[2Jwipe = 1, whose part at initialization is not known."),
+    (
+        ("predict", "--config", "EVIL.json"),
+        "got \\u001b[2Jwipe = 1, whose part at initialization is not known; --ignore ",
+    ),
     (("predict", "--config", "/dev/zero"), "--config must be a readable JSON file, got '/dev/zero': it is a device."),
     (("predict", "--out", "/proc/nowhere"), "--out must be a place that can be written, but '/proc/nowhere' cannot"),
     (

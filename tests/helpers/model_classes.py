@@ -8,13 +8,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
-import transformers
 from torch import Tensor
-from transformers.models.auto import modeling_auto
 
 from theory.configurations.classes import ModelClass
 from theory.configurations.stack_from_config import FAMILIES
+
+transformers = pytest.importorskip("transformers")  # an extra, which the suite does without
+modeling_auto = pytest.importorskip("transformers.models.auto.modeling_auto")
 
 WIDTH, DEPTH, HEADS, VOCAB, STD = 256, 4, 4, 512, 0.03
 

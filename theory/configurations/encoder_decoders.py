@@ -156,7 +156,7 @@ def _tied(r: Reading, consequence: str = "") -> None:
         r.say("both ends are one matrix", True, f"{_OTHER}; {consequence}" if consequence else _OTHER)
 
 
-ENCODER_DECODERS = {
+ENCODER_DECODERS: dict[str, T5 | Bart] = {
     "t5": T5(scaled=True),
     "umt5": T5(scaled=True),
     "mt5": T5(scaled=False),
