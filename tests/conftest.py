@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 from jaxtyping import config, install_import_hook
 
@@ -154,3 +155,11 @@ def cells(tmp_path: Path) -> list[Cell]:
 
 # Workers of the suite are told a terminal's width, to which prose would be folded; a file or a pipe has none.
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Ctrl-C as Python has it, also where the suite runs in the background of a shell, which ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

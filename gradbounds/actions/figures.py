@@ -102,8 +102,9 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
         picture = io.BytesIO()
         with style():
             # Dates in the metadata would make equal figures differ.
-            metadata = {"Description": drawn_from or None} | ({"Date": None} if suffix == "svg" else {})
-            figure.savefig(picture, format=suffix, metadata={k: v for k, v in metadata.items() if v or k == "Date"})
+            metadata = {"Date": None} if suffix == "svg" else {}
+            metadata |= {"Description": drawn_from} if drawn_from else {}
+            figure.savefig(picture, format=suffix, metadata=metadata)
             figure.set_layout_engine(None)  # keeps where things are: to find it takes a third of the time
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())

@@ -32,8 +32,6 @@ LAND_EVERY = 5.0
 
 # Blocks of a cell that are made tasks of together.
 _AT_A_TIME = 2**16
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-"""What ends a command: Ctrl-C, and what schedulers send before they kill."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 """What ends a command: Ctrl-C, and what schedulers send before they kill."""

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 
-# Columns of every file of draws.
-
 Landed = tuple[str, int, int]
 """A block on disk: cell name, root seed, block index."""
 
@@ -249,8 +247,7 @@ class Run:
         """
         sources: dict[str, str] = {}
         for file in (self.folder / "windows").glob("*.parquet"):
-            about = readable(lambda f=file: pq.read_schema(f).metadata, file)
-            sources |= readable(lambda a=about: {a[b"digest"].decode(): a[b"source"].decode()}, file)
+            sources |= readable(lambda f=file: _source_of(f), file)
         for rows in self.tables():
             yield rows_frame(self._sampled(rows), sources)
 
@@ -308,6 +305,12 @@ class Run:
                 f"run must hold the windows of its texts, but {str(file)!r} is gone; the same sweep writes it anew."
             )
         return readable(lambda: _windows_of(file, digest, stack.tokens), file)
+
+
+def _source_of(file: Path) -> dict[str, str]:
+    """The name of a text's file by its digest."""
+    about = pq.read_schema(file).metadata
+    return {about[b"digest"].decode(): about[b"source"].decode()}
 
 
 def _windows_of(file: Path, digest: str, tokens: int) -> TextWindows:

@@ -214,6 +214,7 @@ def test_ctrl_c_is_the_parents_from_the_start():
     assert signal.SIGINT not in here
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_leaves_no_worker_half_started(monkeypatch):
     """It comes after the call that may start one, and what the workers are at is not waited for."""
     others, handed = set(active_children()), ProcessPoolExecutor.submit

@@ -89,6 +89,7 @@ def test_an_interrupted_sweep_keeps_what_it_had(tmp_path, cells):
     assert not list(run.folder.rglob("*.tmp"))
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interruption_waits_for_a_file_that_is_being_written(tmp_path, cells, monkeypatch):
     run, append = Run.create(tmp_path / "run", REQUEST), Run.append
 

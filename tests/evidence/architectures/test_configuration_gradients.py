@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from simulate import sample
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import predict
 from theory.configurations import stack_from_config
@@ -31,8 +32,8 @@ BEFORE = {
 }  # fmt: skip
 """Families that the older part has."""
 
-WIDER = dict.fromkeys(("blenderbot", "megatron-bert", "xlm-roberta-xl", "gpt_bigcode", "hunyuan_v1_dense"), 1024)
-"""Widths of families whose queries and keys are 5 to 8% off at 512, which falls with the width."""
+OUR_DRAWS = 1000
+"""Networks of the Stack itself that stand beside a class where a matrix is off by more than 5%: what its width does."""
 
 OWN: dict[str, dict[str, Any]] = {
     "codegen": {"rotary_dim": 32},
@@ -47,8 +48,7 @@ OWN: dict[str, dict[str, Any]] = {
 
 def fields_of(family: str) -> dict[str, Any]:
     """The configuration that is built."""
-    width = WIDER.get(family, WIDTH)
-    sizes = {"width": width, "heads": width // 64, "hidden": 2 * width, "vocab": VOCAB, "std": 0.02}
+    sizes = {"width": WIDTH, "heads": WIDTH // 64, "hidden": 2 * WIDTH, "vocab": VOCAB, "std": 0.02}
     known = model_classes.field_defaults(family)
     changed = {name: sizes[size] for size in sizes for name in model_classes.BY_SIZE[size] if name in known}
     tied = {} if "WH" in CLASSES[family].deviations else {"tie_word_embeddings": False}
@@ -75,8 +75,11 @@ def draw(family: str, fields: dict[str, Any], stack: Stack, seed: int) -> dict[s
     return found
 
 
-def case(family: str) -> dict[str, Any]:
-    """Norms of each matrix over predicted ones, with standard errors; and what its configuration leaves out."""
+def described(family: str) -> tuple[dict[str, Any], Stack, dict[str, Any], list[str]]:
+    """What is built, the Stack that its configuration describes, its prediction, and what that leaves out.
+
+    Gradients of queries and keys are multiplied by the factor that a note of the reading has.
+    """
     fields = fields_of(family)
     stack, notes = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
     expected = dict(predict(stack, patterns=256))
@@ -84,34 +87,72 @@ def case(family: str) -> dict[str, Any]:
         for role in [role for role in expected if role.endswith(("Q", "K"))]:
             if f"W^{role[-1]}" in note.field:
                 expected[role] = expected[role] / note.value**2
+    return fields, stack, expected, [str(note) for note in notes if note.what == "left out"]
+
+
+def over_predicted(values: Any) -> dict[str, Any]:
+    """The norm over its prediction, from squared ones of every draw and layer over theirs; its error; every layer's."""
+    pooled = values.mean(1)
+    ratio = float(pooled.mean() ** 0.5)
+    error = float(pooled.std(ddof=1) / len(values) ** 0.5 / (2 * ratio))
+    return {"ratio": ratio, "sem": error, "layers": [float(one) for one in values.mean(0) ** 0.5]}
+
+
+def quantity(role: str) -> str:
+    """The quantity of a matrix, of a decoder's or of an "encoder_" one."""
+    encoder = "encoder_" if role.startswith("encoder_") else ""
+    return f"{encoder}grad_sq_{role.removeprefix('encoder_')}"
+
+
+def case(family: str) -> dict[str, Any]:
+    """Norms of each matrix over predicted ones, with standard errors; and what its configuration leaves out."""
+    fields, stack, expected, left = described(family)
     draws: list[dict[str, Any]] = []
     while True:
         draws += [draw(family, fields, stack, seed) for seed in range(len(draws), len(draws) + DRAWS)]
-        rows = {}
-        for role in draws[0]:
-            prefix = "encoder_" if role.startswith("encoder_") else ""
-            theory = np.atleast_1d(expected[f"{prefix}grad_sq_{role.removeprefix('encoder_')}"])
-            values = np.array([one[role] for one in draws]) / theory
-            pooled = values.mean(1)
-            ratio = float(pooled.mean() ** 0.5)
-            error = float(pooled.std(ddof=1) / len(draws) ** 0.5 / (2 * ratio))
-            layers = [float(one) for one in values.mean(0) ** 0.5]
-            rows[role] = {"ratio": ratio, "sem": error, "layers": layers}
+        rows = {
+            role: over_predicted(np.array([one[role] for one in draws]) / np.atleast_1d(expected[quantity(role)]))
+            for role in draws[0]
+        }
         if max(one["sem"] for one in rows.values()) < ERROR or len(draws) >= MOST:
-            left = [str(note) for note in notes if note.what == "left out"]
-            return rounded({"width": stack.width, "draws": len(draws), "matrices": rows, "left out": left})
+            return rounded({"draws": len(draws), "matrices": rows, "left out": left})
+
+
+def ours(family: str) -> dict[str, Any]:
+    """The same of networks of the Stack, which differ from the prediction by their width alone."""
+    _, stack, expected, _ = described(family)
+    plain = predict(stack, patterns=256)
+    samples = sample(stack, draws=OUR_DRAWS, seed=0)
+    names = [name for name in expected if "grad_sq_" in name and name in samples and expected[name].ndim]
+    rows = {name.replace("grad_sq_", ""): over_predicted(samples[name] / plain[name]) for name in names}
+    return rounded({"draws": OUR_DRAWS, "matrices": rows})
+
+
+def beyond(found: dict[str, Any]) -> list[str]:
+    """The matrices that are off by more than 5%."""
+    return [role for role, one in found["matrices"].items() if abs(one["ratio"] - 1) > 0.05]
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_families_are_as_their_configurations_predict(kept_folder):
-    """Every matrix's norm within 5%, with standard errors of at most 1.5%."""
-    found = {}
+    """Every matrix's norm within 5%, or as in networks of the Stack itself, whose width then makes the difference.
+
+    Those may differ by 4 standard errors, which by chance one in 16000 does; standard errors are at most 1.5%.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for family in model_classes.read_families():
         if family not in BEFORE:
-            name = f"gradients {family} {WIDER.get(family, '')}".strip()
-            found[family] = {"width": WIDTH} | kept_case(kept_folder, name, lambda family=family: case(family))
-    about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "sequences": SEQUENCES}
+            found[family] = kept_case(kept_folder, f"gradients {family}", lambda family=family: case(family))
+    for family in [family for family in found if beyond(found[family])]:
+        of_stack = kept_case(kept_folder, f"gradients {family}, the Stack's", lambda family=family: ours(family))
+        found[family] = found[family] | {"networks of the Stack": of_stack}
+    about = {"width": WIDTH, "depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "sequences": SEQUENCES}
     record("configuration-gradients", about | {"transformers": transformers.__version__, "models": found})
-    rows = [(family, role, one) for family, case in found.items() for role, one in case["matrices"].items()]
-    assert not [row for row in rows if row[2]["sem"] > ERROR]
-    assert not [row for row in rows if abs(row[2]["ratio"] - 1) > 0.05]
+    assert not [row for one in found.values() for row in one["matrices"].values() if row["sem"] > ERROR]
+    differing = {}
+    for family, one in found.items():
+        for role in beyond(one):
+            theirs, own = one["matrices"][role], one["networks of the Stack"]["matrices"][role]
+            if abs(theirs["ratio"] - own["ratio"]) > 4 * np.hypot(theirs["sem"], own["sem"]):
+                differing[family, role] = theirs["ratio"], own["ratio"]
+    assert not differing

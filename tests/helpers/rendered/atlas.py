@@ -99,11 +99,19 @@ def read_families() -> str:
     measured = committed("configuration-gradients")["models"]
     rows = []
     for family, one in classes["classes"].items():
-        ratios = measured.get(family, {"matrices": {}})["matrices"]
         text = "in the next section"
-        if ratios:
-            role, far = max(ratios.items(), key=lambda item: abs(item[1]["ratio"] - 1))
-            where = f"{role.removeprefix('encoder_')}{', encoder' if role.startswith('encoder_') else ''}"
-            text = f"{far['ratio']:.3f} ± {far['sem']:.3f} (dL/d{where})"
+        if family in measured:
+            text = _furthest(measured[family])
         rows.append([f"`{family}`", one["name"], text])
     return table(["model_type", "class", "furthest norm over prediction"], rows)
+
+
+def _furthest(found: dict[str, Any]) -> str:
+    """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
+    role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))
+    where = f"{role.removeprefix('encoder_')}{', encoder' if role.startswith('encoder_') else ''}"
+    text = f"{far['ratio']:.3f} ± {far['sem']:.3f} (dL/d{where})"
+    if "networks of the Stack" not in found:
+        return text
+    ours = found["networks of the Stack"]["matrices"][role]
+    return f"{text}; ours {ours['ratio']:.3f} ± {ours['sem']:.3f}"
