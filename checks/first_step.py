@@ -36,7 +36,7 @@ def first_step(
 
     Args:
         stack: the network, of one stream, with fixed attention and embeddings of its own.
-        optimizer: "sgd" has u = g, "normalized" u = g/|g|, "adam" u = sign g (epsilon -> 0), "polar" the polar factor
+        optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (epsilon -> 0), "polar" the polar factor
             of each matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both
             times sqrt(max(1, d_out/d_in)).
         matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
