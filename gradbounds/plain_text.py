@@ -2,7 +2,10 @@
 
 import io
 import re
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # C0 and C1, which move the cursor or worse, what turns the direction of text around, and halves of characters.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -45,5 +48,16 @@ class PlainText:
         self._stream.write(plain(text))
         return len(text)
 
+    def isatty(self) -> bool:
+        """No: libraries then print no colours and move no cursor, which would be spelled out here."""
+        return False
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def console() -> "Console":
+    """Where tables are printed on stdout: without colours, also where FORCE_COLOR asks for them."""
+    from rich.console import Console  # late: most commands print none
+
+    return Console(force_terminal=False, color_system=None)

@@ -102,7 +102,7 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
         picture = io.BytesIO()
         with style():
             # Dates in the metadata would make equal figures differ.
-            metadata = {"Date": None} if suffix == "svg" else {}
+            metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {}
             metadata |= {"Description": drawn_from} if drawn_from else {}
             figure.savefig(picture, format=suffix, metadata=metadata)
             figure.set_layout_engine(None)  # keeps where things are: to find it takes a third of the time

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from rich.console import Console
 from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
@@ -42,7 +43,8 @@ def first_steps(
     optimizers = tuple(dict.fromkeys(optimizers))
     rows: list[dict[str, Any]] = []
     shown = sys.stderr.isatty()
-    for stack in track(stacks, description="stepping", disable=not shown, transient=True):
+    bar = Console(stderr=True)
+    for stack in track(stacks, description="stepping", disable=not shown, transient=True, console=bar):
         sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
         scale = _noise_scale(stack)
         rows += [

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
@@ -22,6 +21,7 @@ from gradbounds.actions.runs import judged_samples
 from gradbounds.help_text import folded
 from gradbounds.json_output import tell
 from gradbounds.network_text import network_lines, theory_table, title
+from gradbounds.plain_text import console
 from gradbounds.progress import progress, working
 from simulate import Run, Samples
 from simulate.counts import check_count
@@ -197,7 +197,7 @@ def _show_networks(sampled: Sequence[Samples]) -> None:
     for samples in sampled:
         text = samples.cell.text
         print("\n" * (samples is not sampled[0]) + folded(title(samples.stack) + (f", {text.source}" if text else "")))
-        Console().print(theory_table(samples.stack, comparison([samples])))
+        console().print(theory_table(samples.stack, comparison([samples])))
 
 
 def _say_what_has_no_rule(sampled: Sequence[Samples]) -> None:

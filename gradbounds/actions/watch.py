@@ -17,6 +17,7 @@ from rich.text import Text
 from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import goals_of
 from gradbounds.grid import FIELDS, said
+from gradbounds.plain_text import console
 from gradbounds.progress import duration
 from gradbounds.recipe import recipe_in
 from simulate import Cell, Run
@@ -87,12 +88,12 @@ def watch(folder: Path, *, every: float) -> int:
             f"run must have its manifest.toml as `gradbounds sweep` wrote it, but {str(folder)!r} has not."
         )
     cells = run.planned() or distinct(cells_of(recipe_in(run.manifest)))
-    console = Console()
-    if not console.is_terminal:
-        console.print(view(state(run, cells)))
+    # Commands print on what is no terminal; this one moves the cursor.
+    terminal = Console(file=sys.__stdout__)
+    if not terminal.is_terminal:
+        console().print(view(state(run, cells)))
         return 0
-    # Live moves the cursor, which stdout as commands have it would spell out.
-    with Live(console=Console(file=sys.__stdout__), auto_refresh=False) as live:
+    with Live(console=terminal, auto_refresh=False) as live:
         while True:
             start = time.monotonic()
             now = state(Run.open(folder), cells)

@@ -1,5 +1,7 @@
 """What `check` prints of a few networks, and the text that comes along."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -31,7 +33,7 @@ def rows_of(said):
     return tables
 
 
-def test_a_table_of_each_network_on_a_text_of_ours(capsys):
+def test_a_table_of_each_network_on_a_text_of_ours(monkeypatch, capsys):
     """In a folder of one's own; first and last layer, gradients as norms, beside what samples and theory have."""
     assert main(["sweep", "--text", "lighthouse", "--width", "32", *SMALL, "--draws", "16", "--out", "run"]) == 0
     capsys.readouterr()
@@ -53,6 +55,12 @@ def test_a_table_of_each_network_on_a_text_of_ours(capsys):
             np.testing.assert_allclose(shown, [norm, error, theory, norm / theory], rtol=0.05)
             np.testing.assert_allclose(shown[::2], [norm, theory], rtol=1e-3)
         assert float(table["loss", 0][0]) == pytest.approx(samples["loss"].mean(), rel=1e-3)
+    # On a terminal, where libraries would colour what commands then spell out.
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert main(["check", "run"]) == 0
+    assert capsys.readouterr().out == said
 
 
 def test_of_many_networks_there_is_another_way(capsys):
