@@ -84,7 +84,7 @@ ARROWS = {
         "json_output": "",
         "run_inspection": "grid progress json_output",
         "actions": (
-            "grid recipe progress table_cache network_text json_output described_network help_text clusters"
+            "grid recipe progress table_cache network_text json_output described_network help_text clusters plain_text"
         ),
         "help_text": "grid",
         "commands": "grid recipe clusters actions run_inspection help_text",
