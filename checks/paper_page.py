@@ -18,7 +18,6 @@ from checks.paper_sections import (
     looseness,
     row,
     section,
-    short_part,
     shown_command,
 )
 from checks.results import Results
@@ -168,7 +167,7 @@ def _with_word(word: Word, by_claim: Mapping[str, Sequence[Verdict]], *, most: i
     """The claims that have a word in a row; of those that have others too with the parts, where these are `most`."""
     names = []
     for name, verdicts in by_claim.items():
-        parts = [short_part(v) for v in verdicts if v.verdict == word]
+        parts = [v.short_part for v in verdicts if v.verdict == word]
         if parts and word == "holds, loose":
             names.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
         elif parts:
@@ -259,8 +258,8 @@ def _relaxed_table(verdicts: Sequence[Verdict], command: str) -> list[str]:
     """A line for each relaxation, with a column for each part of the claims."""
     if not verdicts:
         return []
-    parts = list(dict.fromkeys(v.part.partition(":")[0] for v in verdicts))
-    by_place = {(v.relaxed, v.part.partition(":")[0]): v for v in verdicts}
+    parts = list(dict.fromkeys(str(v.subject) for v in verdicts))
+    by_place = {(v.relaxed, str(v.subject)): v for v in verdicts}
     lines = [f"\n```console\n$ {command}\n```\n", row(["relaxed", *parts]), "|---" * (len(parts) + 1) + "|"]
     for name in dict.fromkeys(v.relaxed for v in verdicts):
         lines.append(row([name, *(_number(by_place.get((name, part))) for part in parts)]))

@@ -2,22 +2,19 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from string import Formatter
 
 import numpy as np
 
 from checks.results import Results
-from checks.verdict import Verdict, significant
+from checks.verdict import Sentence, Subject, Verdict, significant
 from theory import Claim, Stack, predict
 from theory.paper.theorem1 import bound_value
 from theory.stack import PAPER, TITLES
 
 # Of a beginning that is not said again in the next row.
 _LONG = 30
-
-# A number, with its error or as a range, or several with commas between them.
-_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
-_NUMBERS = re.compile(rf"{_NUMBER}(?: \+- {_NUMBER}|\.\.{_NUMBER}|(?:, {_NUMBER})*)")
 
 # The paper's model has this width, which the default experiment leaps over.
 PAPER_WIDTH = 512
@@ -57,7 +54,7 @@ def every_row(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
 
 def largest_rows(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
     """Of verdicts of one kind that say the same word the largest, with the others behind it."""
-    kinds: dict[tuple[str, str], list[tuple[Verdict, str]]] = {}
+    kinds: dict[object, list[tuple[Verdict, str]]] = {}
     for v, command in largest_first(rows):
         kinds.setdefault((_kind(v), v.verdict), []).append((v, command))
     return [Shown(*these[0], these[1:]) for these in kinds.values()]
@@ -75,7 +72,7 @@ def section(
         digits: of numbers.
         below: lines between rows and notes.
     """
-    marks, notes = merged([_sentence(shown.verdict.note) for shown in rows])
+    marks, notes = merged([shown.verdict.note for shown in rows])
     noted = len(notes) > 1 or len(set(marks)) > 1
     numbers = [_settings(shown, settings, commands) for shown in rows]
     rows_cells = [_cells(shown, number, digits) for shown, number in zip(rows, numbers, strict=True)]
@@ -105,13 +102,13 @@ def section(
 
 def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
     """What a row says, by column; "others" are smaller settings that its part does not name."""
-    v, part = shown.verdict, short_part(shown.verdict)
-    others = {short_part(other) for other, _ in shown.smaller} - {part}
+    v, part = shown.verdict, shown.verdict.short_part
+    others = {other.short_part for other, _ in shown.smaller} - {part}
     return {
         "part": part,
         "others": f", and {len(others)} smaller" if others else "",
         "setting": number,
-        "paper": v.claimed,
+        "paper": str(v.claimed),
         "theory": _theory(v, digits),
         "samples": _samples(v, digits),
         "verdict": v.words,
@@ -142,33 +139,36 @@ def _settings(shown: Shown, settings: Listed, commands: Listed | None) -> str:
     return ", ".join(dict.fromkeys(map(str, numbers)))
 
 
-def merged(notes: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Notes of equal words as one, in which numbers that differ stand apart by slashes.
+def merged(notes: Sequence[Sentence]) -> tuple[list[str], list[str]]:
+    """Notes of equal words as one, in which values that differ stand apart by slashes.
 
     Returns:
         For each note its mark, the number of the merged one and a letter for the place between its slashes if it has
         any; and the merged notes.
 
-    >>> merged(["1 of 20 draws", "all draws", "3 of 20 draws"])
-    (['1a', '2', '1b'], ['1 / 3 of 20 draws', 'all draws'])
+    >>> merged([Sentence("{} of 20 draws", (1,)), Sentence("all draws"), Sentence("{} of 20 draws", (3,))])
+    (['1a', '2', '1b'], ['1 / 3 of 20 draws.', 'All draws.'])
     """
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[Sentence]] = {}
     for note in dict.fromkeys(notes):
-        kinds.setdefault(_NUMBERS.sub("0", note), []).append(note)
+        kinds.setdefault(note.words, []).append(note)
     marks, texts = {}, []
     for number, same in enumerate(kinds.values(), start=1):
         for letter, note in zip("abcdefghijklmnopqrstuvwxyz", same, strict=False):
             marks[note] = f"{number}{letter if len(same) > 1 else ''}"
-        texts.append(_together(same))
+        texts.append(f"{_capital(_together(same))}.")
     return [marks[note] for note in notes], texts
 
 
-def _together(notes: Sequence[str]) -> str:
+def _together(notes: Sequence[Sentence]) -> str:
     """Notes of equal words as one."""
-    places = zip(*(_NUMBERS.findall(note) for note in notes), strict=True)
-    numbers = [" / ".join(values[:1] if len(set(values)) == 1 else values) for values in places]
-    words = _NUMBERS.split(notes[0])
-    return "".join(part for pair in zip(words, [*numbers, ""], strict=True) for part in pair)
+    columns, text = zip(*(note.values for note in notes), strict=True), ""
+    for words, field, form, _ in Formatter().parse(notes[0].words):
+        text += words
+        if field is not None:
+            values = [format(value, form or "") for value in next(columns)]
+            text += " / ".join(values[:1] if len(set(values)) == 1 else values)
+    return text
 
 
 def shown_command(command: str) -> str:
@@ -217,16 +217,15 @@ def bound_by_width(committed: Sequence[Results]) -> list[str]:
     return [*lines, ""]
 
 
-def _kind(v: Verdict) -> str:
+def _kind(v: Verdict) -> tuple[Subject, str]:
     """What a row is about, whatever its width and depth."""
-    return re.sub(r"\b[dL] = \d+", "", short_part(v))
+    subject = v.subject.without(v.setting.held())
+    return replace(subject, held=tuple(pair for pair in subject.held if pair[0] not in "dL")), v.relaxed
 
 
 def _sizes(v: Verdict) -> tuple[int, int]:
-    """The largest width and depth that a verdict's setting names."""
-    ends = (re.findall(rf"\b{name} = ([\d.]+)", v.setting) for name in "dL")
-    width, depth = (max(map(int, re.findall(r"\d+", " ".join(numbers))), default=0) for numbers in ends)
-    return width, depth
+    """The largest width and depth of a verdict's networks."""
+    return v.setting.largest("d"), v.setting.largest("L")
 
 
 # Of an interval's length: so much is moved by resampling alone.
@@ -249,20 +248,12 @@ def _samples(v: Verdict, digits: int) -> str:
     return " ".join([significant(v.measured, digits), *(_interval(pair, digits) for pair in ends)])
 
 
-def short_part(v: Verdict) -> str:
-    """A part's name without what its parentheses say that its setting says as well."""
-    named, _, given = v.part.partition(" (")
-    if not given.endswith(")"):
-        return v.part
-    left = [word for word in given[:-1].split(", ") if word not in v.setting.split(", ")]
-    return f"{named} ({', '.join(left)})" if left else named
-
-
 def _beside(v: Verdict) -> str:
-    """A setting without the beginning that the part's name has already."""
-    words, named = v.setting.split(", "), set(v.part.split(", "))
-    first = next((k for k, word in enumerate(words) if word not in named), 0)
-    return ", ".join(words[first:])
+    """A setting without the networks that the part names already."""
+    named = v.setting.networks if v.setting.networks not in v.subject.quantity else ""
+    held = () if v.subject.against else v.subject.held
+    ranges = tuple(r for r in v.setting.ranges if (r[0], str(r[1])) not in held)
+    return str(replace(v.setting, networks=named, ranges=ranges))
 
 
 def after(above: str, part: str) -> str:
@@ -286,7 +277,3 @@ def row(cells: Sequence[str]) -> str:
 
 def _capital(text: str) -> str:
     return text if text.startswith("||") else text[:1].upper() + text[1:]
-
-
-def _sentence(text: str) -> str:
-    return f"{_capital(text)}."

@@ -22,7 +22,7 @@ _PAGE = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
 )
 _PAGE.filters["number"] = number_or_dash
-_PAGE.filters["norms"] = lambda text: text.replace("||", "‖")
+_PAGE.filters["norms"] = lambda text: str(text).replace("||", "‖")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checks.verdict import Verdict
+from checks.verdict import Sentence, Setting, Subject, Verdict
 from theory.stack.documents import read_document
 
 if TYPE_CHECKING:
@@ -82,8 +82,17 @@ def load_results(path: Path) -> Results:
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:
-    row = row | {"interval": tuple(row["interval"]), "cells": tuple(row["cells"])}
-    return Verdict(**(row | {"bootstrap": row["bootstrap"] and tuple(row["bootstrap"])}))
+    """A verdict as `asdict` and JSON left it."""
+    row = _tuples(row)
+    kinds = {"subject": Subject, "claimed": Sentence, "note": Sentence, "setting": Setting}
+    return Verdict(**(row | {name: kind(**row[name]) for name, kind in kinds.items()}))
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that they were."""
+    if isinstance(value, dict):
+        return {name: _tuples(entry) for name, entry in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def committed_results(folder: Path = DATA, *, omit: str = "") -> list[Results]:

@@ -1,13 +1,16 @@
 """The verdict on one claim in one setting, and the words it may use."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
+
+from theory.stack import TITLES
 
 if TYPE_CHECKING:
     from checks.statistics import Agreement, Estimate
     from simulate import Samples
+    from theory import Stack
 
 Word = Literal["holds", "holds, loose", "holds with a correction", "fails", "premise fails", "undecided"]
 
@@ -24,15 +27,103 @@ LOOSE = 2.0
 """A bound that is kept is "loose" where it is more than so many times what it bounds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Words with values at their braces, as `str.format` has them; it is read as text by `str` alone.
+
+    Two that have the same words say the same of other values, so that a page can say it once.
+
+    >>> str(Sentence("{} of {} draws", (1, 20)) + Sentence("; at {:.3f}", (0.5,)))
+    '1 of 20 draws; at 0.500'
+    """
+
+    words: str
+    values: tuple[float | int | str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.words.format(*self.values)
+
+    def __add__(self, other: "Sentence") -> "Sentence":
+        return Sentence(self.words + other.words, self.values + other.values)
+
+
+def sentence(words: str, *values: float | int | str) -> Sentence:
+    """Words with their values, as Python's own numbers."""
+    return Sentence(words, tuple(v if isinstance(v, str | int) else float(v) for v in values))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a verdict is about.
+
+    Attributes:
+        quantity: what was measured, in words.
+        kind: of number that it is.
+        placement: whose, a key of `theory.stack.TITLES`, "" where it is of none or of several.
+        against: what an exponent or a growth is over: "width", "depth" or "layer".
+        held: what was held while that varied, or where one network stands, as pairs such as ("L", "6").
+    """
+
+    quantity: str
+    kind: Literal["value", "bound", "ratio", "share", "exponent", "growth", "comparison"] = "value"
+    placement: str = ""
+    against: Literal["", "width", "depth", "layer"] = ""
+    held: tuple[tuple[str, str], ...] = ()
+
+    def without(self, known: Collection[tuple[str, str]]) -> "Subject":
+        """The subject without what is held and known from elsewhere."""
+        return replace(self, held=tuple(pair for pair in self.held if pair not in known))
+
+    def __str__(self) -> str:
+        held = ", ".join(" = ".join(pair) for pair in self.held)
+        placed = f"{TITLES[self.placement]}, " if self.placement else ""
+        behind = f" ({held})" if self.against else f", {held}"
+        return placed + self.quantity + (behind if held else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The networks behind a verdict.
+
+    Attributes:
+        networks: what they are, where they are not stacks of the paper's kind.
+        ranges: by the paper's letter d, L, n, V the least and the largest; V = d has ("V", "d", "d").
+        more: what else is to be said: the text, other parameters, seeds.
+        draws: of a cell, the least and the largest number.
+    """
+
+    networks: str = ""
+    ranges: tuple[tuple[str, int | str, int | str], ...] = ()
+    more: str = ""
+    draws: tuple[int, int] | None = None
+
+    def held(self) -> set[tuple[str, str]]:
+        """What does not vary, as `Subject.held` has it."""
+        return {(letter, str(low)) for letter, low, high in self.ranges if low == high}
+
+    def largest(self, letter: str) -> int:
+        """The upper end of a range, 0 where there is none."""
+        return next((high for name, _, high in self.ranges if name == letter and isinstance(high, int)), 0)
+
+    def __str__(self) -> str:
+        parts = [self.networks, *(f"{letter} = {_range(low, high)}" for letter, low, high in self.ranges), self.more]
+        parts += [f"{_range(*self.draws, to='-')} draws a cell"] if self.draws else []
+        return ", ".join(filter(None, parts))
+
+
+def _range(low: float | str, high: float | str, to: str = "..") -> str:
+    return f"{low}" if low == high else f"{low}{to}{high}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of one claim in one setting.
+    """What came of one claim in one setting. Subject, claimed, setting and note may be given as text.
 
     Attributes:
         claim: id in `theory.CLAIMS`.
-        part: which part of it, and where.
+        subject: which part of it.
         verdict: a word; "holds, loose" goes with the factor in `loose`.
-        claimed: the paper's number, as text.
+        claimed: the paper's number.
         predicted: the number by large-width theory, NaN where it has none for such networks.
         measured: the number by samples.
         interval: its 95% interval, or its range where `note` says so.
@@ -47,25 +138,65 @@ class Verdict:
     """
 
     claim: str
-    part: str
+    subject: Subject
     verdict: Word
-    claimed: str
+    claimed: Sentence
     predicted: float
     measured: float
     interval: tuple[float, float]
     agreement: "Agreement"
-    setting: str
+    setting: Setting
     loose: float | None = None
-    note: str = ""
+    note: Sentence = Sentence("")
     bootstrap: tuple[float, float] | None = None
     cells: tuple[str, ...] = ()
     relaxed: str = ""
     size: str = ""
 
+    def __post_init__(self) -> None:
+        for name, kind in _OF_TEXT.items():
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, kind(given))
+
+    @property
+    def part(self) -> str:
+        """Which part of the claim, and of which networks."""
+        return f"{self.subject}: {self.relaxed}" if self.relaxed else str(self.subject)
+
+    @property
+    def short_part(self) -> str:
+        """The part without what the setting says of a whole series as well; where one network stands it names it."""
+        known = self.setting.held() if self.subject.against else ()
+        return replace(self, subject=self.subject.without(known)).part
+
     @property
     def words(self) -> str:
         """The verdict with its factor and its size, as tables show it."""
         return self.verdict + ("" if self.loose is None else f" by x{significant(self.loose)}") + at_size(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain values, for JSON: its texts as texts, its subject and the ranges of sizes apart."""
+        texts = {name: str(getattr(self, name)) for name in ("part", "claimed", "setting", "note")}
+        return asdict(self) | texts | {"ranges": self.setting.ranges}
+
+    @property
+    def numbers(self) -> str:
+        """What is claimed, predicted and measured, as commands print it."""
+        known, measured, low, high = map(number_or_dash, (self.predicted, self.measured, *self.interval))
+        return f"claimed {self.claimed}, theory {known}, samples {measured} [{low}, {high}]"
+
+    def lines(self) -> list[str]:
+        """The verdict as commands print it; the note where a word or a number says nothing without it."""
+        noted = self.verdict in ("undecided", "premise fails") or self.subject.kind == "comparison"
+        return [f"{self.claim:4} {self.part}: {self.words}", self.numbers, *([str(self.note)] if noted else [])]
+
+
+_OF_TEXT: dict[str, Callable[[str], object]] = {
+    "subject": lambda text: Subject(quantity=text),
+    "claimed": lambda text: Sentence(text.replace("{", "{{").replace("}", "}}")),
+    "note": lambda text: Sentence(text.replace("{", "{{").replace("}", "}}")),
+    "setting": lambda text: Setting(more=text),
+}
 
 
 def at_size(v: Verdict) -> str:
@@ -109,14 +240,19 @@ def names(cells: "Sequence[Samples]") -> tuple[str, ...]:
     return tuple(s.cell.name for s in cells)
 
 
-def setting(cells: "Sequence[Samples]") -> str:
-    """The ranges of the cells' fields, in the paper's letters."""
-    parts = []
+def sizes(*stacks: "Stack") -> tuple[tuple[str, int | str, int | str], ...]:
+    """The ranges of stacks' sizes, as `Setting.ranges` has them."""
+    ranges: list[tuple[str, int | str, int | str]] = []
     for name, letter in {"width": "d", "depth": "L", "tokens": "n", "vocab": "V"}.items():
-        values = sorted({getattr(s.stack, name) for s in cells})
-        if name == "vocab" and len(values) > 1 and all(s.stack.vocab == s.stack.width for s in cells):
-            parts.append("V = d")
+        values = sorted({getattr(stack, name) for stack in stacks})
+        if name == "vocab" and len(values) > 1 and all(stack.vocab == stack.width for stack in stacks):
+            ranges.append((letter, "d", "d"))
         else:
-            parts.append(f"{letter} = {values[0]}" + (f"..{values[-1]}" if len(values) > 1 else ""))
-    draws = sorted({s.draws for s in cells})
-    return ", ".join(parts) + f", {draws[0]}" + (f"-{draws[-1]}" if len(draws) > 1 else "") + " draws a cell"
+            ranges.append((letter, values[0], values[-1]))
+    return tuple(ranges)
+
+
+def setting(cells: "Sequence[Samples]") -> Setting:
+    """The ranges of the cells' fields, in the paper's letters."""
+    draws = [s.draws for s in cells]
+    return Setting(ranges=sizes(*(s.stack for s in cells)), draws=(min(draws), max(draws)))

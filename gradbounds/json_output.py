@@ -49,8 +49,10 @@ def text(content: Mapping[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:
     """Of what JSON has."""
-    if hasattr(value, "to_dict"):  # a table of pandas, which takes longer to load than a list of claims
+    if hasattr(value, "columns"):  # a table of pandas, which takes longer to load than a list of claims
         return [_plain(row) for row in value.to_dict("records")]
+    if hasattr(value, "to_dict"):
+        return _plain(value.to_dict())
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, Mapping):

@@ -26,7 +26,7 @@ def judged(folder: str) -> dict[str, dict[str, Any]]:
         f"{s.stack.placement}-d{s.stack.width}-L{s.stack.depth}-{s.cell.name[:6]}": comparison([s]) for s in sampled
     }
     return {
-        "exponent": {f"{v.claim}: {v.part}": v for v in rows if "exponent" in v.part},
+        "exponent": {f"{v.claim}: {v.part}": v for v in rows if v.subject.kind == "exponent"},
         "pair": {f"{now.claim}: {now.part}": (now, before) for now, before in common(rows, committed)},
         "cell": cells,
     }
@@ -55,4 +55,4 @@ def test_verdict_is_the_committed_one(pair: tuple[Verdict, Verdict]) -> None:
     now, before = pair
     if now.verdict != before.verdict and "undecided" in (now.verdict, before.verdict):
         pytest.skip(f"undecided: {now.note}")
-    assert now.verdict == before.verdict, now.note
+    assert now.verdict == before.verdict, str(now.note)

@@ -83,8 +83,10 @@ ARROWS = {
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid progress json_output",
+        "result": "json_output help_text",
         "actions": (
-            "grid recipe progress table_cache network_text json_output described_network help_text clusters plain_text"
+            "grid recipe progress table_cache network_text json_output described_network help_text clusters plain_text "
+            "result"
         ),
         "help_text": "grid",
         "commands": "grid recipe clusters actions run_inspection help_text",

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from checks.statistics import estimate
-from checks.verdict import Verdict, Word, interval_of
+from checks.verdict import Setting, Subject, Verdict, Word, interval_of, sentence, sizes
 from simulate.curvature.output_draws import random_line
 from theory.mean_field.mean_hessian import softmax_left
 from theory.stack import Stack, title
@@ -40,16 +40,22 @@ def mean_hessian_verdicts(table: pd.DataFrame, traces: Sequence[tuple[Stack, Seq
     precise = bool((table["hessian_sem"] <= PRECISE).all())
     mean, sem = float(table["hessian"].mean()), float(np.hypot.reduce(table["hessian_sem"])) / len(table)
     word: Word = "fails" if far else "holds" if precise else "undecided"
-    widths = f"d = {table['width'].min()}..{table['width'].max()}"
     placements = ", ".join(title(name) for name in dict.fromkeys(table["placement"]))
     rows = [
         Verdict(
-            claim="H3", part="mean of v'Hv below W_emb, over that of v'Gv", verdict=word, claimed="0", predicted=0.0,
+            claim="H3", subject=Subject(quantity="mean of v'Hv below W_emb, over that of v'Gv", kind="ratio"),
+            verdict=word, claimed=sentence("{}", 0), predicted=0.0,
             measured=mean, interval=(mean - 1.96 * sem, mean + 1.96 * sem),
             agreement="differs" if far else "agrees" if precise else "undecided",
-            setting=f"{len(table)} settings, {widths}, {placements}, {int(table['draws'].min())} output matrices each",
-            note=f"mean over settings, each one network and one random line v; the farthest is {distances.max():.2g} "
-            f"standard errors from 0, the largest standard error {100 * table['hessian_sem'].max():.2g}%",
+            setting=Setting(
+                networks=f"{len(table)} settings",
+                ranges=(("d", int(table["width"].min()), int(table["width"].max())),),
+                more=f"{placements}, {int(table['draws'].min())} output matrices each",
+            ),
+            note=sentence(
+                "mean over settings, each one network and one random line v; the farthest is {:.2g} standard errors "
+                "from 0, the largest standard error {:.2g}%", distances.max(), 100 * table["hessian_sem"].max(),
+            ),
         )
     ]  # fmt: skip
     for stack, values, expected in traces:
@@ -58,12 +64,16 @@ def mean_hessian_verdicts(table: pd.DataFrame, traces: Sequence[tuple[Stack, Seq
         fine = float(trace.sem) <= PRECISE * expected
         rows.append(
             Verdict(
-                claim="H3", part=f"E tr H, {title(stack.placement)}", verdict="fails" if off else "holds" if fine else
-                "undecided", claimed=f"{expected:.4g}", predicted=expected, measured=float(trace.mean),
-                interval=interval_of(trace), agreement="differs" if off else "agrees" if fine else "undecided",
-                setting=f"d = {stack.width}, L = {stack.depth}, n = {stack.tokens}, V = {stack.vocab}, "
-                f"one network with {len(values)} output matrices",
-                note="trace of the whole Hessian, a unit vector at a time; theory: d (1 - E sum p^2)",
+                claim="H3",
+                subject=Subject(placement=stack.placement, quantity="E tr H"),
+                verdict="fails" if off else "holds" if fine else "undecided",
+                claimed=sentence("{:.4g}", expected),
+                predicted=expected,
+                measured=float(trace.mean),
+                interval=interval_of(trace),
+                agreement="differs" if off else "agrees" if fine else "undecided",
+                setting=Setting(ranges=sizes(stack), more=f"one network with {len(values)} output matrices"),
+                note=sentence("trace of the whole Hessian, a unit vector at a time; theory: d (1 - E sum p^2)"),
             )
-        )  # fmt: skip
+        )
     return rows

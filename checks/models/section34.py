@@ -1,6 +1,7 @@
 """Verdicts on section 3.4 of the paper: hidden norms, the last layer against depth, and gradients over the layers."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,9 @@ from scipy import stats
 
 from checks.models.translation import NOTHING_LEFT_OUT, excess_shares, growth, last_norms
 from checks.statistics import Agreement, Estimate, estimate, scalar_agreement
-from checks.verdict import Verdict, Word, interval_of
+from checks.verdict import Setting, Subject, Verdict, Word, interval_of, sentence
 from theory import Stack, predict
 from theory.paper.claims import CLAIMS
-from theory.stack import TITLES
 
 ALMOST = float(np.log(1.1))
 """A norm that changes by less than a tenth from layer to layer is called almost the same."""
@@ -39,15 +39,16 @@ def section_3_4(frame: pd.DataFrame, about: str) -> list[Verdict]:
     return sorted(verdicts, key=lambda v: v.claim)
 
 
-def _setting(frame: pd.DataFrame, about: str) -> str:
+def _setting(frame: pd.DataFrame, about: str) -> Setting:
     depths = sorted(frame["depth"].unique())
     layers = f"{depths[0]}-{depths[0]}" + (f"..{depths[-1]}-{depths[-1]}" if len(depths) > 1 else "")
-    first, seeds = frame.iloc[0], frame["seed"].nunique()
-    return f"{layers}, d = {first['width']}, V = {first['vocab']}, {about}, {seeds} seeds"
+    width, vocab = (int(frame[name].iloc[0]) for name in ("width", "vocab"))
+    ranges = (("d", width, width), ("V", vocab, vocab))
+    return Setting(networks=layers, ranges=ranges, more=f"{about}, {frame['seed'].nunique()} seeds")
 
 
-def _title(frame: pd.DataFrame) -> str:
-    return TITLES[frame["placement"].iloc[0]]
+def _placement(frame: pd.DataFrame) -> str:
+    return str(frame["placement"].iloc[0])
 
 
 def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
@@ -63,13 +64,24 @@ def _concentration(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     alone = float(table["predicted"].iloc[0])
     apart = _agreement(mean, alone, sem, len(values), _SHARE_MARGIN) == "differs"
     yield Verdict(
-        claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", verdict=_share_word(share),
-        claimed=f"at most {_DELTA}", predicted=float("nan"), measured=mean,
-        interval=(max(0.0, low), high), agreement="undecided", setting=_setting(least, about),
-        note="share of target tokens, of a model's mean; theory has no such network: one token of the simplified "
-        f"model, without attention to an encoder, dropout and sentences, has {alone:.3g}, which these samples "
-        + ("exclude" if apart else "do not exclude"),
-    )  # fmt: skip
+        claim="C1",
+        subject=Subject(
+            placement=_placement(frame), quantity="P[‖x‖² > 1.1 E‖x‖²] of the last hidden state", kind="share"
+        ),
+        verdict=_share_word(share),
+        claimed=sentence("at most {}", _DELTA),
+        predicted=float("nan"),
+        measured=mean,
+        interval=(max(0.0, low), high),
+        agreement="undecided",
+        setting=_setting(least, about),
+        note=sentence(
+            "share of target tokens, of a model's mean; theory has no such network: one token of the simplified "
+            "model, without attention to an encoder, dropout and sentences, has {:.3g}, which these samples ",
+            alone,
+        )
+        + sentence("exclude" if apart else "do not exclude"),
+    )
     yield from _all_states(least, about)
 
 
@@ -85,12 +97,20 @@ def _all_states(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     words = [_share_word(share, level) for share in layers.values()]
     word: Word = "fails" if "fails" in words else "undecided" if "undecided" in words else "holds"
     yield Verdict(
-        claim="C1", part=f"{_title(frame)}, P[‖x‖² > 1.1 E‖x‖²] of all hidden states", verdict=word,
-        claimed=f"at most {_DELTA}", predicted=float("nan"), measured=mean,
-        interval=(max(0.0, low), high), agreement="undecided", setting=_setting(frame, about),
-        note=f"of {len(layers)} layers the one with the largest share, {worst[0]} {worst[1]}; {words.count('holds')} "
-        f"hold, {words.count('fails')} fail, by intervals of {level:.1%} each",
-    )  # fmt: skip
+        claim="C1",
+        subject=Subject(placement=_placement(frame), quantity="P[‖x‖² > 1.1 E‖x‖²] of all hidden states", kind="share"),
+        verdict=word,
+        claimed=sentence("at most {}", _DELTA),
+        predicted=float("nan"),
+        measured=mean,
+        interval=(max(0.0, low), high),
+        agreement="undecided",
+        setting=_setting(frame, about),
+        note=sentence(
+            "of {} layers the one with the largest share, {}; {} hold, {} fail, by intervals of {:.1%} each",
+            *(len(layers), f"{worst[0]} {worst[1]}", words.count("holds"), words.count("fails"), level),
+        ),
+    )
 
 
 def _share_word(share: Estimate, level: float = 0.95) -> Word:
@@ -103,7 +123,7 @@ def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
     norms = last_norms(frame)
     depths = np.array(sorted(norms["depth"].unique()))
     post = frame["placement"].iloc[0] == "post"
-    name = f"{_title(frame)}, "
+    about_it = partial(Subject, placement=_placement(frame))
     if post:
         values = norms.loc[norms["depth"] == depths[0], "value"].to_list()
         if len(values) > 1:
@@ -111,14 +131,19 @@ def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
             within, beyond = 0.9 * _ABOUT <= low and high <= 1.1 * _ABOUT, low > 1.1 * _ABOUT or high < 0.9 * _ABOUT
             word: Word = "holds" if within else "fails" if beyond else "undecided"
             yield Verdict(
-                claim="C2", part=name + "last ‖dL/dW2‖", verdict=word, claimed=f"about {_ABOUT}",
-                predicted=_predicted_last(frame), measured=mean, interval=(low, high),
+                claim="C2",
+                subject=about_it(quantity="last ‖dL/dW2‖"),
+                verdict=word,
+                claimed=sentence("about {}", _ABOUT),
+                predicted=_predicted_last(frame),
+                measured=mean,
+                interval=(low, high),
                 agreement=_agreement(
                     float(np.log(mean)), float(np.log(_predicted_last(frame))), sem / mean, len(values), _AGREES
                 ),
                 setting=_setting(frame[frame["depth"] == depths[0]], about),
-                note="decoder; about: the interval is within a tenth",
-            )  # fmt: skip
+                note=sentence("decoder; about: the interval is within a tenth"),
+            )
     if len(depths) < 3:
         return
     fit = stats.linregress(np.log(norms["depth"]), np.log(norms["value"]))
@@ -134,14 +159,22 @@ def _against_depth(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
         word = "holds" if high < 0 else "fails" if low > 0 else "undecided"
     predicted = _simplified_exponent(frame, depths)
     yield Verdict(
-        claim="C2", part=name + "exponent of the last ‖dL/dW2‖ in L", verdict=word,
-        claimed="0" if post else "below 0", predicted=predicted, measured=float(fit.slope),
-        interval=(low, high), agreement=_agreement(
+        claim="C2",
+        verdict=word,
+        claimed=sentence("{}" if post else "below {}", 0),
+        subject=about_it(quantity="exponent of the last ‖dL/dW2‖ in L", kind="exponent", against="depth"),
+        predicted=predicted,
+        measured=float(fit.slope),
+        interval=(low, high),
+        agreement=_agreement(
             float(fit.slope), predicted, fit.stderr, len(norms) - 1, _AGREES / float(np.log(depths[-1] / depths[0]))
-        ), setting=_setting(frame, about),
-        note="decoder; regression over depths and seeds; constant: less than a tenth from end to end. Theory: the "
-        "simplified encoder-decoder with a source as long as the target, the same depths",
-    )  # fmt: skip
+        ),
+        setting=_setting(frame, about),
+        note=sentence(
+            "decoder; regression over depths and seeds; constant: less than a tenth from end to end. Theory: the "
+            "simplified encoder-decoder with a source as long as the target, the same depths"
+        ),
+    )
 
 
 def _predicted_last(frame: pd.DataFrame) -> float:
@@ -182,22 +215,41 @@ def _over_layers(frame: pd.DataFrame, about: str) -> Iterator[Verdict]:
             word = "fails" if low > ALMOST or high < -ALMOST else word
         of_mean = missing == NOTHING_LEFT_OUT and expected == "expected norm"
         gradient = f"E dL/d{matrix}" if of_mean else f"dL/d{matrix}"
-        what = f"{part} without cross-attention" if missing != NOTHING_LEFT_OUT else part
-        claimed = f"above {ALMOST:.3f}" if post else f"within {ALMOST:.3f} of 0"
+        claimed = sentence("above {:.3f}" if post else "within {:.3f} of 0", ALMOST)
         margin = _AGREES / (int(row["depth"]) - 1)
         yield Verdict(
-            claim="C3", part=f"{_title(frame)}, growth of ‖{gradient}‖ a layer, {what}", verdict=word, claimed=claimed,
-            predicted=float(row["predicted"]), measured=float(row["growth"]), interval=(low, high),
+            claim="C3",
+            verdict=word,
+            claimed=claimed,
+            subject=Subject(
+                placement=_placement(frame),
+                quantity=f"growth of ‖{gradient}‖ a layer, {part}",
+                kind="growth",
+                against="layer",
+            ),
+            predicted=float(row["predicted"]),
+            measured=float(row["growth"]),
+            interval=(low, high),
             agreement=_agreement(row["growth"], row["predicted"], row["sem"], int(row["seeds"]), margin),
             setting=_setting(least, about),
-            note="slope over l of the logarithm of "
-            + ("the norm of the expected gradient, its square freed of Var/B of B mini-batches" if of_mean else
-               "the mean norm over mini-batches")
-            + ", mean over seeds; grows: by more than a tenth a layer; almost the same: by less. Theory: the recursion "
-            "on pairs of the text" + (", a mini-batch's norm" if of_mean else "")
-            + ("; an ingredient switched off, to see what carries the growth" if missing != NOTHING_LEFT_OUT else ""),
+            note=sentence(
+                "slope over l of the logarithm of "
+                + (
+                    "the norm of the expected gradient, its square freed of Var/B of B mini-batches"
+                    if of_mean
+                    else "the mean norm over mini-batches"
+                )
+                + ", mean over seeds; grows: by more than a tenth a layer; almost the same: by less. Theory: the "
+                "recursion on pairs of the text"
+                + (", a mini-batch's norm" if of_mean else "")
+                + (
+                    ""
+                    if missing == NOTHING_LEFT_OUT
+                    else "; an ingredient switched off, to see what carries the growth"
+                )
+            ),
             relaxed="" if missing == NOTHING_LEFT_OUT else f"without {missing}",  # of which the paper says nothing
-        )  # fmt: skip
+        )
 
 
 def _interval(value: Estimate) -> tuple[float, float, float, float]:

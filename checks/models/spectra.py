@@ -8,7 +8,7 @@ from scipy import stats
 
 from checks.fits import LEAST_POINTS
 from checks.statistics import estimate, scalar_agreement
-from checks.verdict import Verdict, Word, interval_of
+from checks.verdict import Setting, Subject, Verdict, Word, interval_of, sentence
 from simulate.curvature.lanczos import Quadrature
 from theory.stack import TITLES
 
@@ -133,7 +133,7 @@ def more_curvature(
         predicted: the ratio by theory, for some widths and depths.
     """
     rows = found[(found["matrix"] == matrix) & (found["block"] == WHOLE) & (found["largest"] > 0)]
-    verdicts = []
+    verdicts, over = [], f"{TITLES['post']} over {TITLES['pre']}"
     for (width, depth), group in rows.groupby(["width", "depth"]):
         logs = np.log(group.pivot_table(index="seed", columns="placement", values="largest"))
         if not {"post", "pre"} <= set(logs) or len(logs := logs[["post", "pre"]].dropna()) < LEAST_SEEDS:
@@ -148,20 +148,27 @@ def more_curvature(
         verdicts.append(
             Verdict(
                 claim="H1",
-                part=f"largest eigenvalue of the {NAMES[matrix]}, {TITLES['post']} over {TITLES['pre']}, "
-                f"{kind}, d = {width}, L = {depth}",
+                subject=Subject(
+                    quantity=f"largest eigenvalue of the {NAMES[matrix]}, {over}, {kind}",
+                    kind="ratio",
+                    held=(("d", str(width)), ("L", str(depth))),
+                ),
                 verdict=word,
-                claimed="above 1",
+                claimed=sentence("above {}", 1),
                 predicted=ratio,
                 measured=float(np.exp(difference)),
                 interval=(float(np.exp(low)), float(np.exp(high))),
                 agreement=scalar_agreement(difference, float(np.log(ratio)), sem, RATIO_MARGIN)
                 if np.isfinite(ratio)
                 else "undecided",
-                setting=f"{kind}, d = {width}, L = {depth}, {about}{len(logs)} seeds",
-                note="geometric mean over seeds of their ratios, interval by Student's t of the logarithms; "
-                + ("theory: large-width means" if np.isfinite(ratio) else "no theory of the whole spectrum"),
-            )  # fmt: skip
+                setting=Setting(
+                    networks=kind,
+                    ranges=(("d", int(width), int(width)), ("L", int(depth), int(depth))),
+                    more=f"{about}{len(logs)} seeds",
+                ),
+                note=sentence("geometric mean over seeds of their ratios, interval by Student's t of the logarithms; ")
+                + sentence("theory: large-width means" if np.isfinite(ratio) else "no theory of the whole spectrum"),
+            )
         )
     return verdicts
 
@@ -187,10 +194,12 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         spread = max(high - low, 1e-12) * broadening
         grid = np.linspace(low - 4 * spread, high + 4 * spread, points)
         for placement, models in group.groupby("placement"):
-            curves = pd.DataFrame({
-                key: stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
-                for key, probe in models.groupby(["seed", "probe"])
-            })  # fmt: skip
+            curves = pd.DataFrame(
+                {
+                    key: stats.norm.pdf(grid[:, None], probe["node"].to_numpy(), spread) @ probe["weight"].to_numpy()
+                    for key, probe in models.groupby(["seed", "probe"])
+                }
+            )
             seeds = curves.T.groupby(level=0).mean().T
             values = {"eigenvalue": grid, "mean": seeds.mean(axis=1), "median": seeds.median(axis=1)}
             values |= {"low": curves.min(axis=1), "high": curves.max(axis=1)}

@@ -28,7 +28,7 @@ from checks.models.warmup import (
     trained_in,
 )
 from checks.models.warmup_rows import ALL, How, Runs, rows, two_kinds, with_seeds
-from checks.verdict import Verdict
+from checks.verdict import Setting, Verdict
 from simulate.translation.grid import PaperRates
 
 _ABOVE_TRAINED = "nats a token above 95% of the loss of word frequencies"
@@ -80,13 +80,13 @@ STATEMENTS = (
 )
 
 
-def judge(table: Sequence[Run], rates: PaperRates, setting: str, size: str = "") -> list[Verdict]:
+def judge(table: Sequence[Run], rates: PaperRates, setting: Setting, size: str = "") -> list[Verdict]:
     """Every statement that a table has two seeds of.
 
     Args:
         table: the runs.
         rates: which stand for the paper's.
-        setting: the models and the text, in words.
+        setting: the models and the text.
         size: of the models, where it is not the paper's.
     """
     verdicts: list[Verdict] = []
@@ -117,7 +117,7 @@ def _compared(
     return with_seeds({f"{peak:g}": two_kinds(table, runs, others, peak, peak, reading) for peak in peaks}, how)
 
 
-def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
+def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W3: with the short warm-up the greater rate ends worse than the smaller one, and worse than with the long one."""
     short, long = Runs(placement="post", warmup="short"), _POST_LONG
 
@@ -132,7 +132,7 @@ def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: str) -> Iter
     yield from rows("W3", f"{short} worse than long warm-up at the greater rate", by_warmup, True, setting)
 
 
-def _fixed(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
+def _fixed(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W4: a small fixed rate trains, and ends better than no warm-up at the smaller rate, worse than the long one."""
 
     def against(runs: Runs, *, reading: str, swapped: bool = False, how: How = compare) -> dict[str, Comparison]:
@@ -152,7 +152,7 @@ def _fixed(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Ve
     yield from rows("W4", f"{part} worse than long warm-up", lambda r: worse(reading=r), True, setting, readings=("b",))
 
 
-def _faster(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
+def _faster(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W6: by how much Pre-LN is ahead, in logarithms of updates, where one of the two has trained.
 
     Neither is a control of the other: where Post-LN alone has trained, Pre-LN is behind, and the statement fails.
@@ -175,7 +175,7 @@ def _faster(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[V
         yield from rows("W6", f"Pre-LN {what}", ahead, True, setting, unit=unit, margin=0.0, readings=readings)
 
 
-def _gradients(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
+def _gradients(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W8: Post-LN's gradients behind the long warm-up, small beside those before it, and even over the layers.
 
     The runs themselves should have trained. That gradients are even is no statement of the paper's.
@@ -209,7 +209,7 @@ def _slope(layers: dict[str, list[float]]) -> float:
     return float(stats.linregress(np.arange(len(norms)), norms).slope)
 
 
-def _spread(table: Sequence[Run], rates: PaperRates, setting: str) -> Iterator[Verdict]:
+def _spread(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W9: how far apart a seed's runs end over the rates, Post-LN's minus Pre-LN's.
 
     Over the rates at which one of the two has trained, of which there must be two; Pre-LN at one of them.

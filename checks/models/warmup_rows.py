@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from checks.models.warmup import WORSE, Comparison, Run, compare, paired
-from checks.verdict import Verdict, Word
+from checks.verdict import Setting, Subject, Verdict, Word, sentence
 from theory.stack import TITLES
 
 How = Callable[[Sequence[Run], Sequence[Run]], Comparison]
@@ -66,7 +66,7 @@ def with_seeds(pairs: Mapping[str, tuple[list[Run], list[Run]]], how: How = comp
 
 
 def rows(
-    claim: str, part: str, compared: Callable[[str], dict[str, Comparison]], worse: bool, setting: str,
+    claim: str, part: str, compared: Callable[[str], dict[str, Comparison]], worse: bool, setting: Setting,
     relaxed: str = "", unit: str = "nats a token", margin: float = WORSE, readings: Sequence[str] = ("a", "b"),
 ) -> Iterator[Verdict]:  # fmt: skip
     """A verdict for each reading, from the comparisons at its rates: the one that is least favourable is shown.
@@ -93,14 +93,26 @@ def rows(
             (p for p in comparisons if words[p] == word), key=lambda p: comparisons[p].mean * (1 if worse else -1)
         )
         shown = comparisons[peak]
-        others = ", ".join(
-            f"{comparison.mean:.3g} at {p} ({words[p]})" for p, comparison in comparisons.items() if p != peak
-        )
-        at = f", at the rate{'s' * (',' in peak)} {peak}" if peak != ALL else ""
-        at += "" if shown.judges else f", where {shown.trained} of {shown.seeds} runs that should have trained did"
+        note = sentence(unit)
+        if peak != ALL:
+            note += sentence(", at the rate{} {}", "s" * ("," in peak), peak)
+        if not shown.judges:
+            note += sentence(", where {} of {} runs that should have trained did", shown.trained, shown.seeds)
+        others = {p: comparison.mean for p, comparison in comparisons.items() if p != peak}
+        if others:
+            told = ", ".join(f"{{:.3g}} at {{}} ({words[p]})" for p in others)
+            values: list[float | str] = [value for p, mean in others.items() for value in (mean, p)]
+            note += sentence(f"; {told}", *values)
         yield Verdict(
-            claim=claim, part=f"{part}, {_READINGS[reading]}", verdict=word,
-            claimed=f"above {margin:g}" if worse else f"at most {margin:g}", predicted=float("nan"),
-            measured=shown.mean, interval=shown.interval, agreement="undecided", setting=setting,
-            note=f"{unit}{at}" + (f"; {others}" if others else ""), relaxed=relaxed,
-        )  # fmt: skip
+            claim=claim,
+            subject=Subject(quantity=f"{part}, {_READINGS[reading]}", kind="comparison"),
+            verdict=word,
+            claimed=sentence("above {:g}" if worse else "at most {:g}", margin),
+            predicted=float("nan"),
+            measured=shown.mean,
+            interval=shown.interval,
+            agreement="undecided",
+            setting=setting,
+            note=note,
+            relaxed=relaxed,
+        )

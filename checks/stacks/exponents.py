@@ -8,17 +8,29 @@ import numpy as np
 
 from checks.fits import LEAST_POINTS, PowerLaw, model_choice, power_law
 from checks.large_width import output_correction
+from checks.series import Against
 from checks.stacks.proof_chain import RECORDED, factor_exponents
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, Agreement, estimate, scalar_agreement
 from checks.theory_and_samples import prediction_of
-from checks.verdict import EXPONENT_MARGIN, LOOSE, Verdict, Word, grouped, names, setting, significant
+from checks.verdict import (
+    EXPONENT_MARGIN,
+    LOOSE,
+    Sentence,
+    Subject,
+    Verdict,
+    Word,
+    grouped,
+    names,
+    sentence,
+    setting,
+    significant,
+)
 from simulate import Samples
 from theory import Stack, predict
 from theory.coverage import is_exchangeable
 from theory.paper.claims import CLAIMS
 from theory.paper.proof_chain import growth as symbolic_growth
-from theory.stack import TITLES
 
 DEPTH_EXPONENT = {placement: float(number) for placement, number in CLAIMS["T1"].numbers.items()}
 """What Theorem 1 says of the last layer's norm as L grows."""
@@ -38,15 +50,19 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     saturated = [s for s in cells if abs(s.stack.output_scale**2 / s.stack.width - 1) < 1e-6]
     for which, key in ((cells, _fixed_scale), (saturated, _scale_follows)):
         for vocab_of in (_vocab_itself, _vocab_ratio):
-            for (placement, *fixed), group in grouped(which, partial(_series, key, vocab_of)):
+            for (placement, held), group in grouped(which, partial(_series, key, vocab_of)):
                 series = sorted(group, key=lambda s: s.stack.width)
                 if len({s.stack.width for s in series}) >= LEAST_POINTS:
-                    part = f"{TITLES[placement]}, exponent in d ({', '.join(fixed)})"
-                    rows.append(_width_row(part, series))
+                    subject = _exponent(placement, "exponent in d", "width", held)
+                    rows.append(_width_row(subject, series))
     return sorted(rows, key=lambda row: row.part)
 
 
-def _width_row(part: str, series: list[Samples]) -> Verdict:
+def _exponent(placement: str, quantity: str, against: Against, held: tuple[tuple[str, str], ...]) -> Subject:
+    return Subject(placement=placement, quantity=quantity, kind="exponent", against=against, held=held)
+
+
+def _width_row(subject: Subject, series: list[Samples]) -> Verdict:
     widths = np.array([float(s.stack.width) for s in series])
     last = last_layers(series)
     measured = last.exponent(widths, last.measured)
@@ -54,29 +70,34 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
     claimed = last.exponent(widths, widths * np.sqrt(np.log(widths))).exponent
     loose = float(last.bound[-1] / last.norm[-1].mean)
     below = claimed - measured.exponent > CHANCE * measured.sem
-    note = f"bound over norm is x{significant(loose)} at d = {widths[-1]:.0f}"
+    note = sentence("bound over norm is x{} at d = {:.0f}", significant(loose), widths[-1])
     if series[0].stack.vocab * widths[-1] == series[-1].stack.vocab * widths[0]:
-        note += " and grows: row H2"
+        note += sentence(" and grows: row H2")
     premise = True
     if series[0].stack.output_scale != series[-1].stack.output_scale:
         gradient = np.sqrt([float(prediction_of(s)["loss_gradient_sq"]) for s in series])
         gradient_exponent = last.exponent(widths, gradient).exponent
         # What the theorem assumes is false then, and says nothing of what it concludes.
         premise = gradient_exponent <= EXPONENT_MARGIN
-        note += (
-            f"; ||dL_i/dx_out,i|| itself grows like d^{gradient_exponent:.3f} here (by theory), where the paper "
-            "assumes O(1), so an exponent near 1 is no support for d sqrt(ln d)"
+        note += sentence(
+            "; ||dL_i/dx_out,i|| itself grows like d^{:.3f} here (by theory), where the paper assumes O(1), so an "
+            "exponent near 1 is no support for d sqrt(ln d)",
+            gradient_exponent,
         )
     choice = model_choice(widths, last.measured, last.errors)
-    note += f"; d^a against d^a sqrt(ln d): {choice.model.replace('x', 'd')} (power of ln d "
-    note += f"{significant(choice.log_power, 2)} +- {significant(choice.sem, 2)}); {_local_words(last, widths)}"
+    note += sentence(
+        "; d^a against d^a sqrt(ln d): {} (power of ln d {}); ",
+        choice.model.replace("x", "d"),
+        f"{significant(choice.log_power, 2)} +- {significant(choice.sem, 2)}",
+    )
+    note += _local_words(last, widths)
     # A slope over a finite grid cannot refute an order of growth; it can only show that it is not needed.
     word: Word = "premise fails" if not premise else "holds, loose" if below and loose > LOOSE else "undecided"
     return Verdict(
         claim="T1",
-        part=part,
+        subject=subject,
         verdict=word,
-        claimed=f"at most {claimed:.3f}",
+        claimed=sentence("at most {:.3f}", claimed),
         predicted=predicted,
         measured=measured.exponent,
         interval=measured.interval(),
@@ -92,7 +113,7 @@ def _width_row(part: str, series: list[Samples]) -> Verdict:
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """H2: how fast the bound leaves the norm behind as d grows at fixed V/d, where ‖W_emb‖₂ does not bend it."""
     rows = []
-    for (placement, *fixed), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
+    for (placement, held), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
         series = sorted(group, key=lambda s: s.stack.width)
         widths = np.array([float(s.stack.width) for s in series])
         if len(set(widths)) < LEAST_POINTS:
@@ -103,18 +124,25 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         predicted = bound.exponent - last.exponent(widths, last.predicted).exponent
         low, high = norm.interval()
         reference = last.exponent(widths, np.sqrt(widths * np.log(100 * widths))).exponent
-        note = f"the bound is not tight: sqrt(d ln 100d) of slack ({reference:.3f} over this grid), sqrt(d) of it from "
-        note += "bounding each entry of a rank-one matrix by a whole row"
+        note = sentence(
+            "the bound is not tight: sqrt(d ln 100d) of slack ({:.3f} over this grid), sqrt(d) of it from bounding "
+            "each entry of a rank-one matrix by a whole row",
+            reference,
+        )
         if all(RECORDED <= set(s) for s in series):
             grown, limits = factor_exponents(series), symbolic_growth(placement)
-            note += f"; the proof's six factors grow like d^a with a = {', '.join(f'{a:.3f}' for a in grown)}, "
-            note += f"whose limits are {', '.join(map(str, limits))}; the fourth is 2 sqrt(ln 100d)"
+            note += sentence(
+                "; the proof's six factors grow like d^a with a = {}, whose limits are {}; the fourth is "
+                "2 sqrt(ln 100d)",
+                ", ".join(f"{a:.3f}" for a in grown),
+                ", ".join(map(str, limits)),
+            )
         rows.append(
             Verdict(
                 claim="H2",
-                part=f"{TITLES[placement]}, exponent in d of bound over norm ({', '.join(fixed)})",
+                subject=_exponent(placement, "exponent in d of bound over norm", "width", held),
                 verdict="holds" if bound.exponent - high > 0 else "undecided",
-                claimed="above 0",
+                claimed=sentence("above {}", 0),
                 predicted=predicted,
                 measured=growth,
                 interval=(bound.exponent - high, bound.exponent - low),
@@ -130,7 +158,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
     rows = []
-    for (placement, *fixed), group in grouped(cells, _depth_series):
+    for (placement, held), group in grouped(cells, _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < LEAST_POINTS:
@@ -145,9 +173,9 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="T1",
-                part=f"{TITLES[placement]}, exponent in L ({', '.join(fixed)})",
+                subject=_exponent(placement, "exponent in L", "depth", held),
                 verdict="fails" if not right else "holds" if agreement == "agrees" else "undecided",
-                claimed=f"{claimed:g} as L grows",
+                claimed=sentence("{:g} as L grows", claimed),
                 predicted=predicted,
                 measured=measured.exponent,
                 interval=measured.interval(),
@@ -155,24 +183,26 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
                 agreement=agreement,
                 setting=setting(series),
                 cells=names(series),
-                note=f"the limit is the recursion's: its local exponent between L = 500 and 1000 is {limit:.3f}; "
+                note=sentence(
+                    "the limit is the recursion's: its local exponent between L = 500 and 1000 is {:.3f}; ", limit
+                )
                 + _local_words(last, depths),
             )
         )
     return rows
 
 
-def _local_words(last: LastLayer, x: Array) -> str:
+def _local_words(last: LastLayer, x: Array) -> Sentence:
     if len(np.unique(x)) < len(x):
-        return "no local exponents: several cells at one place"
+        return sentence("no local exponents: several cells at one place")
     _, slopes, _ = last.local(x)
-    return f"local exponents from {min(slopes):.3f} to {max(slopes):.3f}"
+    return sentence("local exponents from {:.3f} to {:.3f}", min(slopes), max(slopes))
 
 
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper has at -1/2 in every layer."""
     rows = []
-    for (_, *fixed), group in grouped([s for s in cells if s.stack.placement == "pre"], _depth_series):
+    for (_, held), group in grouped([s for s in cells if s.stack.placement == "pre"], _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < LEAST_POINTS:
@@ -188,20 +218,22 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="S1",
-                part=f"Pre-LN, exponent of ||dL/dW2|| of layer 1 in L ({', '.join(fixed)})",
+                subject=_exponent("pre", "exponent of ||dL/dW2|| of layer 1 in L", "depth", held),
                 verdict="fails" if off else "holds" if right else "undecided",
-                claimed=f"{claimed:g}",
+                claimed=sentence("{:g}", claimed),
                 predicted=predicted,
                 measured=measured.exponent,
                 interval=measured.interval(),
-                agreement="beyond" if bent else scalar_agreement(
-                    measured.exponent, predicted, measured.sem, EXPONENT_MARGIN
-                ),
+                agreement="beyond"
+                if bent
+                else scalar_agreement(measured.exponent, predicted, measured.sem, EXPONENT_MARGIN),
                 setting=setting(series),
                 cells=names(series),
-                note=f"of each matrix by samples (theory): {others}; the recursion's limit is 0 at a fixed layer",
+                note=sentence(
+                    "of each matrix by samples (theory): {}; the recursion's limit is 0 at a fixed layer", others
+                ),
             )
-        )  # fmt: skip
+        )
     return rows
 
 
@@ -241,29 +273,32 @@ def depth_limit(stack: Stack) -> float:
     return 0.5 * float(np.log2(ends[1] / ends[0]))
 
 
-def _series(
-    key: Callable[[Stack, str], tuple[str, ...]], vocab: Callable[[Stack], str], samples: Samples
-) -> tuple[str, ...]:
+Series = tuple[str, tuple[tuple[str, str], ...]]
+"""What a series has in common: the placement, and what is held."""
+
+
+def _series(key: Callable[[Stack, str], Series], vocab: Callable[[Stack], str], samples: Samples) -> Series:
     return key(samples.stack, vocab(samples.stack))
 
 
 def _vocab_itself(stack: Stack) -> str:
-    return f"V = {stack.vocab}"
+    return str(stack.vocab)
 
 
 def _vocab_ratio(stack: Stack) -> str:
-    return "V = d" if stack.vocab == stack.width else f"V = {stack.vocab / stack.width:.4g} d"
+    return "d" if stack.vocab == stack.width else f"{stack.vocab / stack.width:.4g} d"
 
 
-def _fixed_scale(stack: Stack, vocab: str) -> tuple[str, ...]:
-    scale = () if stack.output_scale == 1.0 else (f"sigma_e = {stack.output_scale:.4g}",)
-    return stack.placement, vocab, f"L = {stack.depth}", f"n = {stack.tokens}", *scale
+def _fixed_scale(stack: Stack, vocab: str) -> Series:
+    scale = [] if stack.output_scale == 1.0 else [("sigma_e", f"{stack.output_scale:.4g}")]
+    return stack.placement, (("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), *scale)
 
 
-def _scale_follows(stack: Stack, vocab: str) -> tuple[str, ...]:
-    return stack.placement, vocab, f"L = {stack.depth}", f"n = {stack.tokens}", "sigma_e = sqrt(d)"
+def _scale_follows(stack: Stack, vocab: str) -> Series:
+    held = ("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), ("sigma_e", "sqrt(d)")
+    return stack.placement, held
 
 
-def _depth_series(samples: Samples) -> tuple[str, ...]:
+def _depth_series(samples: Samples) -> Series:
     s = samples.stack
-    return s.placement, f"d = {s.width}", f"n = {s.tokens}", f"V = {s.vocab}"
+    return s.placement, (("d", str(s.width)), ("n", str(s.tokens)), ("V", str(s.vocab)))

@@ -7,7 +7,7 @@ import numpy as np
 
 from checks.fits import power_law
 from checks.statistics import agreement_word, estimate
-from checks.verdict import Verdict, interval_of
+from checks.verdict import Setting, Subject, Verdict, interval_of, sentence
 from theory.paper.claims import CLAIMS
 from theory.paper.layer_norm import post_jacobian_size, pre_eigenvalue_radius
 
@@ -33,15 +33,15 @@ def norm_jacobians() -> tuple[Verdict, ...]:
     return (
         Verdict(
             claim="F3",
-            part="Post-LN, root mean square of ||J_LN(x5)||_2",
+            subject=Subject(placement="post", quantity="root mean square of ||J_LN(x5)||_2"),
             verdict={"agrees": "holds", "differs": "fails"}.get(word, "undecided"),  # type: ignore[arg-type]
-            claimed=f"about {claimed:.4f}",
+            claimed=sentence("about {:.4f}", claimed),
             predicted=post_jacobian_size(d),
             measured=float(size.mean),
             interval=interval_of(size),
             agreement=agreement_word(size, post_jacobian_size(d)),
-            setting=f"one token, d = {d}, {_DRAWS} draws",
-            note="sqrt(d)/||x5 - mean(x5)||, the spectral norm of one token's Jacobian; theory has 1/d too",
+            setting=Setting(networks="one token", ranges=(("d", d, d),), more=f"{_DRAWS} draws"),
+            note=sentence("sqrt(d)/||x5 - mean(x5)||, the spectral norm of one token's Jacobian; theory has 1/d too"),
         ),
     )
 
@@ -65,15 +65,22 @@ def branch_jacobians() -> tuple[Verdict, ...]:
     return (
         Verdict(
             claim="F4",
-            part="Pre-LN, distance from 1 of the eigenvalues of a branch's Jacobian",
+            subject=Subject(placement="pre", quantity="distance from 1 of the eigenvalues of a branch's Jacobian"),
             verdict="holds" if high < 0 else "fails" if low >= 0 else "undecided",
-            claimed=f"0 as l grows; here l = {_LAYERS[-1]}",
+            claimed=sentence("0 as l grows; here l = {}", _LAYERS[-1]),
             predicted=predicted,
             measured=float(last.mean),
             interval=interval_of(last),
             agreement=agreement_word(last, predicted, margin=0.1),
-            setting=f"attention with one token, d = {d}, l = 6, 96, 1536, {_BRANCHES} draws each",
-            note=f"radius of the disc around 1, sqrt(2) times the median distance; it falls like l^{law.exponent:.3f}, "
-            "so that products over layers do not stay near 1: rows F2 and S1",
+            setting=Setting(
+                networks="attention with one token",
+                ranges=(("d", d, d),),
+                more=f"l = 6, 96, 1536, {_BRANCHES} draws each",
+            ),
+            note=sentence(
+                "radius of the disc around 1, sqrt(2) times the median distance; it falls like l^{:.3f}, so that "
+                "products over layers do not stay near 1: rows F2 and S1",
+                law.exponent,
+            ),
         ),
     )

@@ -9,7 +9,7 @@ from checks.fits import log_contrast, slope_weights
 from checks.stacks.relaxations import relaxation_name
 from checks.statistics import scalar_agreement
 from checks.theory_and_samples import prediction_of
-from checks.verdict import Verdict, Word, interval_of, names, setting
+from checks.verdict import Subject, Verdict, Word, interval_of, names, sentence, setting
 from simulate import Samples
 from theory import Stack, predict
 from theory.paper.layer_growth import layer_factor
@@ -59,9 +59,11 @@ def _verdict(s: Samples) -> Verdict | None:
         word = "fails"
     return Verdict(
         claim="G1",
-        part=f"Post-LN, growth of ||dL/dW2|| per layer, upper half: {relaxation_name(s.stack)}",
+        subject=Subject(
+            placement="post", quantity="growth of ||dL/dW2|| per layer, upper half", kind="growth", against="layer"
+        ),
         verdict=word,
-        claimed=f"{limit:.4g}",
+        claimed=sentence("{:.4g}", limit),
         predicted=predicted,
         measured=float(slope.mean),
         interval=interval_of(slope),
@@ -69,6 +71,9 @@ def _verdict(s: Samples) -> Verdict | None:
         setting=setting([s]),
         cells=names([s]),
         relaxed=relaxation_name(s.stack),
-        note=f"least-squares slope of ln(root mean square) over l = {layers[upper][0]}..{depth}; the claim is our own "
-        "closed form, a limit; below 0 gradients grow towards the input",
+        note=sentence(
+            "least-squares slope of ln(root mean square) over l = {}; the claim is our own closed form, a limit; "
+            "below 0 gradients grow towards the input",
+            f"{layers[upper][0]}..{depth}",
+        ),
     )

@@ -19,7 +19,7 @@ from checks.statistics import (
     pooled,
 )
 from checks.theory_and_samples import prediction_of
-from checks.verdict import Verdict, Word, interval_of, names, setting
+from checks.verdict import Setting, Subject, Verdict, Word, interval_of, names, sentence, setting
 from simulate import Samples, jacobian_norms
 from theory.paper.claims import CLAIMS
 from theory.paper.layer_norm import uncentred_ratio_mean
@@ -32,16 +32,16 @@ _JACOBIAN_DRAWS = 64
 
 def lemma1(cells: Sequence[Samples]) -> list[Verdict]:
     """Half of the pre-activations' energy passes a ReLU; here their variance is 1, after LayerNorm."""
-    return _one_number(cells, "L1", "all layers", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
+    return _one_number(cells, "L1", "", "ffn_hidden_energy", "E||ReLU(x W1)||^2 / d with s = 1")
 
 
 def lemma2_post(cells: Sequence[Samples]) -> list[Verdict]:
     """Post-LN: 3d/2 before the last LayerNorm of every layer."""
     post = [s for s in cells if s.stack.placement == "post"]
-    return _one_number(post, "L2a", "Post-LN, all layers", "hidden_energy", "E||x5_l||^2 / d")
+    return _one_number(post, "L2a", "post", "hidden_energy", "E||x5_l||^2 / d")
 
 
-def _one_number(cells: Sequence[Samples], claim: str, part: str, quantity: str, note: str) -> list[Verdict]:
+def _one_number(cells: Sequence[Samples], claim: str, placement: str, quantity: str, note: str) -> list[Verdict]:
     """A claim that a quantity is one number in every layer: pooled over cells, and no single layer may differ."""
     if not cells:
         return []
@@ -57,9 +57,9 @@ def _one_number(cells: Sequence[Samples], claim: str, part: str, quantity: str, 
     return [
         Verdict(
             claim=claim,
-            part=part,
+            subject=Subject(placement=placement, quantity="all layers"),
             verdict="fails" if different or overall == "differs" else "holds" if overall == "agrees" else "undecided",
-            claimed=f"{value:g}",
+            claimed=sentence("{:g}", value),
             predicted=predicted,
             measured=float(mean.mean),
             interval=interval_of(mean),
@@ -67,7 +67,10 @@ def _one_number(cells: Sequence[Samples], claim: str, part: str, quantity: str, 
             agreement=agreement_word(mean, predicted),
             setting=setting(cells),
             cells=names(cells),
-            note=f"{note}, pooled over {len(cells)} cells; {different} of {sum(a.size for a in layers)} layers differ",
+            note=sentence(
+                note + ", pooled over {} cells; {} of {} layers differ",
+                *(len(cells), different, sum(a.size for a in layers)),
+            ),
         )
     ]
 
@@ -97,18 +100,21 @@ def lemma2_pre(cells: Sequence[Samples]) -> list[Verdict]:
     return [
         Verdict(
             claim="L2b",
-            part="Pre-LN, all layers",
+            subject=Subject(placement="pre", quantity="all layers"),
             verdict=word,
-            claimed=f"{1 + least * depth:g} to {1 + most * depth:g} at l = {depth}",
+            claimed=sentence("{:g} to {:g} at l = {}", 1 + least * depth, 1 + most * depth, depth),
             predicted=predicted_last,
             measured=float(last.mean),
             interval=interval_of(last),
             agreement=_judged(pre[deepest], last, predicted_last),
             setting=setting(pre),
             cells=names(pre),
-            note=f"E||x||^2 / d after {depth} layers at d = {pre[deepest].stack.width}. With l counting layers passed, "
-            f"{outside} layers are outside the band; with x_l the input of layer l, as printed, the lower bound fails "
-            f"for l = 1 to {broken} (predicted: to {predicted_broken})",
+            note=sentence(
+                "E||x||^2 / d after {} layers at d = {}. With l counting layers passed, {} layers are outside the "
+                "band; with x_l the input of layer l, as printed, the lower bound fails for l = 1 to {} (predicted: to "
+                "{})",
+                *(depth, pre[deepest].stack.width, outside, broken, predicted_broken),
+            ),
         )
     ]
 
@@ -130,17 +136,20 @@ def lemma2_attention(cells: Sequence[Samples]) -> list[Verdict]:
     return [
         Verdict(
             claim="L2c",
-            part="Post-LN, all layers",
+            subject=Subject(placement="post", quantity="all layers"),
             verdict=word,
-            claimed=f"{least:g} to {most:g}",
+            claimed=sentence("{:g} to {:g}", least, most),
             predicted=predicted,
             measured=float(energy.mean),
             interval=interval_of(energy),
             agreement=_judged(post[top], energy, predicted),
             setting=setting(post),
             cells=names(post),
-            note=f"E||x2_l||^2 / d where it is predicted largest, at d = {post[top].stack.width}, l = {layer + 1}; "
-            f"over all cells {outside} layers are outside the band",
+            note=sentence(
+                "E||x2_l||^2 / d where it is predicted largest, at d = {}, l = {}; over all cells {} layers are "
+                "outside the band",
+                *(post[top].stack.width, layer + 1, outside),
+            ),
         )
     ]
 
@@ -179,30 +188,38 @@ def lemma3() -> list[Verdict]:
     worst = max(float(np.abs(n.exact / n.centred - 1).max()) for n in norms)
     centred = estimate(np.concatenate([n.exact / n.centred for n in norms]))
     predicted = uncentred_ratio_mean(_JACOBIAN_WIDTH, _OFFSETS[-1])
-    tokens = f"x = a 1 + N(0, I_d), d = {_JACOBIAN_WIDTH}, a = 1, 10, 100, {_JACOBIAN_DRAWS} draws each"
+    tokens = Setting(
+        networks="x = a 1 + N(0, I_d)",
+        ranges=(("d", _JACOBIAN_WIDTH, _JACOBIAN_WIDTH),),
+        more=f"a = 1, 10, 100, {_JACOBIAN_DRAWS} draws each",
+    )
     return [
         Verdict(
             claim="L3",
-            part="as printed, with ||x||",
+            subject=Subject(quantity="as printed, with ||x||", kind="ratio"),
             verdict="fails" if growth.interval()[0] > 0.5 else "undecided",
-            claimed="bounded",
+            claimed=sentence("bounded"),
             predicted=predicted,
             measured=float(ratios[-1].mean),
             interval=interval_of(ratios[-1]),
             agreement=agreement_word(ratios[-1], predicted),
             setting=tokens,
-            note=f"||J_LN(x)||_2 over sqrt(d)/||x|| at a = 100; it grows like a^{growth.exponent:.3f}, without bound",
+            note=sentence(
+                "||J_LN(x)||_2 over sqrt(d)/||x|| at a = 100; it grows like a^{:.3f}, without bound", growth.exponent
+            ),
         ),
         Verdict(
             claim="L3",
-            part="corrected, with y = x - mean(x)",
+            subject=Subject(quantity="corrected, with y = x - mean(x)", kind="ratio"),
             verdict="holds with a correction" if worst < 1e-9 else "fails",
-            claimed="1",
+            claimed=sentence("{}", 1),
             predicted=1.0,
             measured=float(centred.mean),
             interval=(1.0 - worst, 1.0 + worst),
             agreement="agrees" if worst < 1e-9 else "differs",
             setting=tokens,
-            note=f"||J_LN(x)||_2 over sqrt(d)/||y||, an equality; largest deviation of any draw {worst:.1e} (interval)",
+            note=sentence(
+                "||J_LN(x)||_2 over sqrt(d)/||y||, an equality; largest deviation of any draw {:.1e} (interval)", worst
+            ),
         ),
     ]

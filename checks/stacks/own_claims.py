@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from checks.verdict import Verdict
+from checks.verdict import Sentence, Setting, Subject, Verdict, sentence
 from simulate import Samples
 from theory import CLAIMS, Claim
 from theory.stack.registry import Table, load_entry_points
@@ -52,9 +52,17 @@ def own_verdicts(cells: Sequence[Samples]) -> list[Verdict]:
 
 def _unjudged(name: str, why: str) -> Verdict:
     return Verdict(
-        claim=name, part="could not be judged", verdict="undecided", claimed="-", predicted=math.nan,
-        measured=math.nan, interval=(math.nan, math.nan), agreement="undecided", setting="-", note=why,
-    )  # fmt: skip
+        claim=name,
+        subject=Subject(quantity="could not be judged"),
+        verdict="undecided",
+        claimed=Sentence("-"),
+        predicted=math.nan,
+        measured=math.nan,
+        interval=(math.nan, math.nan),
+        agreement="undecided",
+        setting=Setting(more="-"),
+        note=sentence("{}", why),
+    )
 
 
 def without_own(verdicts: Sequence[Verdict]) -> list[Verdict]:

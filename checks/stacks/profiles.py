@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 from checks.fits import log_contrast, slope_weights
 from checks.statistics import CHANCE, Estimate, scalar_agreement
 from checks.theory_and_samples import cell_fields, prediction_of
-from checks.verdict import EXPONENT_MARGIN, Verdict, Word, interval_of, names, setting
+from checks.verdict import (
+    EXPONENT_MARGIN,
+    Sentence,
+    Subject,
+    Verdict,
+    Word,
+    interval_of,
+    names,
+    sentence,
+    setting,
+)
 from simulate import Samples
 from theory.paper.claims import CLAIMS
 
@@ -22,8 +32,9 @@ def post_profile(cells: Sequence[Samples]) -> list[Verdict]:
         return []
     weights = slope_weights(np.arange(1, cell.stack.depth + 1))
     claimed = -0.5 * math.log(CLAIMS["F1"].numbers["square"])
-    note = "least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2"
-    return [_slope("F1", "Post-LN, growth of ||dL/dW2|| per layer", cell, weights, claimed, note)]
+    note = sentence("least-squares slope of ln(root mean square) over l; the law (2/3)^((L-l)/2) has ln(3/2)/2")
+    subject = Subject(placement="post", quantity="growth of ||dL/dW2|| per layer", kind="growth", against="layer")
+    return [_slope("F1", subject, cell, weights, claimed, note)]
 
 
 def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
@@ -35,23 +46,23 @@ def pre_profile(cells: Sequence[Samples]) -> list[Verdict]:
     large = layers > cell.stack.depth // 3
     weights = np.zeros(len(layers))
     weights[large] = slope_weights(np.log(layers[large]))
-    note = f"over l = {layers[large][0]}..{layers[-1]}; the recursion's limit is -1/2, E||dL/dW2||^2 ~ 1/l"
-    return [
-        _slope(
-            "F2", "Pre-LN, exponent of ||dL/dW2|| in l", cell, weights, float(CLAIMS["F2"].numbers["exponent"]), note
-        )
-    ]
+    words = "over l = {}; the recursion's limit is -1/2, E||dL/dW2||^2 ~ 1/l"
+    note = sentence(words, f"{layers[large][0]}..{layers[-1]}")
+    subject = Subject(placement="pre", quantity="exponent of ||dL/dW2|| in l", kind="exponent", against="layer")
+    return [_slope("F2", subject, cell, weights, float(CLAIMS["F2"].numbers["exponent"]), note)]
 
 
-def _slope(claim: str, part: str, cell: Samples, weights: NDArray[np.float64], claimed: float, note: str) -> Verdict:
+def _slope(
+    claim: str, subject: Subject, cell: Samples, weights: NDArray[np.float64], claimed: float, note: Sentence
+) -> Verdict:
     weights = weights / 2  # of the squared norm, for the norm
     slope = log_contrast(cell["grad_sq_W2"], weights)
     predicted = float(weights @ np.log(prediction_of(cell)["grad_sq_W2"]))
     return Verdict(
         claim=claim,
-        part=part,
+        subject=subject,
         verdict=_word(slope, predicted, claimed),
-        claimed=f"{claimed:.4g}",
+        claimed=sentence("{:.4g}", claimed),
         predicted=predicted,
         measured=float(slope.mean),
         interval=interval_of(slope),

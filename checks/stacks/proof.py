@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from checks.statistics import FALSE_ALARM, MARGIN, exceeds, scalar_agreement, share
-from checks.verdict import LOOSE, Verdict, Word, names, setting
+from checks.verdict import LOOSE, Setting, Subject, Verdict, Word, names, sentence, setting
 from simulate import Samples
 from theory.mean_field.concentration import gaussian_excess_probability, gaussian_tail_bound
 from theory.paper.low_tail import counterexample
@@ -27,15 +27,17 @@ def lemma4() -> list[Verdict]:
     return [
         Verdict(
             claim="L4",
-            part="eigenvalues 0 once and 1",
+            subject=Subject(quantity="eigenvalues 0 once and 1"),
             verdict="holds" if worst < 1e-12 else "fails",
-            claimed="0",
+            claimed=sentence("{}", 0),
             predicted=0.0,
             measured=worst,
             interval=(0.0, worst),
             agreement="agrees" if worst < 1e-12 else "differs",
-            setting=f"d = {_SIZE}, 64 random rows a",
-            note="largest distance of an eigenvalue of any row from the claimed one; its range is the interval",
+            setting=Setting(ranges=(("d", _SIZE, _SIZE),), more="64 random rows a"),
+            note=sentence(
+                "largest distance of an eigenvalue of any row from the claimed one; its range is the interval"
+            ),
         )
     ]
 
@@ -46,7 +48,7 @@ def lemma5() -> list[Verdict]:
     low = law.sample(_DRAWS, seed=0) <= 0.1
     proportion, interval = share(low)
     predicted = float(law.actual)
-    where = f"Y = EY/20 with probability 7/8 and {float(law.values[1]):.4g} EY otherwise, {_DRAWS} draws"
+    where = Setting(more=f"Y = EY/20 with probability 7/8 and {float(law.values[1]):.4g} EY otherwise, {_DRAWS} draws")
     rows = [_lemma5_as_stated()]
     cases: tuple[tuple[str, float, Word], ...] = (
         ("in Theorem 1, Y <= B with probability 1 - delta", float(law.stated), "holds"),
@@ -57,15 +59,15 @@ def lemma5() -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="L5",
-                part=part,
+                subject=Subject(quantity=part, kind="share"),
                 verdict=word,
-                claimed=f"at most {limit:.4g}",
+                claimed=sentence("at most {:.4g}", limit),
                 predicted=predicted,
                 measured=proportion,
                 interval=interval,
                 agreement=scalar_agreement(proportion, predicted, float(stats.sem(low)), MARGIN * predicted),
                 setting=where,
-                note="P[Y <= EY/10] of a law that is (0.1, 0.125)-bounded, the pair of section 3.4",
+                note=sentence("P[Y <= EY/10] of a law that is (0.1, 0.125)-bounded, the pair of section 3.4"),
             )
         )
     return rows
@@ -85,15 +87,15 @@ def _lemma5_as_stated(largest: float = 1.0) -> Verdict:
     kept = worst <= 1 + 1e-12
     return Verdict(
         claim="L5",
-        part="as stated, Y <= B surely",
+        subject=Subject(quantity="as stated, Y <= B surely", kind="ratio"),
         verdict="holds" if kept else "fails",
-        claimed="at most 1",
+        claimed=sentence("at most {}", 1),
         predicted=1.0,
         measured=worst,
         interval=(float((below / bound).min()), worst),
         agreement="agrees" if abs(worst - 1) < 1e-12 else "differs",
-        setting=f"{_LAWS} random laws on {points} points and B, one of them on a and B alone",
-        note="largest P[Y <= a] over E[B - Y]/(B - a), of exact laws; its range is the interval",
+        setting=Setting(more=f"{_LAWS} random laws on {points} points and B, one of them on a and B alone"),
+        note=sentence("largest P[Y <= a] over E[B - Y]/(B - a), of exact laws; its range is the interval"),
     )
 
 
@@ -115,17 +117,20 @@ def definition1() -> list[Verdict]:
     return [
         Verdict(
             claim="D1",
-            part="the chi-square example",
+            subject=Subject(quantity="the chi-square example", kind="share"),
             verdict="fails" if above else "holds, loose",
-            claimed=f"at most {limits[0]:.4g} at d = 64, eps = 0.1",
+            claimed=sentence("at most {:.4g} at d = {}, eps = {}", limits[0], *rows[0][:2]),
             predicted=exact[0],
             measured=proportion,
             interval=interval,
             agreement="differs" if any(apart) else "agrees",
-            setting=f"d = 64, 512; eps = 0.1, 0.3, 0.5; {_DRAWS} draws each",
+            setting=Setting(more=f"d = 64, 512; eps = 0.1, 0.3, 0.5; {_DRAWS} draws each"),
             loose=None if above else limits[0] / exact[0],
-            note=f"P[||X||^2 > (1 + eps) d]; of {len(rows)} pairs {above} exceed the bound, and at d = 512, eps = 0.1 "
-            f"the exact chi-square tail is below it by x{limits[3] / exact[3]:.3g}",
+            note=sentence(
+                "P[||X||^2 > (1 + eps) d]; of {} pairs {} exceed the bound, and at d = {}, eps = {} the exact "
+                "chi-square tail is below it by x{:.3g}",
+                *(len(rows), above, *rows[3][:2], limits[3] / exact[3]),
+            ),
         )
     ]
 
@@ -147,16 +152,16 @@ def proposition1() -> list[Verdict]:
     return [
         Verdict(
             claim="D2",
-            part="chi-squares of d, both sides of t = nu^2/b",
+            subject=Subject(quantity="chi-squares of d, both sides of t = nu^2/b", kind="share"),
             verdict="fails" if above else "holds, loose" if loose > LOOSE else "holds",
-            claimed=f"at most {limit:.4g} at d = {d}, t = {share_of_d:g} d",
+            claimed=sentence("at most {:.4g} at d = {}, t = {:g} d", limit, d, share_of_d),
             predicted=exact,
             measured=proportion,
             interval=interval,
             agreement="differs" if apart else "agrees",
-            setting=f"d = 1, 8, 64; t = 0.3 d, d, 3 d; {_DRAWS} draws each",
+            setting=Setting(more=f"d = 1, 8, 64; t = 0.3 d, d, 3 d; {_DRAWS} draws each"),
             loose=loose if loose > LOOSE and not above else None,
-            note=f"P[X >= d + t] where the bound is tightest; of {len(tightest)} pairs {above} exceed it",
+            note=sentence("P[X >= d + t] where the bound is tightest; of {} pairs {} exceed it", len(tightest), above),
         )
     ]
 
@@ -179,16 +184,18 @@ def largest_entries(cells: Sequence[Samples]) -> list[Verdict]:
     return [
         Verdict(
             claim="E1",
-            part="first layer, n positions at once",
+            subject=Subject(quantity="first layer, n positions at once", kind="share"),
             verdict="fails" if exceeds(events, allowed) else "holds" if interval[1] <= allowed else "undecided",
-            claimed=f"at most {allowed:.4g}, 0.01 a position",
+            claimed=sentence("at most {:.4g}, 0.01 a position", allowed),
             predicted=predicted,
             measured=proportion,
             interval=interval,
             agreement="differs" if apart else "agrees",
             setting=setting(cells),
             cells=names(cells),
-            note="share of draws with a hidden unit above its threshold in the first layer; the proof has 0.01 for one "
-            "position, and averages the gradients of n",
+            note=sentence(
+                "share of draws with a hidden unit above its threshold in the first layer; the proof has 0.01 for one "
+                "position, and averages the gradients of n"
+            ),
         )
     ]

@@ -10,12 +10,11 @@ from scipy import stats
 from checks.series import longest_series
 from checks.statistics import exceeds, share
 from checks.theory_and_samples import cell_fields
-from checks.verdict import Verdict, Word, grouped, names, setting
+from checks.verdict import Subject, Verdict, Word, grouped, names, sentence, setting
 from simulate import Samples
 from theory import predict
 from theory.paper.proof_chain import STEPS, chain
 from theory.paper.theorem1 import OUTPUT_FAILURE
-from theory.stack import TITLES
 
 # What a step may fall short of the one before it by rounding in float32.
 ROUNDING = 1e-5
@@ -42,17 +41,20 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
             rows.append(
                 Verdict(
                     claim="T1",
-                    part=f"{TITLES[placement]}, the proof's chain, {part}",
+                    subject=Subject(placement=placement, quantity=f"the proof's chain, {part}", kind="share"),
                     verdict=_sure_word(broken) if sure else _probable_word(broken, interval[1], allowed),
-                    claimed=f"at most {allowed:g}",
+                    claimed=sentence("at most {:g}", allowed),
                     predicted=0.0,
                     measured=proportion,
                     interval=interval,
                     agreement="beyond" if broken.any() else "agrees",
                     setting=setting(group),
                     cells=names(group),
-                    note=f"share of {steps.shape[1]} draws in which some such step of s0 <= ... <= s6 is not kept; the "
-                    "product of the six factors is bound over norm in every draw",
+                    note=sentence(
+                        "share of {} draws in which some such step of s0 <= ... <= s6 is not kept; the product of the "
+                        "six factors is bound over norm in every draw",
+                        steps.shape[1],
+                    ),
                 )
             )
     return rows

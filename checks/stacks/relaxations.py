@@ -14,7 +14,7 @@ from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, estimate
 from checks.theory_and_samples import prediction_of
-from checks.verdict import EXPONENT_MARGIN, Verdict, Word, grouped, names, setting
+from checks.verdict import EXPONENT_MARGIN, Subject, Verdict, Word, grouped, names, sentence, setting
 from simulate import Samples
 from theory import Stack
 from theory.stack import TITLES
@@ -67,7 +67,7 @@ RELAXATIONS: dict[str, Mapping[str, Any]] = {
 UNRELAXED = "nothing"
 """The name of a base setting as it is."""
 
-_LETTER = {"width": "d", "depth": "L"}
+_LETTER: dict[Against, str] = {"width": "d", "depth": "L"}
 
 
 def relaxation_name(stack: Stack, base: Stack | None = None) -> str:
@@ -124,7 +124,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
     and samples agree with the recursion over their range.
     """
     rows = []
-    for against in ("width", "depth"):
+    for against in _LETTER:
         for series in exponent_series(_with_branches(cells), against):
             stack = series[0].stack
             x, last, fit, predicted = _exponents(series, against)
@@ -132,21 +132,28 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
             if against == "width":
                 claim = last.exponent(x, x * np.sqrt(np.log(x))).exponent
                 word: Word = "holds" if claim - fit.exponent > CHANCE * fit.sem else "undecided"
-                claimed, note = (
-                    f"at most {claim:.3f}",
-                    "the norm grows like sqrt(d) at fixed V",
+                faster = abs(predicted - 0.5) > EXPONENT_MARGIN
+                claimed = sentence("at most {:.3f}", claim)
+                note = sentence(
+                    "the norm grows faster than sqrt(d) over these widths, while the softmax grows sure of words"
+                    if faster
+                    else "the norm grows like sqrt(d) at fixed V"
                 )
-                if abs(predicted - 0.5) > EXPONENT_MARGIN:
-                    note = "the norm grows faster than sqrt(d) over these widths, while the softmax grows sure of words"
             else:
                 limit, claim = depth_limit(series[-1].stack), DEPTH_EXPONENT[stack.placement]
-                claimed, note = f"{claim:g} as L grows", f"the recursion's local exponent at great depth is {limit:.3f}"
+                claimed = sentence("{:g} as L grows", claim)
+                note = sentence("the recursion's local exponent at great depth is {:.3f}", limit)
                 right = abs(limit - claim) <= EXPONENT_MARGIN
                 word = "fails" if not right else "holds" if agreement == "agrees" else "undecided"
             rows.append(
                 Verdict(
                     claim="T1",
-                    part=f"{TITLES[stack.placement]}, exponent in {_LETTER[against]}: {relaxation_name(stack)}",
+                    subject=Subject(
+                        placement=stack.placement,
+                        quantity=f"exponent in {_LETTER[against]}",
+                        kind="exponent",
+                        against=against,
+                    ),
                     verdict=word,
                     claimed=claimed,
                     predicted=predicted,
@@ -161,7 +168,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
             )
     for name, group in grouped(_with_branches(cells), lambda s: relaxation_name(s.stack)):
         for v in (*post_profile(group), *pre_profile(group)):
-            rows.append(replace(v, part=f"{v.part}: {name}", relaxed=name))
+            rows.append(replace(v, relaxed=name))
     return sorted(rows, key=lambda v: _place(v.relaxed))
 
 

@@ -18,10 +18,9 @@ from checks.statistics import (
     share,
 )
 from checks.theory_and_samples import cell_fields, prediction_of
-from checks.verdict import LOOSE, Verdict, Word, grouped, names, setting, significant
+from checks.verdict import LOOSE, Subject, Verdict, Word, grouped, names, sentence, setting, significant
 from simulate import Samples
 from theory.paper.theorem1 import allowed_failure, bound_value
-from theory.stack import TITLES
 
 Array = NDArray[np.float64]
 
@@ -106,9 +105,9 @@ def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="T1",
-                part=f"{TITLES[placement]}, bound",
+                subject=Subject(placement=placement, quantity="bound", kind="bound"),
                 verdict=word,
-                claimed="at least 1",
+                claimed=sentence("at least {}", 1),
                 predicted=bound / predicted,
                 measured=bound / float(norm.mean),
                 interval=(bound / float(high), bound / float(low)),
@@ -118,10 +117,13 @@ def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
                 setting=setting(group),
                 cells=names(group),
                 loose=bound / float(norm.mean) if word == "holds, loose" else None,
-                note=f"bound over root mean square in the tightest cell (d = {stack.width}, L = {stack.depth}, "
-                f"V = {stack.vocab}, sigma_e = {stack.output_scale:.4g}); {int((ratios < 1).sum())} of {len(ratios)} "
-                f"draws exceed their bound, of which the theorem lets {significant(100 * allowed, 2)}%, and the "
-                f"closest is below it by a factor {ratios.min():.0f}",
+                note=sentence(
+                    "bound over root mean square in the tightest cell (d = {}, L = {}, V = {}, sigma_e = {:.4g}); {} "
+                    "of {} draws exceed their bound, of which the theorem lets {}%, and the closest is below it by a "
+                    "factor {:.0f}",
+                    *(stack.width, stack.depth, stack.vocab, stack.output_scale, int((ratios < 1).sum()), len(ratios)),
+                    *(significant(100 * allowed, 2), ratios.min()),
+                ),
             )
         )
     return rows

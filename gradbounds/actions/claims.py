@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from checks.results import committed_results
-from checks.verdict import Verdict, at_size, number_or_dash
+from checks.verdict import Verdict, at_size
 from gradbounds.help_text import prose_width
 from gradbounds.json_output import tell
 from gradbounds.progress import working
@@ -74,12 +74,7 @@ def explain(name: str, *, everything: bool = False) -> int:
     tell(claim=claim, verdicts=rows)
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
-    measured = [
-        f"{v.part}: {v.words}\n    claimed {v.claimed}, theory {number_or_dash(v.predicted)}, "
-        f"samples {v.measured:.4g} "
-        f"[{v.interval[0]:.4g}, {v.interval[1]:.4g}]" + (f"\n    {v.setting}" if everything else "")
-        for v in shown
-    ]
+    measured = [f"{v.part}: {v.words}\n    {v.numbers}" + (f"\n    {v.setting}" if everything else "") for v in shown]
     _say(f"Measured: {_counted(rows)}", [*measured, *_more(len(rows) - len(shown), "rows", claim.id)])
     return 0
 

@@ -12,6 +12,7 @@ from checks.verdict import Verdict
 from gradbounds.actions.spectra import SpectraRequest, measured, size, written
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.json_output import tell
+from gradbounds.result import say_verdicts
 from simulate.runs.files import write_whole
 from simulate.runs.provenance import session
 from simulate.translation.parallel_text import ParallelText
@@ -100,11 +101,7 @@ def _check_accept(request: SpectraRequest) -> None:
 
 def _judged(verdicts: list[Verdict], out: Path, *, accept: bool, differs: bool = False) -> int:
     """Print verdicts, and commit them unless theory and measurement differ; 1 where they do."""
-    tell(verdicts=verdicts)
-    for v in verdicts:
-        low, high = v.interval
-        theory = "" if v.predicted != v.predicted else f"theory {v.predicted:.3g}, "
-        print(f"{v.claim:4} {v.part:70} {v.words}\n     {theory}measured {v.measured:.3g} [{low:.3g}, {high:.3g}]")
+    say_verdicts(verdicts)
     differs = differs or any(v.agreement == "differs" for v in verdicts)
     if accept and differs:
         print("Not accepted: theory and measurement differ.")

@@ -24,12 +24,13 @@ from checks.models.translation import (
     shares,
 )  # fmt: skip
 from checks.results import results
-from checks.verdict import Verdict, number_or_dash
+from checks.verdict import Verdict
 from figures import fig3 as drawn
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.json_output import tell
 from gradbounds.progress import duration
+from gradbounds.result import say_verdicts
 from gradbounds.table_cache import kept
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
@@ -120,15 +121,11 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
     verdicts = section_3_4(frame, about)
     grown = growth(frame)
-    tell(profiles=profiles(frame), growth=grown, verdicts=verdicts)
+    tell(profiles=profiles(frame), growth=grown)
     for line in [*_profile_lines(frame), *_growth_lines(grown)]:
         print(line)
-    wrong = []
-    for v in verdicts:
-        low, high = v.interval
-        print(f"{v.claim:4} {v.part:70} {v.words}\n     paper {v.claimed}, theory {number_or_dash(v.predicted)}, "
-              f"measured {v.measured:.4g} [{low:.4g}, {high:.4g}]")  # fmt: skip
-        wrong += [f"DIFFERS {v.claim}, {v.part}"] if v.agreement == "differs" else []
+    say_verdicts(verdicts)
+    wrong = [f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"]
     first = frame[frame["initialization"] == request.models[0].initialization]
     figure = drawn(profiles(first), last_norms(first), shares(growth(first)), excess_shares(first))
     write_whole(out / "fig3.csv", frame.to_csv(index=False).encode())

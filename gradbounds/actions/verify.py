@@ -15,7 +15,6 @@ from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import prediction_of
-from checks.verdict import number_or_dash
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
 from gradbounds.help_text import folded
@@ -23,6 +22,7 @@ from gradbounds.json_output import tell
 from gradbounds.network_text import network_lines, theory_table, title
 from gradbounds.plain_text import console
 from gradbounds.progress import progress, working
+from gradbounds.result import say_verdicts
 from simulate import Run, Samples
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
@@ -170,15 +170,8 @@ def accept_verdicts(name: str, content: str) -> None:
 
 def _say(judged: Sequence[Verdict], table: pd.DataFrame) -> None:
     """Print verdicts and how many numbers agree with theory."""
-    tell(verdicts=list(judged), comparison=table)
-    for v in judged:
-        known, measured, low, high = map(number_or_dash, (v.predicted, v.measured, *v.interval))
-        lines = [
-            f"{v.claim:4} {v.part:55} {v.words}",
-            f"     claimed {v.claimed}, theory {known}, samples {measured} [{low}, {high}]",
-            *([f"     {v.note}"] if v.verdict == "undecided" else []),
-        ]
-        print(folded("\n".join(lines), indent="     "))
+    say_verdicts(judged)
+    tell(comparison=table)
     print("\n" + folded(f"Theory against samples, every layer: {agreement_counts(table)}."))
     reasons = shown_only(table)
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():

@@ -6,15 +6,21 @@ from dataclasses import replace
 import pytest
 
 from checks.paper_page import PAGES, markdown, relaxed_markdown, rows_markdown
-from checks.paper_sections import after, bound_by_width, merged, short_part, shown_command
+from checks.paper_sections import after, bound_by_width, merged, shown_command
 from checks.results import Results, committed_results
-from checks.verdict import Verdict
+from checks.verdict import Sentence, Setting, Subject, Verdict, sentence
 from theory import Stack, predict
 
 HOLDS = Verdict(
-    claim="T1", part="Post-LN, bound", verdict="holds", claimed="at least 1", predicted=2.0, measured=2.5,
-    interval=(2.0, 3.0), agreement="agrees", setting="d = 64..512, L = 6", note="a ratio",
+    claim="T1", subject=Subject(placement="post", quantity="bound"), verdict="holds", claimed=sentence("at least 1"),
+    predicted=2.0, measured=2.5, interval=(2.0, 3.0), agreement="agrees",
+    setting=Setting(ranges=(("d", 64, 512), ("L", 6, 6))), note=sentence("a ratio"),
 )  # fmt: skip
+PRE = Subject(placement="pre", quantity="bound")
+
+
+def at(width):
+    return Setting(ranges=(("d", width, width),))
 
 
 def page(*verdicts, command="a command", render=markdown):
@@ -28,18 +34,16 @@ def line(text, start):
 
 @pytest.mark.quick
 def test_the_worst_word_decides_and_all_are_counted():
-    fails = replace(HOLDS, verdict="fails", part="Pre-LN, bound", measured=0.5, interval=(0.4, 0.6))
+    fails = replace(HOLDS, verdict="fails", subject=PRE, measured=0.5, interval=(0.4, 0.6))
     said = line(page(HOLDS, fails, replace(HOLDS, verdict="undecided")), "| [T1]")
     assert "**fails** in 1, **holds** in 1, **undecided** in 1 of 3 rows" in said
     assert "| 0.5, claimed at least 1 |" in said
 
 
 def test_what_does_not_hold_stands_first():
-    text = page(
-        HOLDS, replace(HOLDS, claim="F1", verdict="fails"), replace(HOLDS, verdict="fails", part="Pre-LN, bound")
-    )
+    text = page(HOLDS, replace(HOLDS, claim="F1", verdict="fails"), replace(HOLDS, verdict="fails", subject=PRE))
     assert text.index("- **fails**: T1 (Pre-LN, bound), F1") < text.index("## The claims")
-    many = [replace(HOLDS, verdict="fails", part=f"{k}, bound") for k in range(3)]
+    many = [replace(HOLDS, verdict="fails", subject=Subject(quantity=f"{k}, bound")) for k in range(3)]
     assert "- **fails**: T1 (3 of 4 rows)" in page(HOLDS, *many)
     loose = [replace(HOLDS, verdict="holds, loose", loose=factor) for factor in (20.0, 3.0)]
     assert (
@@ -69,8 +73,8 @@ def test_bounds_say_by_how_much_they_are_loose():
 
 
 def test_the_largest_setting_comes_first_and_settings_are_listed_once():
-    wide = replace(HOLDS, setting="d = 1024..2048, L = 6", measured=7.0)
-    text = page(HOLDS, wide, replace(wide, part="Pre-LN, bound"), render=rows_markdown)
+    wide = replace(HOLDS, setting=Setting(ranges=(("d", 1024, 2048), ("L", 6, 6))), measured=7.0)
+    text = page(HOLDS, wide, replace(wide, subject=PRE), render=rows_markdown)
     rows = [line for line in text.partition("## T1")[2].splitlines() if line.endswith("| holds |")]
     assert [row.split(" | ")[4].split()[0] for row in rows] == ["7", "2.5", "7"]
     assert [row.split(" | ")[1] for row in rows] == ["1", "2", "1"]
@@ -81,18 +85,16 @@ def test_the_largest_setting_comes_first_and_settings_are_listed_once():
 
 
 def test_a_setting_names_its_command_unless_it_is_the_first():
-    text = rows_markdown([Results("one", [HOLDS], []), Results("two", [replace(HOLDS, setting="d = 64")], [])])
+    text = rows_markdown([Results("one", [HOLDS], []), Results("two", [replace(HOLDS, setting=at(64))], [])])
     assert "1. d = 64..512, L = 6\n2. d = 64 (command 2)\n" in text
     assert "1. `one`\n2. `two`\n" in text
 
 
 def test_numbers_apart_by_slashes_are_those_of_the_notes():
-    """Taken apart again, notes are what they were."""
-    notes = ["d = 8: 1.5 +- 0.1, all of 3", "d = 64: 2 +- 0.2, all of 3", "none", "d = 8: 1.5 +- 0.1, all of 3"]
-    assert merged(notes) == (["1a", "1b", "2", "1a"], ["d = 8 / 64: 1.5 +- 0.1 / 2 +- 0.2, all of 3", "none"])
-    assert merged(["over l = 3..6", "over l = 9..24"])[1] == ["over l = 3..6 / 9..24"]
-    assert merged(["slopes 0.1, -0.2 here", "slopes 0.3 here"])[1] == ["slopes 0.1, -0.2 / 0.3 here"]
-    assert merged(["x5 is 1.", "x4 is 1."])[1] == ["x5 / 4 is 1."]
+    words = "d = {}: {:.3g}, all of {}"
+    notes = [sentence(words, 8, 1.5, 3), sentence(words, 64, 2.0, 3), Sentence("none"), sentence(words, 8, 1.5, 3)]
+    assert merged(notes) == (["1a", "1b", "2", "1a"], ["D = 8 / 64: 1.5 / 2, all of 3.", "None."])
+    assert merged([sentence("x{} is 1", 5), sentence("x{} is 1.0", 5)])[1] == ["X5 is 1.", "X5 is 1.0."]
 
 
 def test_no_number_of_the_committed_results_is_lost():
@@ -105,24 +107,28 @@ def test_no_number_of_the_committed_results_is_lost():
             resampled = v.bootstrap or v.interval
             if max(abs(resampled[0] - low), abs(resampled[1] - high)) > 0.1 * (high - low):
                 ends += resampled
-            for number in (f"{v.measured:.4g}", v.claimed, v.words, *(f"{end:.4g}" for end in ends)):
+            for number in (f"{v.measured:.4g}", str(v.claimed), v.words, *(f"{end:.4g}" for end in ends)):
                 assert number in section, (v.claim, v.part, number)
-            notes = re.findall(r"\d+(?:\.\d+)?", v.note)
+            notes = re.findall(r"\d+(?:\.\d+)?", str(v.note))
             assert set(notes) <= set(re.findall(r"\d+(?:\.\d+)?", section)), (v.claim, v.part)
 
 
 def test_rows_that_say_the_same_of_smaller_settings_stand_behind_the_largest():
     """Not those of another word or another part; and a row that is left alone is told in words."""
-    smaller = [replace(HOLDS, setting=f"d = {d}", measured=float(d)) for d in (8, 16)]
-    text = page(HOLDS, *smaller, replace(HOLDS, part="Pre-LN, bound", measured=9.0)).partition("## T1")[2]
+    smaller = [replace(HOLDS, setting=at(d), measured=float(d)) for d in (8, 16)]
+    text = page(HOLDS, *smaller, replace(HOLDS, subject=PRE, measured=9.0)).partition("## T1")[2]
     rows = [line.split(" | ") for line in text.splitlines() if line.endswith("| holds |")]
     assert [(row[0], row[1], row[4].split()[0]) for row in rows] == [
         ("| Post-LN, bound", "1, 2, 3", "2.5"), ("| Pre-LN, bound", "1", "9"),
     ]  # fmt: skip
     assert "\n1. d = 64..512, L = 6\n2. d = 16\n3. d = 8\n" in text
-    fails = replace(HOLDS, verdict="fails", setting="d = 16", measured=0.25)
+    fails = replace(HOLDS, verdict="fails", setting=at(16), measured=0.25)
     assert "| ... | 2 | at least 1 | 2 | 0.25 [2, 3] | fails |" in page(HOLDS, fails)
-    by_size = [replace(HOLDS, claim="H1", part=f"a long name of a ratio, d = {d}", setting=f"d = {d}") for d in (8, 64)]
+    by_size = [
+        replace(HOLDS, claim="H1", subject=Subject(quantity="a long name of a ratio", held=(("d", str(d)),)),
+                setting=replace(at(d), more=f"{d} seeds"))
+        for d in (8, 64)
+    ]  # fmt: skip
     alone = page(*by_size).partition("## H1")[2]
     assert "A long name of a ratio, d = 64, and 1 smaller: claimed at least 1; theory 2; samples 2.5 [2, 3]" in alone
     assert "Settings 1, 2." in alone
@@ -149,15 +155,16 @@ def test_the_bound_over_the_norm_is_shown_at_the_papers_width():
 
 
 @pytest.mark.parametrize(
-    ("part", "shown"),
+    ("against", "part", "shown"),
     [
-        ("Post-LN, exponent (L = 6)", "Post-LN, exponent"),
-        ("Post-LN, exponent (L = 6, s = sqrt(d))", "Post-LN, exponent (s = sqrt(d))"),
-        ("P(x) of a state", "P(x) of a state"),
+        ("width", "Post-LN, exponent (L = 6, s = sqrt(d))", "Post-LN, exponent (s = sqrt(d))"),
+        ("", "Post-LN, exponent, L = 6, s = sqrt(d)", "Post-LN, exponent, L = 6, s = sqrt(d)"),
     ],
 )
-def test_a_part_does_not_repeat_its_setting(part, shown):
-    assert short_part(replace(HOLDS, part=part)) == shown
+def test_a_part_does_not_repeat_its_setting(against, part, shown):
+    held = (("L", "6"), ("s", "sqrt(d)"))
+    v = replace(HOLDS, subject=Subject(placement="post", quantity="exponent", against=against, held=held))
+    assert (v.part, v.short_part) == (part, shown)
 
 
 def test_folders_of_texts_are_not_shown():
@@ -166,11 +173,11 @@ def test_folders_of_texts_are_not_shown():
 
 
 def test_where_there_is_no_theory_there_is_a_dash():
-    without = replace(HOLDS, predicted=float("nan"), agreement="undecided", part="Pre-LN, bound")
+    without = replace(HOLDS, predicted=float("nan"), agreement="undecided", subject=PRE)
     text = page(replace(HOLDS, agreement="beyond"), without)
     assert "| at least 1 | - | 2.5 [2, 3] | holds |" in line(text, "| Pre-LN, bound")
     assert "| at least 1 | 2 (beyond) | 2.5 [2, 3] | holds |" in line(text, "| Post-LN, bound")
-    only = page(without, replace(without, part="Post-LN, bound"))
+    only = page(without, replace(without, subject=HOLDS.subject))
     assert (
         "| Pre-LN, bound | at least 1 | 2.5 [2, 3] | holds |" in only and "No theory stands beside these rows." in only
     )

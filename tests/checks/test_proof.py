@@ -32,7 +32,7 @@ def test_lemma5():
     assert proof._lemma5_as_stated(largest=1.5).verdict == "fails", "laws that go beyond B break it"
     assert (used.verdict, corrected.verdict) == ("fails", "holds with a correction")
     assert {used.agreement, corrected.agreement} == {"agrees"}
-    assert used.claimed == "at most 0.1"
+    assert str(used.claimed) == "at most 0.1"
     assert used.measured == pytest.approx(0.875, abs=0.01)
 
 

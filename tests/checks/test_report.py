@@ -17,7 +17,7 @@ from checks.experiment import TEXT, verify_cells
 from checks.paper_page import PAGES, markdown
 from checks.report import agreement_counts, captioned, html, shown_only
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
-from checks.verdict import DECIDING
+from checks.verdict import DECIDING, Subject
 from simulate import sample
 from theory import CLAIMS, Stack
 
@@ -118,7 +118,7 @@ def test_changed_verdicts_are_seen():
     assert (new.verdict, old.verdict) == ("holds", "fails")
     fewer_draws = [replace(v, verdict="undecided") for v in before]
     assert changed(fewer_draws, before) == []
-    unknown = [replace(v, part="another part", verdict="holds") for v in before]
+    unknown = [replace(v, subject=Subject(quantity="another part"), verdict="holds") for v in before]
     assert changed(unknown, before) == []
     assert missing(before, before) == []
     assert missing(unknown, before) == before

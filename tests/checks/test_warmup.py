@@ -139,7 +139,9 @@ def test_a_rate_at_which_nobody_trains_changes_no_verdict():
     assert [(v.part, v.verdict, v.measured, v.interval) for v in found] == [
         (v.part, v.verdict, v.measured, v.interval) for v in without
     ]
-    assert all("at 0.064 (premise fails)" in v.note for v in found if v.claim in {"W1", "W2", "W5", "W6", "W7", "W8"})
+    assert all(
+        "at 0.064 (premise fails)" in str(v.note) for v in found if v.claim in {"W1", "W2", "W5", "W6", "W7", "W8"}
+    )
     unruled = judge([row | {"outcome": "trained"} for row in table], more, "")
     changed = [v.part for v, old in zip([v for v in unruled if not v.relaxed], without, strict=True)
                if v.verdict != old.verdict]  # fmt: skip
@@ -154,7 +156,7 @@ def test_a_majority_of_seeds_makes_a_premise():
             row | {"outcome": "stuck"} if row["warmup"] == 144 and row["seed"] in seeds else row for row in table
         ]  # fmt: skip
         assert verdicts(some)["W1"] == " ".join([expected] * 4)
-    (found,) = {v.note for v in judge(some, RATES, "") if v.claim == "W2" and not v.relaxed}
+    (found,) = {str(v.note) for v in judge(some, RATES, "") if v.claim == "W2" and not v.relaxed}
     assert found == "nats a token, at the rate 0.025, where 1 of 3 runs that should have trained did"
 
 
@@ -177,8 +179,8 @@ def test_one_rate_that_fails_decides_and_is_shown():
     found = [v for v in judge(made_up({**PAPER, **contrary}), RATES, "made up") if v.claim == "W1" and not v.relaxed]
     assert {v.verdict for v in found} == {"fails"}
     assert all(abs(v.measured) < 0.1 for v in found)
-    assert "at the rate 0.008; 3" in found[0].note
-    assert "at 0.004 (holds)" in found[0].note
+    assert "at the rate 0.008; 3" in str(found[0].note)
+    assert "at 0.004 (holds)" in str(found[0].note)
 
 
 def test_rates_that_are_not_the_papers_judge_nothing():

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from bench.parts import REST
+from checks.results import load_results
 from gradbounds.cli import parsed
 from gradbounds.commands.sweep import Sweep
 from gradbounds.recipe import read_recipe
@@ -65,16 +66,17 @@ def test_last_layer_corrections(placement, coefficient):
 
 
 def test_the_answer_quotes_what_was_measured():
-    measured = {(v["claim"], v["part"]): v for v in json.loads(COMMITTED.read_text(encoding="utf-8"))["verdicts"]}
+    measured = {(v.claim, v.part): v for v in load_results(COMMITTED).verdicts}
     assert says("answer.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "$d = 65536$", "51700", "66700")
     for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
         width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
-        assert "tightest cell (d = 64, L = 6, V = 64," in measured["T1", f"{placement}-LN, bound"]["note"]
-        assert measured["T1", f"{placement}-LN, bound"]["measured"] == pytest.approx(narrow, rel=0.005)
-        assert f"x{wide} at d = 65536" in width["note"]
-        assert round(width["measured"], 3) == exponent
-        assert width["interval"][1] - width["interval"][0] < 2 * 0.001
-        assert "neither" in width["note"] or "d^a (" in width["note"]
+        bound = measured["T1", f"{placement}-LN, bound"]
+        assert "tightest cell (d = 64, L = 6, V = 64," in str(bound.note)
+        assert bound.measured == pytest.approx(narrow, rel=0.005)
+        assert f"x{wide} at d = 65536" in str(width.note)
+        assert round(width.measured, 3) == exponent
+        assert width.interval[1] - width.interval[0] < 2 * 0.001
+        assert "neither" in str(width.note) or "d^a (" in str(width.note)
     assert says("README.md", "Post-LN", "1400", "d = 64", "51700", "d = 65536")
 
 
@@ -107,11 +109,11 @@ def test_the_speeds_quoted_are_the_committed_ones():
     _, _, faster, shares = speeds("xeon")
     assert says("engines.md", "Xeon", f"{faster[0]} and {faster[1]} times", f"{shares[0]} and {shares[1]}")
     assert says("engines.md", "0.4992 $\\pm$ 0.0011", "Post-LN", "0.5001 $\\pm$ 0.0014", "Pre-LN")
-    wide = json.loads((COMMITTED.parent / "wide.json").read_text(encoding="utf-8"))["verdicts"]
-    exponents = {v["part"][:4]: v for v in wide if "exponent in d" in v["part"]}
+    wide = load_results(COMMITTED.parent / "wide.json").verdicts
+    exponents = {v.part[:4]: v for v in wide if "exponent in d" in v.part}
     for placement, value, half in (("Post", 0.4992, 0.0011), ("Pre-", 0.5001, 0.0014)):
-        assert round(exponents[placement]["measured"], 4) == value
-        assert round(np.ptp(exponents[placement]["interval"]) / 2, 4) == half
+        assert round(exponents[placement].measured, 4) == value
+        assert round(np.ptp(exponents[placement].interval) / 2, 4) == half
 
 
 def test_the_parts_of_a_draw_quoted_are_the_committed_ones():

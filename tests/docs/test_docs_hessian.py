@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from checks.results import load_results
 from tests.helpers.printed_numbers import says
 
 ROOT = Path(__file__).parents[2]
@@ -42,10 +43,10 @@ def test_a_wider_model():
 
 def test_h1_at_nine_sizes():
     found = evidence("hessian-sizes")
-    verdicts = json.loads((ROOT / "checks" / "data" / "hessian-sizes.json").read_text(encoding="utf-8"))["verdicts"]
-    own = {v["part"].partition("encoder-decoder, ")[2]: v for v in verdicts}
+    verdicts = load_results(ROOT / "checks" / "data" / "hessian-sizes.json").verdicts
+    own = {v.part.partition("encoder-decoder, ")[2]: v for v in verdicts}
     words = {name: value[0] for name, value in found["H1, hessian"].items()}
-    assert {name: v["verdict"] for name, v in own.items()} == words
+    assert {name: v.verdict for name, v in own.items()} == words
     wide = [value for name, value in found["H1, hessian"].items() if "d = 8," not in name]
     assert {value[0] for value in wide} == {"holds"}
     assert {value[0] for name, value in found["H1, hessian"].items() if "d = 8," in name} == {"undecided"}
@@ -62,12 +63,12 @@ def test_stacks_beside_theory():
     ratios = found["sizes"]["largest eigenvalue, Gauss-Newton over Hessian"]
     off = {d: max(abs(v - 1) for name, v in ratios.items() if f"d = {d}," in name) for d in (32, 128)}
     assert says(PAGE, f"{100 * off[128]:.1f}%", "$d = 128$", f"{100 * off[32] + 0.5:.0f}%", "$d = 32$")
-    verdicts = json.loads((ROOT / "checks" / "data" / "hessian-stacks.json").read_text(encoding="utf-8"))["verdicts"]
+    verdicts = load_results(ROOT / "checks" / "data" / "hessian-stacks.json").verdicts
     for v in verdicts:
-        assert v["verdict"] == "holds"
-        assert v["agreement"] != "differs"
-        if "of the Hessian" in v["part"]:
-            assert says(PAGE, of([v["measured"], *v["interval"]]))
+        assert v.verdict == "holds"
+        assert v.agreement != "differs"
+        if "of the Hessian" in v.part:
+            assert says(PAGE, of([v.measured, *v.interval]))
 
 
 def test_the_last_block():

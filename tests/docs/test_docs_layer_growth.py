@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from checks.results import load_results
 from tests.helpers.printed_numbers import says
 from theory import Stack, predict
 from theory.paper.layer_growth import depth_exponent, layer_factor, token_correlation
@@ -70,10 +71,10 @@ def test_what_was_measured():
         assert one["beyond"] == []
     numbers = {e: sum(one["numbers"] for name, one in found.items() if name.startswith(e)) for e in ("dense", "cond")}
     assert says(NAME, str(numbers["dense"]), "four networks", str(numbers["cond"]), "three")
-    files = [json.loads((ROOT / "checks" / "data" / f"{name}.json").read_text()) for name in ("growth", "growth-gains")]
-    rows = [v for one in files for v in one["verdicts"] if v["claim"] == "G1"]
+    files = [load_results(ROOT / "checks" / "data" / f"{name}.json") for name in ("growth", "growth-gains")]
+    rows = [v for one in files for v in one.verdicts if v.claim == "G1"]
     assert len(rows) == 22
-    assert sum(v["verdict"] == "holds" for v in rows) == 21
-    (other,) = [v for v in rows if v["verdict"] == "undecided"]
-    half = (other["interval"][1] - other["interval"][0]) / 2
-    assert says(NAME, f"${other['measured']:.4f} \\pm {half:.4f}$", f"${float(other['claimed']):.4f}$")
+    assert sum(v.verdict == "holds" for v in rows) == 21
+    (other,) = [v for v in rows if v.verdict == "undecided"]
+    half = (other.interval[1] - other.interval[0]) / 2
+    assert says(NAME, f"${other.measured:.4f} \\pm {half:.4f}$", f"${other.claimed.values[0]:.4f}$")

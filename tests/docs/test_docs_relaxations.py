@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from checks.results import load_results
 from simulate import sample
 from tests.helpers.printed_numbers import says
 from theory import Stack, predict
@@ -62,11 +63,11 @@ def test_the_errors_of_dropped_weights():
 
 def test_the_exponents_of_tied_embeddings():
     assert says("relaxations.md", "0.64", "Post-LN", "0.56", "Pre-LN", "$d = 128..1024$", "1/2")
-    committed = json.loads((DOCS.parent / "checks" / "data" / "relax.json").read_text(encoding="utf-8"))["verdicts"]
-    exponents = {v["part"]: v for v in committed if v["relaxed"] == "tied embeddings"}
+    committed = load_results(DOCS.parent / "checks" / "data" / "relax.json").verdicts
+    exponents = {v.part: v for v in committed if v.relaxed == "tied embeddings"}
     for placement, title, quoted in (("post", "Post-LN", 0.64), ("pre", "Pre-LN", 0.56)):
         verdict = exponents[f"{title}, exponent in d: tied embeddings"]
-        assert round(verdict["measured"], 2) == round(verdict["predicted"], 2) == quoted
+        assert round(verdict.measured, 2) == round(verdict.predicted, 2) == quoted
         fields = {"placement": placement, "depth": 4, "vocab": 64, "embeddings": "tied"}
         wide = [predict(Stack(width=d, **fields), patterns=1024) for d in (2**14, 2**18)]
         assert np.log(ratio(wide[1], wide[0])) / np.log(16) == pytest.approx(0.5, abs=0.005)

@@ -57,7 +57,7 @@ def test_a_folder_that_is_no_run(tmp_path, capsys):
 
 def test_an_exponent_passes_only_where_it_agrees():
     about = {
-        "claim": "T1", "part": "exponent in d", "verdict": "undecided", "claimed": "", "predicted": 0.5,
+        "claim": "T1", "subject": "exponent in d", "verdict": "undecided", "claimed": "", "predicted": 0.5,
         "measured": 0.6, "interval": (0.5, 0.7), "setting": "",
     }  # fmt: skip
     found = {}

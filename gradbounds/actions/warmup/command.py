@@ -18,14 +18,16 @@ from checks.models.warmup import Run, measured_row, unigram_loss
 from checks.models.warmup_claims import judge
 from checks.paper_sections import PAPER_WIDTH
 from checks.results import DATA, results
+from checks.verdict import Setting
 from figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts, check_checkout
-from gradbounds.actions.warmup.lines import outcome_lines, verdict_lines
+from gradbounds.actions.warmup.lines import outcome_lines
 from gradbounds.actions.warmup.runs import finished, name_of, run_all
 from gradbounds.clusters.place import executing
 from gradbounds.json_output import tell
 from gradbounds.progress import duration
+from gradbounds.result import say_verdicts
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution
@@ -135,9 +137,10 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
     verdicts = judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
-    tell(runs=[_flat(row) for row in rows], verdicts=verdicts)
+    tell(runs=[_flat(row) for row in rows])
     signature = [f"BLEU    {bleu_signature(texts[1])}"] if grid.runs[0].search else []
-    print("\n".join([*outcome_lines(rows), *signature, "", *verdict_lines(verdicts)]))
+    print("\n".join([*outcome_lines(rows), *signature, ""]))
+    say_verdicts(verdicts)
     command = _command(request)
     content = rows_file(rows, command)
     write_whole(request.out / "rows.json", content)
@@ -213,12 +216,14 @@ def _nan(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
-def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> str:
-    """The models and the text, in words."""
+def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> Setting:
+    """The models and the text."""
     t, training = grid.translation, grid.runs[0].training
-    return (
-        f"{t.depth}-{t.depth}, d = {t.width}, V = {t.vocab}, {text.names[0]}, {text.names[1]}, {training.updates} "
-        f"updates of {training.batch_tokens} tokens, {len({row['seed'] for row in rows})} seeds"
+    return Setting(
+        networks=f"{t.depth}-{t.depth}",
+        ranges=(("d", t.width, t.width), ("V", t.vocab, t.vocab)),
+        more=f"{text.names[0]}, {text.names[1]}, {training.updates} updates of {training.batch_tokens} tokens, "
+        f"{len({row['seed'] for row in rows})} seeds",
     )
 
 

@@ -5,7 +5,6 @@ from statistics import fmean
 from typing import Any
 
 from checks.models.warmup import STUCK, Run, median_time, time_to
-from checks.verdict import Verdict
 
 _KIND = ("optimizer", "placement", "warmup", "reading", "peak")
 
@@ -32,14 +31,4 @@ def outcome_lines(rows: Sequence[Run]) -> list[str]:
         line = f"{optimizer:9} {placement:9} {warmup:7d} {reading:7} {peak:7g} {fmean(r['final'] for r in runs):10.3f}"
         lines.append(f"{line} {learns:>6}" + (f" {fmean(r['bleu'] for r in runs):6.2f}" if translated else "")
                      + f"  {counts}")  # fmt: skip
-    return lines
-
-
-def verdict_lines(found: Sequence[Verdict]) -> list[str]:
-    """Two lines for each verdict: its part and word, and its number with the interval."""
-    lines = []
-    for v in found:
-        low, high = v.interval
-        words = f"{v.words} ({v.relaxed})" if v.relaxed else v.words
-        lines += [f"{v.claim:3} {v.part}: {words}", f"    {v.measured:.3g} [{low:.3g}, {high:.3g}]; {v.note}"]
     return lines

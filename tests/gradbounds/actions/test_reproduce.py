@@ -51,7 +51,7 @@ def test_what_the_paper_saw_holds():
         "Post-LN, exponent of the last ‖dL/dW2‖ in L": "holds",
         "Post-LN, growth of ‖dL/dW2‖ a layer, decoder": "holds",
         "Post-LN, growth of ‖dL/dW2‖ a layer, encoder": "holds",
-        "Post-LN, growth of ‖dL/dW2‖ a layer, decoder without cross-attention": "fails",
+        "Post-LN, growth of ‖dL/dW2‖ a layer, decoder: without cross-attention": "fails",
     }
     found = words(models("pre", growths={"nothing": -0.05}, last=0.5, exponent=-0.5, theory=-0.05))
     assert set(found.values()) == {"holds"}

@@ -111,7 +111,7 @@ def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, t
     assert "run 8 of 8" in said.err
     assert "adam      post            1 b          0.01" in said.out
     assert "BLEU    nrefs:1|" in said.out
-    assert "W1  Post-LN, Adam: no warm-up worse than long warm-up, reading (b): " in said.out
+    assert "W1   Post-LN, Adam: no warm-up worse than long warm-up, reading (b): " in said.out
     rows = json.loads((out / "rows.json").read_text(encoding="utf-8"))["rows"]
     assert [row["seed"] for row in rows] == [0] * 4 + [1] * 4
     assert set(rows[0]["layers"]) == {"0", "2", "4"}

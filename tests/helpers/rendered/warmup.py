@@ -79,7 +79,7 @@ def at_the_printed_rate() -> str:
     lines = ["| claim | statement | nats a token, 95% interval | at d = 64 |", "|---|---|---|---|"]
     for one in verdicts:
         low, high = one.interval
-        lines.append(f"| {one.claim} | {one.part} | {one.measured:.2f} [{low:.2f}, {high:.2f}] | {one.verdict} |")
+        lines.append(f"| {one.claim} | {one.subject} | {one.measured:.2f} [{low:.2f}, {high:.2f}] | {one.verdict} |")
     return "\n".join(lines)
 
 

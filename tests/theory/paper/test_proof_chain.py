@@ -68,9 +68,9 @@ def test_exponents_of_the_factors(cells):
 
 def test_the_exponents_stand_beside_their_limits(cells):
     (row,) = looseness_exponent(cells)
-    assert "the proof's six factors grow like d^a with a = " in row.note
-    assert "0.500" in row.note
-    assert "whose limits are 0, 0, 1/2, 0, 0, 0" in row.note
+    assert "the proof's six factors grow like d^a with a = " in str(row.note)
+    assert "0.500" in str(row.note)
+    assert "whose limits are 0, 0, 1/2, 0, 0, 0" in str(row.note)
 
 
 def ratio(s):
