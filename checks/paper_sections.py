@@ -251,8 +251,8 @@ def _samples(v: Verdict, digits: int) -> str:
 def _beside(v: Verdict) -> str:
     """A setting without the networks that the part names already."""
     named = v.setting.networks if v.setting.networks not in v.subject.quantity else ""
-    held = () if v.subject.against else v.subject.held
-    ranges = tuple(r for r in v.setting.ranges if (r[0], str(r[1])) not in held)
+    fixed = () if v.subject.against else v.subject.held
+    ranges = tuple(r for r in v.setting.ranges if (r[0], str(r[1])) not in fixed)
     return str(replace(v.setting, networks=named, ranges=ranges))
 
 

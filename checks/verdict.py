@@ -75,10 +75,10 @@ class Subject:
         return replace(self, held=tuple(pair for pair in self.held if pair not in known))
 
     def __str__(self) -> str:
-        held = ", ".join(" = ".join(pair) for pair in self.held)
+        fixed = ", ".join(" = ".join(pair) for pair in self.held)
         placed = f"{TITLES[self.placement]}, " if self.placement else ""
-        behind = f" ({held})" if self.against else f", {held}"
-        return placed + self.quantity + (behind if held else "")
+        behind = f" ({fixed})" if self.against else f", {fixed}"
+        return placed + self.quantity + (behind if fixed else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

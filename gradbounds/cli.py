@@ -19,7 +19,7 @@ from typing import Any
 import tyro
 
 import gradbounds
-from gradbounds.commands import Command
+from gradbounds.commands import HESSIANS, MOVED, RUNS, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.commands.flags import WithJson
 from gradbounds.grid import FIELDS
@@ -153,6 +153,8 @@ def parsed(arguments: list[str]) -> Any:
         ValueError: they name none; tyro's box of several lines becomes one.
     """
     _check_flags(arguments)
+    if arguments[:1] == ["runs"] and arguments[1:] and arguments[1] not in (*RUNS, "-h", "--help"):
+        arguments = ["runs", RUNS[0], *arguments[1:]]  # runs RUN is runs show RUN
     complaint, shown = io.StringIO(), Captured()
     try:
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _colours_as_asked():
@@ -174,11 +176,16 @@ def parsed(arguments: list[str]) -> Any:
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Refuse `--compare` given twice, of which the first would be dropped in silence, and what is too long for a flag.
+    """Refuse words of earlier versions, what is too long, and `--compare` given twice, of which one would be dropped.
 
     Raises:
         ValueError: there is one.
     """
+    first, *others = [*arguments, ""]
+    if first in MOVED:
+        raise ValueError(f"command must be one that there is; {first} is gradbounds {MOVED[first]} now.")
+    if first == "hessian" and others[0] not in (*HESSIANS, "-h", "--help"):
+        raise ValueError(f"hessian must be followed by one of {', '.join(HESSIANS)}, got {others[0]!r}.")
     for word in arguments:
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
@@ -189,10 +196,9 @@ def _check_flags(arguments: Sequence[str]) -> None:
 
 def _print_examples(arguments: Sequence[str]) -> None:
     """Below a command's help, two ways to call it."""
-    if arguments and arguments[0] in EXAMPLES:
-        print("\nexamples:")
-        for line in EXAMPLES[arguments[0]]:
-            print(f"  {line}")
+    named = " ".join(arguments[:2]), *arguments[:1]
+    if name := next((name for name in named if name in EXAMPLES), ""):
+        print("\nexamples:", *EXAMPLES[name], sep="\n  ")
 
 
 def _whole_numbers() -> tyro.constructors.ConstructorRegistry:

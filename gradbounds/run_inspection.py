@@ -85,7 +85,7 @@ def _inspection(run: Run) -> str:
     lines.append(with_words(cells.head(_SHOWN)).to_string(index=False))
     if len(cells) > _SHOWN:
         lines.append(
-            f"... and {len(cells) - _SHOWN} cells more: gradbounds export {run.folder} --csv FILE has them all"
+            f"... and {len(cells) - _SHOWN} cells more: gradbounds runs export {run.folder} --csv FILE has them all"
         )
     return "\n".join(lines)
 

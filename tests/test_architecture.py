@@ -89,7 +89,7 @@ ARROWS = {
             "result"
         ),
         "help_text": "grid",
-        "commands": "grid recipe clusters actions run_inspection help_text",
+        "commands": "grid recipe clusters actions run_inspection described_network",
         "cli": "__init__ commands json_output help_text grid plain_text",
         "__main__": "cli shadowing",
         "run_suite": "actions",
@@ -221,13 +221,13 @@ def absent(*names):
     assert not set(names) & set(sys.modules), sorted(set(names) & set(sys.modules))
 
 assert main(["--help"]) == main(["claims"]) == 0
-assert main(["check", "nowhere"]) == main(["watch", "nowhere"]) == main(["predict", "--widht", "8"]) == 2
+assert main(["check", "nowhere"]) == main(["runs", "watch", "nowhere"]) == main(["predict", "--widht", "8"]) == 2
 absent("torch", "scipy", "sympy", "pandas")
 assert main(["runs", {str(tmp_path)!r}]) == main(["runs", {str(tmp_path / "mine")!r}]) == 0
 absent("torch", "scipy", "sympy")
 assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "1", "--heads", "1", "--tokens", "2"]) == 0
 absent("torch", "sympy", "scipy.stats", "matplotlib")
-assert main(["explain", "T1"]) == 0
+assert main(["claims", "T1"]) == 0
 import figures
 import theory.mean_field.prediction
 absent("torch")

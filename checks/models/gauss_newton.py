@@ -28,7 +28,7 @@ def predictions(stacks: Sequence[Stack]) -> pd.DataFrame:
     """What theory says of every stack's Gauss-Newton matrix.
 
     Returns:
-        Columns placement, width, depth, block (as `gradbounds hessian-stack` names them), quantity ("trace", of the
+        Columns placement, width, depth, block (as `gradbounds hessian stack` names them), quantity ("trace", of the
         whole matrix "frobenius" and "largest" too), predicted, predicted_sem (logits are sampled), and judged: whether
         the stack is the paper's and wide enough for that. No rows of a stack that has no rule.
     """

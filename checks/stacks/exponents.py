@@ -50,16 +50,16 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     saturated = [s for s in cells if abs(s.stack.output_scale**2 / s.stack.width - 1) < 1e-6]
     for which, key in ((cells, _fixed_scale), (saturated, _scale_follows)):
         for vocab_of in (_vocab_itself, _vocab_ratio):
-            for (placement, held), group in grouped(which, partial(_series, key, vocab_of)):
+            for (placement, fixed), group in grouped(which, partial(_series, key, vocab_of)):
                 series = sorted(group, key=lambda s: s.stack.width)
                 if len({s.stack.width for s in series}) >= LEAST_POINTS:
-                    subject = _exponent(placement, "exponent in d", "width", held)
+                    subject = _exponent(placement, "exponent in d", "width", fixed)
                     rows.append(_width_row(subject, series))
     return sorted(rows, key=lambda row: row.part)
 
 
-def _exponent(placement: str, quantity: str, against: Against, held: tuple[tuple[str, str], ...]) -> Subject:
-    return Subject(placement=placement, quantity=quantity, kind="exponent", against=against, held=held)
+def _exponent(placement: str, quantity: str, against: Against, fixed: tuple[tuple[str, str], ...]) -> Subject:
+    return Subject(placement=placement, quantity=quantity, kind="exponent", against=against, held=fixed)
 
 
 def _width_row(subject: Subject, series: list[Samples]) -> Verdict:
@@ -113,7 +113,7 @@ def _width_row(subject: Subject, series: list[Samples]) -> Verdict:
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """H2: how fast the bound leaves the norm behind as d grows at fixed V/d, where ‖W_emb‖₂ does not bend it."""
     rows = []
-    for (placement, held), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
+    for (placement, fixed), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
         series = sorted(group, key=lambda s: s.stack.width)
         widths = np.array([float(s.stack.width) for s in series])
         if len(set(widths)) < LEAST_POINTS:
@@ -140,7 +140,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="H2",
-                subject=_exponent(placement, "exponent in d of bound over norm", "width", held),
+                subject=_exponent(placement, "exponent in d of bound over norm", "width", fixed),
                 verdict="holds" if bound.exponent - high > 0 else "undecided",
                 claimed=sentence("above {}", 0),
                 predicted=predicted,
@@ -158,7 +158,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
     rows = []
-    for (placement, held), group in grouped(cells, _depth_series):
+    for (placement, fixed), group in grouped(cells, _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < LEAST_POINTS:
@@ -173,7 +173,7 @@ def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="T1",
-                subject=_exponent(placement, "exponent in L", "depth", held),
+                subject=_exponent(placement, "exponent in L", "depth", fixed),
                 verdict="fails" if not right else "holds" if agreement == "agrees" else "undecided",
                 claimed=sentence("{:g} as L grows", claimed),
                 predicted=predicted,
@@ -202,7 +202,7 @@ def _local_words(last: LastLayer, x: Array) -> Sentence:
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper has at -1/2 in every layer."""
     rows = []
-    for (_, held), group in grouped([s for s in cells if s.stack.placement == "pre"], _depth_series):
+    for (_, fixed), group in grouped([s for s in cells if s.stack.placement == "pre"], _depth_series):
         series = sorted(group, key=lambda s: s.stack.depth)
         depths = np.array([float(s.stack.depth) for s in series])
         if len(set(depths)) < LEAST_POINTS:
@@ -218,7 +218,7 @@ def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
         rows.append(
             Verdict(
                 claim="S1",
-                subject=_exponent("pre", "exponent of ||dL/dW2|| of layer 1 in L", "depth", held),
+                subject=_exponent("pre", "exponent of ||dL/dW2|| of layer 1 in L", "depth", fixed),
                 verdict="fails" if off else "holds" if right else "undecided",
                 claimed=sentence("{:g}", claimed),
                 predicted=predicted,
@@ -295,8 +295,8 @@ def _fixed_scale(stack: Stack, vocab: str) -> Series:
 
 
 def _scale_follows(stack: Stack, vocab: str) -> Series:
-    held = ("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), ("sigma_e", "sqrt(d)")
-    return stack.placement, held
+    fixed = ("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), ("sigma_e", "sqrt(d)")
+    return stack.placement, fixed
 
 
 def _depth_series(samples: Samples) -> Series:

@@ -14,7 +14,7 @@ _JUDGES: Table[Judge] = Table("claim", {})
 
 
 def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
-    """Make a claim known by its id, to `claims`, `verdicts`, and the commands `check`, `claims` and `explain`.
+    """Make a claim known by its id, to `claims`, `verdicts`, and the commands `check` and `claims`.
 
     Args:
         claim: the statement; what it says of itself is shown, not checked.

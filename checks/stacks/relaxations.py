@@ -85,7 +85,7 @@ def relaxation_table(cells: Sequence[Samples], base: Stack) -> pd.DataFrame:
     """One row per placement and relaxation, measured (mean, sem) beside predicted.
 
     Args:
-        cells: of the grids of `gradbounds relax`.
+        cells: of the grids of `gradbounds sweep --preset relax`.
         base: the network, of either placement, that is relaxed.
 
     Returns:

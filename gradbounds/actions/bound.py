@@ -1,4 +1,4 @@
-"""`gradbounds bound`: Theorem 1 for one Stack, in numbers and plain words."""
+"""`gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
 
@@ -12,6 +12,24 @@ from theory.stack import SIZES, TITLES
 
 # What follows a fold stands below the text and not below its label.
 _HANGING = " " * 13
+
+
+def print_bound(stack: Stack, *, latex: bool) -> int:
+    """Print Theorem 1 for a network of the paper's setting.
+
+    Raises:
+        ValueError: the network leaves it.
+    """
+    if not stack.in_paper:
+        fields = (
+            ", ".join(f"{name} = {value}" for name, value in stack.relaxed.items()) or f"placement {stack.placement}"
+        )
+        raise ValueError(
+            f"stack must be in the paper's setting for Theorem 1, got {fields}; gradbounds predict has the gradients "
+            "of every network without --bound."
+        )
+    print(bound_latex(stack) if latex else bound_text(stack))
+    return 0
 
 
 def bound_text(stack: Stack) -> str:

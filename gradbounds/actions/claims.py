@@ -1,4 +1,4 @@
-"""`gradbounds claims` and `gradbounds explain`: the statements, their derivations, and what was measured."""
+"""`gradbounds claims` and `gradbounds claims`: the statements, their derivations, and what was measured."""
 
 import textwrap
 from collections import Counter
@@ -27,7 +27,7 @@ def list_claims() -> int:
         words = _counted([v for v in verdicts if v.claim == claim.id])
         print(textwrap.fill(f"{claim.id:4} {claim.kind:12} {claim.source}: {words}", width, subsequent_indent=" " * 5))
         print(textwrap.indent(textwrap.fill(claim.statement, width - 5), " " * 5))
-    print("\nMore about one: gradbounds explain T1")
+    print("\nMore about one: gradbounds claims T1")
     return 0
 
 
@@ -96,7 +96,7 @@ def _derived(claim: str, *, everything: bool) -> list[str]:
 
 def _more(left: int, what: str, claim: str) -> list[str]:
     """What says that something is not shown, if anything is."""
-    return [f"... and {left} {what} more: gradbounds explain {claim} --all"] if left else []
+    return [f"... and {left} {what} more: gradbounds claims {claim} --all"] if left else []
 
 
 def _committed() -> list[Verdict]:

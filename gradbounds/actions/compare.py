@@ -1,9 +1,11 @@
-"""`gradbounds compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
+"""`gradbounds sweep --preset compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
@@ -19,16 +21,25 @@ from gradbounds.recipe import Recipe
 from simulate import Run
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
+from theory.stack.placements import COMPOSITIONS
+
+_GRID: dict[str, Any] = {
+    "placement": tuple(name for name, composition in COMPOSITIONS.items() if composition.branch(1) > 0),
+    "width": ("512",),
+    "depth": ("2:16:x2",),
+}
+"""What is compared where a field is not given."""
 
 
-def compare(out: Path | None, recipe: Recipe, *, workers: int) -> int:
-    """Sample the recipe into a folder, print the exponents, and leave `placements.png` and `.svg` in it.
+def compare(out: Path | None, grid: Mapping[str, Any], *, draws: int, seed: int, workers: int) -> int:
+    """Sample a grid into a folder, print the exponents, and leave `placements.png` and `.svg` in it.
 
     Without a folder nothing is kept.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
+    recipe = Recipe().changed(_GRID | dict(grid), draws=draws, seed=seed)
     for name in FIELDS:
         values = list(dict.fromkeys(getattr(stack, name) for stack in recipe.stacks()))
         if name not in ("placement", "depth") and len(values) > 1:

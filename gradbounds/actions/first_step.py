@@ -1,4 +1,4 @@
-"""`gradbounds first-step`: rates of the first step of training, in theory and in networks."""
+"""`gradbounds predict --first-step`: rates of the first step of training, in theory and in networks."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from checks.first_step import FirstStep, first_step
 from figures import first_step_rates
 from gradbounds.actions.figures import save
 from gradbounds.grid import FIELDS, said, with_words
-from gradbounds.json_output import SCHEMA, text
+from gradbounds.json_output import tell
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from simulate.runs.files import write_whole
@@ -28,7 +28,7 @@ _LARGEST = 2e8
 
 
 def first_steps(
-    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None, seed: int, out: Path | None, as_json: bool
+    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None, seed: int, out: Path | None
 ) -> int:
     """Print the rates of every network and optimizer, and write them with their figure into a folder.
 
@@ -52,17 +52,14 @@ def first_steps(
             for optimizer in optimizers
         ]
     table = pd.DataFrame(rows)
-    if as_json:
-        print(text({"schema": SCHEMA, "command": "first-step", "steps": table}))
-    else:
-        for line in (*_lines(table), *_exponents(table)):
-            print(line)
+    tell(steps=table)
+    print("\n".join([*_lines(table), *_exponents(table)]))
     if out is not None:
         write_whole(out / "first_step.csv", table.to_csv(index=False).encode())
         lines = [f"Table   {out / 'first_step.csv'}"]
         if max(table["width"].nunique(), table["depth"].nunique()) > 1:
             lines.append(f"Figure  {save(first_step_rates(table), out, 'first_step')[-1]}")
-        print("\n".join(lines), file=sys.stderr if as_json else sys.stdout)
+        print("\n".join(lines))
     return 0
 
 

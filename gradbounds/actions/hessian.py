@@ -1,4 +1,4 @@
-"""`gradbounds hessian`, `hessian-stack` and `hessian-module`: spectra measured, judged and drawn."""
+"""`gradbounds hessian stack`, `module` and `texts`: spectra measured, judged and drawn."""
 
 from collections.abc import Sequence
 from pathlib import Path

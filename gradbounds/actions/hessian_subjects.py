@@ -1,4 +1,4 @@
-"""What `hessian`, `hessian-stack` and `hessian-module` are of: networks of one kind and size."""
+"""What `gradbounds hessian` measures: networks of one kind and size."""
 
 import hashlib
 from collections.abc import Callable

@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from gradbounds.described_network import changed, described, variants
 from gradbounds.help_text import folded
-from gradbounds.json_output import SCHEMA, text
+from gradbounds.json_output import tell
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
 from gradbounds.progress import duration, seconds_of, working
 from simulate.counts import check_count
@@ -39,7 +39,6 @@ _LONG = 2.0
 def predict_stack(
     given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
     compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str, out: Path | None,
-    as_json: bool,
 ) -> int:  # fmt: skip
     """Print one network's table, and write it with its figure into a folder.
 
@@ -61,25 +60,25 @@ def predict_stack(
         changes: layer_table(predict(other, patterns=patterns or quick_patterns(other)), None)
         for changes, other in others.items()
     }
-    if as_json:
-        content = _content(stack, table, slopes, reason) | {"notes": [asdict(note) for note in notes]}
-        compared = [{"stack": others[changes], "quantities": beside[changes]} for changes in others]
-        print(text(content | {"compared": compared}))
-    else:
-        for line in (
-            *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
-            *standing_out(stack, table), 
-            *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
-            *note_lines(notes),
-        ):  # fmt: skip
-            print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
+    tell(
+        stack=stack, no_rule=reason or None, not_judged=why_not_judged(stack) or None, exponents=slopes,
+        quantities=table, notes=notes,
+        compared=[{"stack": others[changes], "quantities": beside[changes]} for changes in others],
+    )  # fmt: skip
+    for line in (
+        *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
+        *standing_out(stack, table), 
+        *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
+        *note_lines(notes),
+    ):  # fmt: skip
+        print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
         from figures import layer_profile  # late, since they load matplotlib and torch
         from gradbounds.actions.figures import save
 
         drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
-        print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}", file=sys.stderr if as_json else sys.stdout)
+        print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}")
     return 0
 
 
@@ -161,19 +160,6 @@ def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
     bound = float(bound_value(stack).value)
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
     return f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."
-
-
-def _content(stack: Stack, table: pd.DataFrame, slopes: pd.DataFrame | None, reason: str) -> dict[str, Any]:
-    """What the JSON object holds."""
-    return {
-        "schema": SCHEMA,
-        "command": "predict",
-        "stack": stack,
-        "no_rule": reason or None,
-        "not_judged": why_not_judged(stack) or None,
-        "exponents": slopes,
-        "quantities": table,
-    }
 
 
 def _profile(stack: Stack, table: pd.DataFrame) -> pd.DataFrame:

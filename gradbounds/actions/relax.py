@@ -1,4 +1,4 @@
-"""`gradbounds relax`: the paper's assumptions switched off in turn, and what that does to its conclusions."""
+"""`gradbounds sweep --preset relax`: the paper's assumptions switched off in turn, and what that does."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -25,14 +25,15 @@ from theory import Stack, predict
 from theory.stack import PAPER, SIZES, TITLES
 from theory.stack.registry import nearest
 
+_SIZES: dict[str, tuple[str, ...]] = {"width": ("128:1024:x2",), "depth": ("2:16:x2",)}
+"""What is swept where the grid has no widths or depths."""
+
 Steps = Mapping[str, Mapping[str, Any]]
 
 
 def relax(
     out: Path,
-    base: Stack,
-    widths: Sequence[str],
-    depths: Sequence[str],
+    grid: Mapping[str, Sequence[str]],
     *,
     along: str = "",
     values: Sequence[str] = (),
@@ -42,12 +43,19 @@ def relax(
 ) -> int:
     """Sample every relaxation over widths and depths, print a table, and leave it and its figure in the folder.
 
+    Of the grid, widths and depths have several values each and every other field has one: of the base that is relaxed,
+    which has the middle width and depth.
+
     With `along`, the steps are the values of that field instead, and the figure is drawn against them.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
-    sizes = {"width": field_values("width", widths), "depth": field_values("depth", depths)}
+    sizes = {name: field_values(name, grid.get(name, values)) for name, values in _SIZES.items()}
+    # Wide and shallow, where theory is near: what is said of one network is said of this one.
+    middle = {"width": sorted(sizes["width"])[len(sizes["width"]) // 2]}
+    middle["depth"] = sorted(sizes["depth"])[(len(sizes["depth"]) - 1) // 2]
+    base = _base({name: words for name, words in grid.items() if name not in sizes}, middle)
     for name, numbers in sizes.items():
         if len(numbers) < LEAST_POINTS:
             raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
@@ -74,6 +82,22 @@ def relax(
     write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())
     print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(figure, out, 'relaxations')[-1]}")
     return code
+
+
+def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:
+    """The network that is relaxed.
+
+    Raises:
+        ValueError: the grid has a placement, for both are relaxed, or several values of a field.
+    """
+    given = {name: field_values(name, words) for name, words in grid.items()}
+    for name, values in given.items():
+        if name == "placement" or len(values) > 1:
+            allowed = (
+                "be left out, for both of the paper's are relaxed" if name == "placement" else "have one value here"
+            )
+            raise ValueError(f"{name} must {allowed}, got {values}.")
+    return Stack(**{"vocab": 64} | {name: values[0] for name, values in given.items()} | dict(sizes))
 
 
 def _values_of(base: Stack, field: str, values: Sequence[str]) -> Steps:

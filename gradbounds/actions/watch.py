@@ -1,4 +1,4 @@
-"""The command `watch`: how far a run is, from its folder alone, while somebody else writes it or after."""
+"""`gradbounds runs watch`: how far a run is, from its folder alone, while somebody else writes it or after."""
 
 import sys
 import time

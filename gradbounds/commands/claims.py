@@ -1,4 +1,4 @@
-"""`gradbounds claims` and `gradbounds explain`: their flags."""
+"""`gradbounds claims`: its flags."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -8,25 +8,22 @@ from gradbounds.commands.flags import Flag, Positional, WithJson
 
 @dataclass(frozen=True, kw_only=True)
 class Claims(WithJson):
-    """List the paper's statements, with the verdicts that were committed."""
+    """List the paper's statements with the verdicts that were committed, or explain one of them.
+
+    An explanation has what the statement assumes, its derivation, where it is tight, and what was measured.
+    """
+
+    claim: Annotated[str, Positional, Flag(name="claim", help="id of the one to explain, such as T1")] = ""
+    all: Annotated[bool, Flag(help="of one, every step and every row, not a screen of them")] = False
 
     def run(self) -> int:
-        """Exit code."""
-        from gradbounds.actions.claims import list_claims
+        """Exit code.
 
-        return list_claims()
+        Raises:
+            ValueError: there is no such claim, or `all` without one.
+        """
+        from gradbounds.actions.claims import explain, list_claims
 
-
-@dataclass(frozen=True, kw_only=True)
-class Explain(WithJson):
-    """Explain one statement: what it assumes, its derivation, where it is tight, and what was measured."""
-
-    claim: Annotated[str, Positional, Flag(name="claim", help="its id, such as T1; `gradbounds claims` lists them")]
-    all: bool = False
-    """Every step and every row, not a screen of them."""
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.actions.claims import explain
-
-        return explain(self.claim, everything=self.all)
+        if self.all and not self.claim:
+            raise ValueError("all must stand with a claim, as in gradbounds claims T1 --all.")
+        return explain(self.claim, everything=self.all) if self.claim else list_claims()

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import tyro
+
 from gradbounds.commands.flags import Flag, Positional, optional
 from gradbounds.commands.reproduce import IntoFolder, OnTexts
 from gradbounds.commands.sweep import Fields
@@ -42,7 +44,7 @@ class OfSpectra(IntoFolder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hessian(OfSpectra, OnTexts):
+class Texts(OfSpectra, OnTexts):
     """Spectra of the Hessian and the Gauss-Newton matrix of translation models at initialization, on your texts."""
 
     depth: Annotated[tuple[str, ...], Flag(help="layers of encoder and decoder", metavar="VALUE|A:B:+S [...]")] = ("6",)
@@ -80,7 +82,7 @@ class Hessian(OfSpectra, OnTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianStack(OfSpectra):
+class Stacks(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
 
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
@@ -113,7 +115,7 @@ class HessianStack(OfSpectra):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HessianModule(OfSpectra):
+class Module(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of any torch module, from a factory as `probe` takes it."""
 
     factory: Annotated[
@@ -139,3 +141,18 @@ class HessianModule(OfSpectra):
         ]  # fmt: skip
         request = self.request(subjects)
         return modules(request, self.out, dry_run=self.dry_run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hessian:
+    """Spectra of the Hessian and the Gauss-Newton matrix at initialization: of stacks, of a module, or on texts."""
+
+    what: (
+        Annotated[Stacks, tyro.conf.subcommand("stack")]
+        | Annotated[Module, tyro.conf.subcommand("module")]
+        | Annotated[Texts, tyro.conf.subcommand("texts")]
+    )
+
+    def run(self) -> int:
+        """Exit code."""
+        return self.what.run()

@@ -4,19 +4,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, given, network, optional
+from gradbounds.commands.flags import Flag, WithJson, given, network, optional
+from gradbounds.described_network import changed, described, variants
 from theory import Stack
+from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict:
+class Predict(WithJson):
     """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
 
     The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
-    are given change fields.
+    are given change fields. With --bound Theorem 1 is printed instead, and with --first-step the critical rate of the
+    first step of training: where the loss, to second order, is back at its start. Adam is its first step as eps goes
+    to 0; muon is torch.optim.Muon, Newton-Schulz steps included, and polar the exact polar factor in their place.
     """
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
@@ -52,15 +56,39 @@ class Predict:
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
     ] = None
-    json: Annotated[bool, Flag(help="print one JSON object instead")] = False
+    bound: Annotated[bool, Flag(help="Theorem 1's bound, the prediction, and their ratio")] = False
+    latex: Annotated[bool, Flag(help="with --bound: the bound as LaTeX")] = False
+    first_step: Annotated[bool, Flag(help="rates of the first step of training, of the networks of --compare too")] = (
+        False
+    )
+    optimizer: Annotated[
+        tuple[Optimizer, ...],
+        Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
+    ] = ("sgd", "adam")
 
     def run(self) -> int:
-        """Exit code."""
+        """Exit code.
+
+        Raises:
+            ValueError: flags exclude each other, or the network is not what they ask for.
+        """
+        if self.bound and self.first_step or self.latex and not self.bound:
+            raise ValueError("bound must stand without first_step, and latex with bound.")
+        changes = given(self.stack)
+        if self.bound:
+            from gradbounds.actions.bound import print_bound
+
+            return print_bound(described(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
+        if self.first_step:
+            from gradbounds.actions.first_step import first_steps
+
+            stack, _ = described(changes, self.config, self.like, self.ignore)
+            stacks = [stack, *(changed(stack, each) for each in variants(self.compare))]
+            return first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed, out=self.out)
         from gradbounds.actions.predict import predict_stack
 
-        changes = given(self.stack)
         return predict_stack(
             changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
             seed=self.seed,
-            patterns=self.patterns, max_time=self.max_time, out=self.out, as_json=self.json,
+            patterns=self.patterns, max_time=self.max_time, out=self.out,
         )  # fmt: skip

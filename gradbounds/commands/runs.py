@@ -1,15 +1,17 @@
-"""`gradbounds runs`, `gradbounds merge` and `gradbounds export`: their flags."""
+"""`gradbounds runs`: what can be done with run folders, and their flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
+
+import tyro
 
 from gradbounds.commands.flags import Flag, Folder, Positional, WithJson
 from simulate.runs.manifests import read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs(WithJson):
+class Show(WithJson):
     """List the runs in a folder, or look into one: what was asked, where, and which cells have how many draws."""
 
     folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
@@ -19,25 +21,6 @@ class Runs(WithJson):
         from gradbounds.run_inspection import show
 
         return show(self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diff(WithJson):
-    """Say where two runs differ: every quantity and layer of the networks that both have, in standard errors.
-
-    Fields that have one value in each run, and not the same one, are left out of the match. Given two folders or files
-    that `probe --out` wrote, say where the second module is not like the first.
-    """
-
-    first: Annotated[Path, Positional, Flag(name="first", help="run folder, or a probe that was kept")]
-    second: Annotated[Path, Positional, Flag(name="second", help="the other one")]
-    strict: Annotated[bool, Flag(help="exit with 1 when something differs")] = False
-
-    def run(self) -> int:
-        """Exit code."""
-        from gradbounds.actions.runs import diff
-
-        return diff(self.first, self.second, strict=self.strict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,3 +52,34 @@ class Export:
         from gradbounds.actions.runs import export
 
         return export(self.folder, self.csv)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Show how far a sweep is, from its folder: cells, draws, errors, time left; on a terminal until it is finished."""
+
+    folder: Folder
+    every: Annotated[float, Flag(help="seconds between looks, on a terminal")] = 5.0
+
+    def run(self) -> int:
+        """Exit code."""
+        read_manifest(self.folder)  # what is no run is said before libraries are loaded
+        from gradbounds.actions.watch import watch
+
+        return watch(self.folder, every=self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """Look at run folders: list them or look into one, watch one grow, merge several, export the draws of one."""
+
+    what: (
+        Annotated[Show, tyro.conf.subcommand("show")]
+        | Annotated[Watch, tyro.conf.subcommand("watch")]
+        | Annotated[Merge, tyro.conf.subcommand("merge")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+    ) = field(default_factory=Show)
+
+    def run(self) -> int:
+        """Exit code."""
+        return self.what.run()

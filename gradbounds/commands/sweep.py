@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.commands.flags import Flag, optional
+from gradbounds.commands.flags import Flag, WithJson, optional
 from gradbounds.grid import FIELDS, OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 # Networks of a grid that are looked at before anything is loaded: some hundredths of a second.
 _CHECKED = 1000
 
-Preset = Literal[PRESETS]  # type: ignore[valid-type]
+WITH_TABLE = ("compare", "relax")
+_PRESETS = (*PRESETS, *WITH_TABLE)
+Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
 
 def _flag(name: str) -> tuple[str, Any, Any]:
@@ -36,16 +38,24 @@ Fields.__doc__ = "The values of every field of the Stack; they make a product."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep:
+class Sweep(WithJson):
     """Sample grids of networks into a run folder. The same command continues it where it stopped.
 
     A grid comes from flags, from a TOML file, or from a preset; flags change the latter two. A field that is not given
     has the paper's value, and placement has both. Without any, the preset "quick" is swept.
+
+    Two presets end with a table and a figure. "compare" sets placements of LayerNorm side by side, by default all at
+    d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" switches the paper's assumptions off in
+    turn and together, or goes along one field's values, over the widths and depths that are given.
     """
 
     out: Annotated[Path | None, optional("folder of the run; needed unless --dry-run", "PATH")] = None
     file: Annotated[Path | None, optional("TOML file with the sweep, or a run's manifest.toml", "PATH")] = None
-    preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(PRESETS))] = None
+    preset: Annotated[Preset | None, optional("a sweep that comes with gradbounds", "|".join(_PRESETS))] = None
+    along: Annotated[
+        str, optional("with the preset relax: one field of numbers to go along, as query-key-scale", "FIELD")
+    ] = ""
+    values: Annotated[tuple[str, ...], optional("values of that field", "VALUE|A:B:xF|A:B:+S [...]")] = ()
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     zip: Annotated[tuple[str, ...], optional("fields that move together, as in width,vocab", "NAME,NAME [...]")] = ()
     draws: Annotated[int | None, optional("least number of networks per cell", "INT", "64")] = None
@@ -104,8 +114,10 @@ class Sweep:
         Raises:
             ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
         """
-        recipe = self.recipe()
         self._check_flags()
+        if self.preset in WITH_TABLE:
+            return self._with_table()
+        recipe = self.recipe()
         for grid in recipe.grid:  # what is wrong with a value is said before torch is loaded
             deque(islice(stacks(grid), _CHECKED), maxlen=0)
         from gradbounds.actions.sweep import dry_run, sweep_into
@@ -130,6 +142,31 @@ class Sweep:
             )
             return sweep_to_target(self.out, recipe, target, execution, resume=self.resume)
 
+    def _with_table(self) -> int:
+        """A preset that ends with a table.
+
+        Raises:
+            ValueError: a flag that it does not take, or as the action.
+        """
+        taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json"}
+        others = Sweep()
+        if any(getattr(self, f.name) != getattr(others, f.name) for f in fields(self) if f.name not in taken):
+            raise ValueError(
+                f"preset {self.preset} must stand with fields, draws, seed, workers, out, along and values alone."
+            )
+        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
+        if self.preset == "compare":
+            from gradbounds.actions.compare import compare
+
+            return compare(self.out, grid, draws=128 if self.draws is None else self.draws, **sampling)
+        from gradbounds.actions.relax import relax
+
+        if self.out is None:
+            raise ValueError("out must be given: --out FOLDER says where the draws go.")
+        steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
+        return relax(self.out, grid, draws=64 if self.draws is None else self.draws, **steps, **sampling)
+
     @property
     def _to_target(self) -> bool:
         return self.target_sem is not None or self.target_exponent is not None
@@ -140,6 +177,8 @@ class Sweep:
         Raises:
             ValueError: there are some.
         """
+        if (self.along or self.values) and self.preset != "relax":
+            raise ValueError(f"along and values must stand with the preset relax, got {self.along or self.values!r}.")
         if self.max_time and not self._to_target:
             raise ValueError(f"max_time must stand with target_sem or target_exponent, got {self.max_time!r}.")
         if self.dry_run and (self._to_target or self.dask is not None):

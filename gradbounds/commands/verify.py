@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Folder, WithJson
+from gradbounds.commands.flags import Flag, Positional, WithJson, optional
 from simulate.runs.manifests import read_manifest
 
 
@@ -32,13 +32,20 @@ class Verify(WithJson):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(WithJson):
-    """Compare a run with theory and print every verdict that it can give."""
+    """Compare a run with theory and print every verdict that it can give; or compare two runs with each other.
 
-    folder: Folder
+    Two runs are compared in every quantity and layer of the networks that both have, in standard errors. Fields that
+    have one value in each run, and not the same one, are left out of the match. Of two folders or files that
+    `probe --out` wrote it is said where the second module is not like the first.
+    """
+
+    folder: Annotated[Path, Positional, Flag(name="run", help="run folder, or with --against a probe that was kept")]
+    against: Annotated[Path | None, optional("run folder, or kept probe, to compare it with instead", "RUN")] = None
     csv: Annotated[Path | None, Flag(help="file for the whole comparison: every quantity, layer and network")] = None
     layers: Annotated[bool, Flag(help="print every network's gradients layer by layer, samples beside theory")] = False
     strict: Annotated[
-        bool, Flag(help="exit with 1 when a verdict is another than the committed one, or theory and samples differ")
+        bool,
+        Flag(help="exit with 1 when a verdict is not the committed one, or theory and samples differ, or two runs"),
     ] = False
     accept: Annotated[
         bool, Flag(help="commit the verdicts: write checks/data/RUN.json, by the run's name, and paper_checks.md here")
@@ -48,8 +55,14 @@ class Check(WithJson):
         """Exit code.
 
         Raises:
-            ValueError: there is no run, or `accept` outside a checkout.
+            ValueError: there is no run, `accept` outside a checkout, or flags exclude each other.
         """
+        if self.against is not None:
+            if self.csv is not None or self.layers or self.accept:
+                raise ValueError("against must stand without csv, layers and accept, which are about one run.")
+            from gradbounds.actions.runs import diff
+
+            return diff(self.folder, self.against, strict=self.strict)
         read_manifest(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
 

@@ -206,9 +206,9 @@ def test_what_other_processes_cannot_be_told(tmp_path, own_names):
 def test_flags_take_registered_names(capsys):
     register_squared_relu()
     # It is refused for what it is, not as a name.
-    assert main(["bound", "--activation", "own.squared_relu"]) == 2
-    assert "for Theorem 1, got one with --activation" in capsys.readouterr().err
-    assert main(["bound", "--activation", "cubed_relu"]) == 2
+    assert main(["predict", "--bound", "--activation", "own.squared_relu"]) == 2
+    assert "for Theorem 1, got activation = own.squared_relu" in capsys.readouterr().err
+    assert main(["predict", "--bound", "--activation", "cubed_relu"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("gradbounds: --activation must be one of 'relu', ")
     assert "'own.squared_relu', got 'cubed_relu'" in said

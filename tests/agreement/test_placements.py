@@ -21,6 +21,8 @@ from theory import Stack, predict
 from theory.stack import Placement, placements
 from theory.stack.placements import COMPOSITIONS
 
+COMPARE = ["sweep", "--preset", "compare"]
+
 
 def test_a_placement_is_one_entry():
     assert get_args(Placement) == tuple(COMPOSITIONS)
@@ -137,27 +139,52 @@ def test_no_norm_at_great_depth():
 
 def test_compare(png_alone, tmp_path, monkeypatch, capsys):
     out = tmp_path / "run"
-    line = ["compare", "--out", str(out), "--placement", "post", "deepnorm", "--width", "32", "--depth", "2:8:x2"]
+    line = [
+        "sweep",
+        "--preset",
+        "compare",
+        "--out",
+        str(out),
+        "--placement",
+        "post",
+        "deepnorm",
+        "--width",
+        "32",
+        "--depth",
+        "2:8:x2",
+    ]
     assert main([*line, "--draws", "64", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
     assert "Post-LN   " in said
     assert "DeepNorm  " in said
     assert matplotlib.image.imread(out / "placements.png").std() > 0.05
-    assert main(["compare", "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
+    assert main([*COMPARE, "--out", str(tmp_path / "x"), "--placement", "sideways"]) == 2
     assert "placement must be one of 'post', 'pre', 'peri'" in capsys.readouterr().err
-    one = ["compare", "--out", str(tmp_path / "one"), "--placement", "post", "--width", "16", "--depth", "4"]
+    one = [
+        "sweep",
+        "--preset",
+        "compare",
+        "--out",
+        str(tmp_path / "one"),
+        "--placement",
+        "post",
+        "--width",
+        "16",
+        "--depth",
+        "4",
+    ]
     assert main([*one, "--draws", "4", "--tokens", "2", "--vocab", "4"]) == 0
     said = capsys.readouterr().out
     assert "No exponents in L, which take 3 depths or more; here is L = 4." in said and "lat over the layers" in said
     monkeypatch.chdir(tmp_path)
-    assert main(["compare", *one[3:], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
+    assert main([*COMPARE, *one[len(COMPARE) + 2 :], "--draws", "4", "--tokens", "2", "--vocab", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["norms"]
     assert {path.name for path in tmp_path.iterdir()} == {"run", "one"}, "without a folder nothing is kept"
-    assert main(["compare", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
+    assert main([*COMPARE, "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
     assert "draws must be an integer of at least 2, got 1" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
-    assert main(["bound", "--placement", "peri"]) == 2
-    assert "placement must be 'post' or 'pre' for Theorem 1, got 'peri'" in capsys.readouterr().err
+    assert main(["predict", "--bound", "--placement", "peri"]) == 2
+    assert "for Theorem 1, got placement peri" in capsys.readouterr().err
 
 
 def test_depth_exponents():

@@ -89,7 +89,7 @@ def test_a_seed_alone_is_told_from_all():
 def command(folder, out, *more):
     files = write(folder)
     sizes = "--width 8 --depth 1 --heads 2 --vocab 20 --pairs 8 --steps 3 --probes 2 --seeds 1".split()
-    return ["hessian", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
+    return ["hessian", "texts", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
 
 
 def test_the_command(png_alone, tmp_path, capsys, request):
@@ -118,10 +118,10 @@ def test_the_command(png_alone, tmp_path, capsys, request):
 
 def test_stacks(png_alone, tmp_path, capsys, request):
     """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
-    run = ["hessian-stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
+    run = ["hessian", "stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
     ends = ["--width", "16", "--out", str(tmp_path / "ends")]
-    assert main([*run[:1], *run[3:-2], *ends]) == 0
+    assert main([*run[:2], *run[4:-2], *ends]) == 0
     assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
     request.getfixturevalue("blank_pictures")
     said = capsys.readouterr().out
@@ -135,7 +135,7 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
     blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
     blocks += ["--out", str(tmp_path / "blocks")]
-    assert main([*run[:1], *run[3:-2], *blocks]) == 0
+    assert main([*run[:2], *run[4:-2], *blocks]) == 0
     assert re.search(r"Pre-LN d = 16, L = 1, last W2, trace +\d", capsys.readouterr().out)
     table = pd.read_csv(tmp_path / "blocks" / "theory.csv")
     assert set(table["block"]) == {"all", "output", "attention", "feed-forward", "last W2", "layer 1"}
@@ -147,7 +147,20 @@ def test_stacks(png_alone, tmp_path, capsys, request):
 
 def test_modules(tmp_path, capsys):
     """A built-in encoder, its layers as blocks; a second time nothing is computed."""
-    run = ["hessian-module", "encoder-pre", "--width", "16", "--depth", "2", "--seeds", "1", "--steps", "3", "--blocks"]
+    run = [
+        "hessian",
+        "module",
+        "encoder-pre",
+        "--width",
+        "16",
+        "--depth",
+        "2",
+        "--seeds",
+        "1",
+        "--steps",
+        "3",
+        "--blocks",
+    ]
     run += ["--out", str(tmp_path / "run")]
     assert main([*run, "--dry-run"]) == 0
     assert "15 spectra, about 99 products; the largest network has 0.01 million" in capsys.readouterr().out
@@ -200,7 +213,7 @@ def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
         sys.modules.pop("scales", None)
         (tmp_path / "own.py").write_text(f"from {module} import *\n")
         sys.modules.pop("own", None)
-        run = ["hessian-module", "own:make", "--width", "3", "--depth", "2", "--seeds", "1", "--steps", "3"]
+        run = ["hessian", "module", "own:make", "--width", "3", "--depth", "2", "--seeds", "1", "--steps", "3"]
         importlib.invalidate_caches()
         assert main([*run, "--no-extreme", "--out", "run"]) == 0
         table = pd.read_csv("run/summaries.csv").set_index("matrix")
@@ -213,7 +226,7 @@ def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
         ("own:failing", "factory 'failing' must not fail, but raised RuntimeError: no such size"),
         ("no_such:thing", "factory must be importable"),
     ):
-        assert main(["hessian-module", name, "--width", "3", "--depth", "2", "--out", "no"]) == 2
+        assert main(["hessian", "module", name, "--width", "3", "--depth", "2", "--out", "no"]) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1

@@ -85,14 +85,14 @@ EACH = "--vocab 500 --pairs 100 --steps 20 --seeds 5".split()
 def test_one_size(width, depth, placement, kept_folder):
     """What `test_scaling` takes together, as all at once would take hours."""
     size = ["--width", width, "--depth", depth, "--placement", placement]
-    assert main(["hessian", *texts(), *size, *EACH, "--out", str(kept_folder / "sizes")]) == 0
+    assert main(["hessian", "texts", *texts(), *size, *EACH, "--out", str(kept_folder / "sizes")]) == 0
 
 
 @pytest.mark.skipif(not FOLDER, reason="MULTI30K must name a folder with val.de and val.en")
 def test_scaling(kept_folder):
     """Exponents in depth and width, and H1 at nine sizes."""
     out = kept_folder / "sizes"
-    command = ["hessian", *texts(), "--width", *WIDTHS, "--depth", *DEPTHS, *EACH, "--out", str(out)]
+    command = ["hessian", "texts", *texts(), "--width", *WIDTHS, "--depth", *DEPTHS, *EACH, "--out", str(out)]
     assert main(command) == 0
     found = scaling(out, command)
     record("hessian-sizes", found)
@@ -130,7 +130,7 @@ def test_stacks(kept_folder):
     found = {}
     for name, sizes in (("sizes", STACKS), ("blocks", BLOCKS)):
         out = kept_folder / f"stacks-{name}"
-        command = ["hessian-stack", *sizes, "--out", str(out)]
+        command = ["hessian", "stack", *sizes, "--out", str(out)]
         assert main(command) == 0
         found[name] = beside(out, command)
     record("hessian-stacks", found)
@@ -158,7 +158,7 @@ def test_last_block():
 def test_spectra(kept_folder):
     """Masses are 1, and traces of Gauss-Newton matrices positive."""
     out = kept_folder / "spectra"
-    command = ["hessian", *texts(), "--steps", "30", "--out", str(out)]
+    command = ["hessian", "texts", *texts(), "--steps", "30", "--out", str(out)]
     assert main(command) == 0
     found = summary(out, command)
     record("hessian", found)

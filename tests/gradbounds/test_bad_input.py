@@ -19,23 +19,32 @@ def call(*arguments, cwd=None):
 
 
 BAD = [
-    (("bound", "--width", "0"), "width must be an integer of at least 2, got 0."),
-    (("bound", "--width", "x"), "Error parsing --width: width must be an integer, such as 512 or 1e6, got 'x'"),
-    (("bound", "--width", "1e20"), "width must be at most 9007199254740992, got 100000000000000000000."),
-    (("bound", "--width", "2.5"), "width must be an integer of at least 2, got 2.5."),
-    (("bound", "--depth", "100000000"), "depth must be at most 100000, got 100000000."),
+    (("predict", "--width", "0"), "width must be an integer of at least 2, got 0."),
     (
-        ("bound", "--output-scale", "1e-200"),
+        ("predict", "--width", "x"),
+        "Error parsing --width: width must be an integer, such as 512 or 1e6, got 'x'",
+    ),
+    (("predict", "--width", "1e20"), "width must be at most 9007199254740992, got 100000000000000000000."),
+    (("predict", "--width", "2.5"), "width must be an integer of at least 2, got 2.5."),
+    (("predict", "--depth", "100000000"), "depth must be at most 100000, got 100000000."),
+    (
+        ("predict", "--output-scale", "1e-200"),
         "--output-scale must be a positive finite number, from 1e-100 to 1e100, got",
     ),
-    (("bound", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
+    (("predict", "--depth", "-1"), "depth must be an integer of at least 1, got -1."),
     (
-        ("bound", "--output-scale", "nan"),
+        ("predict", "--output-scale", "nan"),
         "--output-scale must be a positive finite number, from 1e-100 to 1e100, got nan.",
     ),
-    (("bound", "--activation", "gelu"), "Theorem 1, got one with --activation; gradbounds predict has"),
-    (("bound", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
-    (("bound", "--input-gram", "[[1, 2], [2, 1]]"), "--input-gram must be a symmetric positive semidefinite matrix"),
+    (
+        ("predict", "--bound", "--activation", "gelu"),
+        "Theorem 1, got activation = gelu; gradbounds predict has",
+    ),
+    (("predict", "--dropout", "1"), "dropout must be a number in [0, 1), got 1.0."),
+    (
+        ("predict", "--input-gram", "[[1, 2], [2, 1]]"),
+        "--input-gram must be a symmetric positive semidefinite matrix",
+    ),
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
@@ -45,26 +54,26 @@ BAD = [
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),
     (("probe", "encoder-pre", "--depth", "1000000"), "--depth must be at most 100000, got 1000000."),
-    (("bound", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
-    (("bound", "--placement", "sideways"), "placement must be one of 'post', "),
-    (("bound", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
-    (("bound", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
+    (("predict", "--widht", "3"), "Unrecognized options: --widht, 3. Did you mean --width?"),
+    (("predict", "--placement", "sideways"), "placement must be one of 'post', "),
+    (("predict", "--tokens", "0"), "tokens must be an integer of at least 1, got 0."),
+    (("predict", "--vocab", "1"), "vocab must be an integer of at least 2, got 1."),
     (
-        ("bound", "--output-scale", "-1"),
+        ("predict", "--output-scale", "-1"),
         "--output-scale must be a positive finite number, from 1e-100 to 1e100, got -1.0.",
     ),
     (
-        ("bound", "--output-scale", "inf"),
+        ("predict", "--output-scale", "inf"),
         "--output-scale must be a positive finite number, from 1e-100 to 1e100, got inf.",
     ),
-    (("bound", "--width", "x"), "Error parsing --width"),
+    (("predict", "--width", "x"), "Error parsing --width"),
     (
-        ("compare", "--out", "new", "--branch-scale", "0"),
+        ("sweep", "--preset", "compare", "--out", "new", "--branch-scale", "0"),
         "--branch-scale must be above 0 to compare gradients, which are 0",
     ),
     (
-        ("compare", "--out", "new", "--placement", "post", "rezero"),
-        "--branch-scale must be above 0 to compare gradients",
+        ("sweep", "--preset", "compare", "--out", "new", "--placement", "post", "rezero"),
+        "must be above 0 to compare gradients",
     ),
     (
         ("sweep", "--out", "new", "--branch-scale", "0", "--target-sem", "0.1"),
@@ -75,8 +84,8 @@ BAD = [
         "--branch-scale must be above 0 for training to a precision, which is that of features' changes too",
     ),
     (("predict", "--branch-scale", "none"), "--branch-scale must be a number or 'own', got 'none'."),
-    (("bound", "--width"), "--width"),
-    (("bound", "--latex", "yes"), "Unrecognized options: yes"),
+    (("predict", "--width"), "--width"),
+    (("predict", "--bound", "--latex", "yes"), "Unrecognized options: yes"),
     (("sweep", "--out", "NEW", "--draws", "0"), "draws must be an integer of at least 1, got 0."),
     (("sweep", "--out", "NEW", "--seed", "-1"), "seed must be an integer of at least 0, got -1."),
     (("sweep", "--out", "NEW", "--workers", "0"), "workers must be an integer of at least 1, got 0."),
@@ -123,16 +132,19 @@ BAD = [
     (("runs", "NEW"), "run must be a run folder, or a folder of them, but 'NEW' holds none"),
     (("runs", "FULL"), "run must be a run folder, or a folder of them, but 'FULL' holds none"),
     (("runs", "NEWER"), "run must have format 1, but 'NEWER' has 2"),
-    (("merge", "OLD", "--out", "NEW"), "runs must be at least two folders to merge, got 1"),
-    (("merge", "OLD", "FULL", "--out", "NEW"), "run must be a folder that `gradbounds sweep` wrote, but 'FULL'"),
-    (("merge", "OLD", "CUT", "--out", "NEW"), "is damaged; move it away"),
-    (("merge", "OLD", "OLD", "--out", "NEW"), "runs must be different folders to merge"),
-    (("merge", "OLD", "OLD"), "Missing from gradbounds merge: --out PATH"),
-    (("export", "NEW", "--csv", "t.csv"), "run must be a folder that `gradbounds sweep` wrote, but 'NEW'"),
-    (("export", "CUT", "--csv", "t.csv"), "is damaged; move it away"),
-    (("export", "EMPTY", "--csv", "t.csv"), "run must hold draws, but 'EMPTY' has none"),
-    (("export", "OLD", "--csv", "FULL"), "out must be a place that can be written, but 'FULL' cannot"),
-    (("export", "OLD"), "Missing from gradbounds export: --csv PATH"),
+    (("runs", "merge", "OLD", "--out", "NEW"), "runs must be at least two folders to merge, got 1"),
+    (
+        ("runs", "merge", "OLD", "FULL", "--out", "NEW"),
+        "run must be a folder that `gradbounds sweep` wrote, but 'FULL'",
+    ),
+    (("runs", "merge", "OLD", "CUT", "--out", "NEW"), "is damaged; move it away"),
+    (("runs", "merge", "OLD", "OLD", "--out", "NEW"), "runs must be different folders to merge"),
+    (("runs", "merge", "OLD", "OLD"), "Missing from gradbounds runs merge: --out PATH"),
+    (("runs", "export", "NEW", "--csv", "t.csv"), "run must be a folder that `gradbounds sweep` wrote, but 'NEW'"),
+    (("runs", "export", "CUT", "--csv", "t.csv"), "is damaged; move it away"),
+    (("runs", "export", "EMPTY", "--csv", "t.csv"), "run must hold draws, but 'EMPTY' has none"),
+    (("runs", "export", "OLD", "--csv", "FULL"), "out must be a place that can be written, but 'FULL' cannot"),
+    (("runs", "export", "OLD"), "Missing from gradbounds runs export: --csv PATH"),
     (("check", "EMPTY"), "run must hold draws, but 'EMPTY' has none"),
     (("check", "CUT"), "is damaged; move it away"),
     (("check", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
@@ -143,9 +155,9 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, bound, predict, first-step, train, compare, relax, claims, explain, sweep, check, ",
+        "Expected one of {verify, predict, sweep, train, check, figures, probe, hessian, claims, runs, reproduce}",
     ),
-    (("check",), "run folder (required)"),
+    (("check",), "(required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
     (("check", "FULL"), "run must be a folder that `gradbounds sweep` wrote"),
     (("figures", "NEW", "--out", "OUT"), "run must be a folder that `gradbounds sweep` wrote"),
@@ -300,7 +312,7 @@ def test_bad_input_is_one_line_and_exit_code_2(folders, monkeypatch, capsys, arg
     assert not (folders / "NEW").exists()
 
 
-@pytest.mark.parametrize("arguments", [("bound", "--width", "0"), ("frobnicate",)])
+@pytest.mark.parametrize("arguments", [("predict", "--width", "0"), ("frobnicate",)])
 def test_no_traceback_in_a_process_of_its_own(arguments):
     done = call(*arguments)
     assert done.returncode == 2

@@ -21,7 +21,7 @@ from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
 from gradbounds.actions.bound import bound_text
 from gradbounds.cli import main, parsed
-from gradbounds.commands import Command
+from gradbounds.commands import MOVED, Command
 from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
@@ -48,14 +48,23 @@ def test_help_and_version(capsys):
 def test_help_ends_with_examples_that_can_be_given(capsys):
     """Of every command; each is parsed, not run."""
     commands = {name for command in get_args(Command) for name in (get_args(command)[1].name,)}
-    assert set(EXAMPLES) == commands
+    assert {name.split()[0] for name in EXAMPLES} == commands
     for name, lines in EXAMPLES.items():
         for line in lines:
-            given = shlex.split(line)[1:]
-            assert given[0] == name
-            assert parsed(given) is not None
-    assert main(["diff", "--help"]) == 0
-    assert capsys.readouterr().out.endswith(f"  {EXAMPLES['diff'][1]}\n")
+            assert line.startswith(f"gradbounds {name}")
+            assert parsed(shlex.split(line)[1:]) is not None
+    assert main(["runs", "watch", "--help"]) == main(["check", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert EXAMPLES["runs watch"][1] in said and said.endswith(f"  {EXAMPLES['check'][-1]}\n")
+
+
+@pytest.mark.parametrize("word", MOVED)
+def test_words_of_earlier_versions_lead_to_the_new_ones(word, capsys):
+    assert main([word, "runs/a"]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"gradbounds: command must be one that there is; {word} is gradbounds {MOVED[word]} now.\n"
+    )
 
 
 def test_what_an_encoding_lacks_becomes_plain(monkeypatch):
@@ -72,18 +81,18 @@ def test_help_has_no_colours_where_none_are_wanted(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     for value, coloured in (("", True), ("1", False)):
         monkeypatch.setenv("NO_COLOR", value)
-        assert main(["bound", "--help"]) == 0
+        assert main(["predict", "--bound", "--help"]) == 0
         assert ("\x1b[" in capsys.readouterr().out) == coloured
     assert os.environ["TERM"] == "xterm"
 
 
 def test_bound(capsys):
-    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12"]) == 0
+    assert main(["predict", "--bound", "--placement", "pre", "--width", "512", "--depth", "12"]) == 0
     said = capsys.readouterr().out
     assert "Pre-LN, width 512, depth 12" in said
     assert "2*sqrt(10)*B*d*sqrt(log(100*d))/sqrt(L + 2)" in said
     assert "= 8,723" in said
-    assert main(["bound", "--placement", "pre", "--width", "512", "--depth", "12", "--latex"]) == 0
+    assert main(["predict", "--bound", "--placement", "pre", "--width", "512", "--depth", "12", "--latex"]) == 0
     assert r"\sqrt{\log{\left(100 d \right)}}" in capsys.readouterr().out
 
 
@@ -206,7 +215,7 @@ def test_verify_leaves_a_report_data_and_figures(verified):
 
 def test_a_reader_that_stops_reading_is_no_error():
     """Of any command: they share what handles it."""
-    line = f"{sys.executable} -m gradbounds bound | head -1"
+    line = f"{sys.executable} -m gradbounds predict --bound | head -1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1

@@ -44,22 +44,22 @@ HOSTILE = [
         ("sweep", "--file", "DEEP.toml", "--dry-run"),
         "--file must be TOML, but 'DEEP.toml' is not: it is nested",
     ),
-    (("bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
-    (("explain", "W33"), "got 'W33'. Did you mean W3?"),
+    (("predict", "--bound", "--placement", "preln"), "got 'preln'. Did you mean pre?"),
+    (("claims", "W33"), "got 'W33'. Did you mean W3?"),
     (("probe", "encoder-poost"), "got 'encoder-poost'. Did you mean encoder-post?"),
     (("probe", "zoo.py:nanogpt"), "'zoo.py:nanogpt' raised ModuleNotFoundError: No module named 'zoo'."),
     (
         ("check", "FOREIGN"),
         "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged",
     ),
-    (("export", "FOREIGN", "--csv", "t.csv"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
+    (("runs", "export", "FOREIGN", "--csv", "t.csv"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
-    (("watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
+    (("runs", "watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--dry-run"), "dtype, text, got \\u001b[31m."),
-    (("watch", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
+    (("runs", "watch", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
 ]
 
 

@@ -32,13 +32,13 @@ def test_help_has_the_network_in_groups(capsys):
 def test_a_narrow_terminal_is_kept_to(monkeypatch, capsys):
     """By prose; tables, and examples that are to be copied, stay whole, as formulas without a blank do."""
     monkeypatch.setenv("COLUMNS", "50")
-    for arguments in (["bound"], ["check", OLD], ["claims"], ["predict", "--help"]):
+    for arguments in (["predict", "--bound"], ["check", OLD], ["claims"], ["predict", "--help"]):
         assert main(arguments) == 0
         said = capsys.readouterr().out.partition("\nexamples:")[0]
         assert max(map(len, said.splitlines())) <= 50
 
 
 def test_a_claim_is_explained_by_its_place_in_the_paper(capsys):
-    assert main(["explain", "H1"]) == main(["explain", "section 3.3"]) == 0
+    assert main(["claims", "H1"]) == main(["claims", "section 3.3"]) == 0
     assert capsys.readouterr().out.count("\nStatement\n") == 2
-    assert main(["explain", "Section 3.4"]) == 2, "five claims stand there"
+    assert main(["claims", "Section 3.4"]) == 2, "five claims stand there"

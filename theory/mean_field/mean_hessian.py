@@ -58,7 +58,7 @@ def softmax_left(stack: Stack) -> float:
     return 1.0 - softmax_overlap(1.0, stack.output_scale, stack.vocab)
 
 
-# The proof's steps, which `gradbounds explain H3` runs.
+# The proof's steps, which `gradbounds claims H3` runs.
 
 t, s, d, speed, left = sp.symbols("t s d v q", positive=True)
 

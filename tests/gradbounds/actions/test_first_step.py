@@ -1,4 +1,4 @@
-"""The command `first-step`: theory beside networks, exponents, its figure, and what is refused."""
+"""`predict --first-step`: theory beside networks, exponents, its figure, and what is refused."""
 
 import json
 
@@ -12,12 +12,13 @@ from theory.first_step.prediction import first_step
 # torch's own, of tracing.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-LINE = ["first-step", "--width", "32:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--placement", "post"]
+LINE = ["predict", "--first-step", "--width", "32", "--depth", "1", "--tokens", "2", "--vocab", "4"]
+WIDER = ["--compare", "width=64"]
 
 
 def test_the_command(png_alone, tmp_path, capsys):
     """A row per network and optimizer, a table and a figure; the ratio of means is that of the networks' numbers."""
-    assert main([*LINE, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
+    assert main([*LINE, *WIDER, "--optimizer", "sgd", "adam", "--draws", "2", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "Networks: ratios of means of 2; break-even" in said
     assert "Post-LN, sgd, depth 1: d^-0." in said
@@ -31,11 +32,11 @@ def test_the_command(png_alone, tmp_path, capsys):
 
 
 def test_json_and_no_rule(capsys):
-    assert main([*LINE, "--width", "32", "--optimizer", "sgd", "--json"]) == 0
+    assert main([*LINE, "--optimizer", "sgd", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert (content["schema"], len(content["steps"])) == (1, 1)
     assert content["steps"][0]["sampled_rate"] is None
-    assert main([*LINE, "--width", "32", "--optimizer", "sgd", "--dropout", "0.1"]) == 0
+    assert main([*LINE, "--optimizer", "sgd", "--dropout", "0.1"]) == 0
     assert "Theory has no rule: stack must have no dropout" in capsys.readouterr().out
 
 

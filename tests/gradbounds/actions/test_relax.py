@@ -1,4 +1,4 @@
-"""`gradbounds relax`: its grids, its table, its verdicts, its figure, and what it refuses."""
+"""`gradbounds sweep --preset relax`: its grids, its table, its verdicts, its figure, and what it refuses."""
 
 from dataclasses import replace
 
@@ -121,8 +121,8 @@ def test_grids_leave_out_what_theory_cannot_predict():
 
 def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("gradbounds.actions.relax.RELAXATIONS", SOME)
-    line = ["relax", "--out", str(tmp_path / "run"), "--width", "16", "--depth", "2", "--tokens", "2", "--vocab", "4"]
-    line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
+    line = ["sweep", "--preset", "relax", "--out", str(tmp_path / "run"), "--tokens", "2", "--vocab", "4"]
+    line += ["--width", "16", "32", "64", "--depth", "1:4:x2", "--draws", "64"]
     assert main(line) == 0
     said = capsys.readouterr().out
     assert "Pre-LN, relaxed:" in said
@@ -131,16 +131,16 @@ def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
     table = pd.read_csv(tmp_path / "run" / "relaxations.csv")
     assert len(table) == 6
     assert matplotlib.image.imread(tmp_path / "run" / "relaxations.png").std() > 0.05
-    assert main(["relax", "--out", str(tmp_path / "x"), "--widths", "16", "32"]) == 2
-    assert "widths must have at least 3 values to give an exponent, got [16, 32]" in capsys.readouterr().err
-    assert main(["relax", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
-    assert main(["relax", "--out", str(tmp_path / "x"), "--activation", "swish"]) == 2
+    assert main(["sweep", "--preset", "relax", "--out", str(tmp_path / "x"), "--width", "16", "32"]) == 2
+    assert "width must have at least 3 values to give an exponent, got [16, 32]" in capsys.readouterr().err
+    assert main(["sweep", "--preset", "relax", "--out", str(tmp_path / "x"), "--draws", "1"]) == 2
+    assert main(["sweep", "--preset", "relax", "--out", str(tmp_path / "x"), "--activation", "swish"]) == 2
     assert not (tmp_path / "x").exists()
 
 
 def test_along_a_field(png_alone, tmp_path, capsys):
-    line = ["relax", "--out", str(tmp_path / "run"), "--width", "32", "--depth", "2", "--tokens", "2", "--vocab", "4"]
-    line += ["--widths", "16", "32", "64", "--depths", "1:4:x2", "--draws", "64"]
+    line = ["sweep", "--preset", "relax", "--out", str(tmp_path / "run"), "--tokens", "2", "--vocab", "4"]
+    line += ["--width", "16", "32", "64", "--depth", "1:4:x2", "--draws", "64"]
     assert main([*line, "--along", "query_key_scale", "--values", "0", "1"]) == 0
     said = capsys.readouterr().out
     assert "  query_key_scale = 1.0" in said

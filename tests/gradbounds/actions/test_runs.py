@@ -16,14 +16,14 @@ def test_merged_runs(tmp_path, capsys):
     for name, draws, seed in (("a", 64, 0), ("b", 128, 0), ("c", 64, 1)):
         assert main([*arguments, str(draws), "--seed", str(seed), "--out", str(tmp_path / name)]) == 0
     a, b, c = (str(tmp_path / name) for name in "abc")
-    assert main(["merge", a, b, "--out", str(tmp_path / "ab")]) == 0
+    assert main(["runs", "merge", a, b, "--out", str(tmp_path / "ab")]) == 0
     whole = {s.cell.name: s for s in Run.open(b).samples()}
     for s in Run.open(tmp_path / "ab").samples():
         np.testing.assert_array_equal(s["loss"], whole[s.cell.name]["loss"])
     assert main([*arguments, "192", "--out", str(tmp_path / "ab")]) == 0, "one request: its command continues it"
     assert {s.draws for s in Run.open(tmp_path / "ab").samples()} == {192}
     for _ in range(2):
-        assert main(["merge", b, c, "--out", str(tmp_path / "bc")]) == 0, "the same merge again changes nothing"
+        assert main(["runs", "merge", b, c, "--out", str(tmp_path / "bc")]) == 0, "the same merge again changes nothing"
         pooled = Run.open(tmp_path / "bc").samples()
         assert {s.draws for s in pooled} == {192}
         assert all(sorted(set(s.seeds.tolist())) == [0, 1] for s in pooled)
@@ -51,7 +51,7 @@ def test_runs_lists_and_inspects(tmp_path, capsys):
 
 def test_exported_draws(tmp_path, capsys):
     assert main(["sweep", "--width", "8", "--depth", "1", "2", "--out", str(tmp_path / "run")]) == 0
-    assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "draws.csv")]) == 0
+    assert main(["runs", "export", str(tmp_path / "run"), "--csv", str(tmp_path / "draws.csv")]) == 0
     table = pd.read_csv(tmp_path / "draws.csv")
     assert len(table) == 2 * 64 * (2 + 3)
     assert {name for name, q in QUANTITIES.items() if q.in_paper} <= set(table.columns)
@@ -71,6 +71,6 @@ def test_export_leaves_no_half_file(tmp_path, monkeypatch, capsys):
         raise ValueError("run must hold whole Parquet files")
 
     monkeypatch.setattr(Run, "frames", frames)
-    assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "draws.csv")]) == 2
+    assert main(["runs", "export", str(tmp_path / "run"), "--csv", str(tmp_path / "draws.csv")]) == 2
     assert (tmp_path / "draws.csv").read_text() == "what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draws.csv", "run"]

@@ -98,7 +98,7 @@ def test_commands_on_a_run_that_is_being_written(blank_pictures, tmp_path, capsy
     process = start(out)
     wait_for_a_file(out, process)
     before = landed(out)
-    assert main(["watch", str(out)]) == 0
+    assert main(["runs", "watch", str(out)]) == 0
     said = capsys.readouterr().out
     assert " of 10 cells, " in said
     assert " left, last landed " in said
@@ -109,7 +109,7 @@ def test_commands_on_a_run_that_is_being_written(blank_pictures, tmp_path, capsy
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     capsys.readouterr()
-    assert main(["watch", str(out)]) == 0
+    assert main(["runs", "watch", str(out)]) == 0
     assert "10 of 10 cells, 100% of 7680 draws, finished" in capsys.readouterr().out
 
 
@@ -127,10 +127,10 @@ def test_cells_with_one_draw_are_left_out(blank_pictures, tmp_path, capsys, monk
 
 
 def test_bad_input(tmp_path, capsys):
-    assert main(["watch", str(tmp_path)]) == 2
+    assert main(["runs", "watch", str(tmp_path)]) == 2
     assert "run must be a folder that `gradbounds sweep` wrote" in capsys.readouterr().err
     Run.create(tmp_path / "merged", {"request": {"command": "merge"}})
-    assert main(["watch", str(tmp_path / "merged")]) == 2
+    assert main(["runs", "watch", str(tmp_path / "merged")]) == 2
     assert "run must be one of `gradbounds sweep`" in capsys.readouterr().err
     with pytest.raises(ValueError, match="^every must be a positive number of seconds, got 0"):
         watch(tmp_path, every=0)

@@ -211,9 +211,9 @@ def test_claims_are_listed_and_explained(capsys):
     assert all(f"\n{name} " in "\n" + said for name in NAMES)
     judged = {v.claim for one in committed_results() for v in one.verdicts}
     assert said.count("not tested here") == len(set(NAMES) - judged)
-    assert main(["explain", "t1"]) == 0
+    assert main(["claims", "t1"]) == 0
     said = capsys.readouterr().out
     for words in ("Statement", "Derived", "Tight?", "Measured", "2*sqrt(30)*B*d*sqrt(log(100*d))/3", "loose by x"):
         assert words in said
-    assert main(["explain", "T2"]) == 2
+    assert main(["claims", "T2"]) == 2
     assert "claim must be one of 'L1', 'L2a'" in capsys.readouterr().err
