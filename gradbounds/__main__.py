@@ -4,7 +4,7 @@ import signal
 import sys
 from types import FrameType
 
-from gradbounds.shadowing import ShadowedError, check_own_packages
+from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 
 
 def main() -> int:
@@ -21,6 +21,11 @@ def main() -> int:
         return main()
     except ShadowedError as error:
         print(error, file=sys.stderr)
+        return 2
+    except Exception:
+        if not (why := stranger()):
+            raise
+        print(why, file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print("gradbounds: interrupted.", file=sys.stderr)

@@ -9,6 +9,7 @@ import importlib
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from gradbounds.commands.examples import EXAMPLES
 from gradbounds.commands.flags import WithJson
 from gradbounds.grid import FIELDS
 from gradbounds.help_text import Captured, grouped
-from gradbounds.plain_text import PlainText, one_line
+from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
 from simulate.runs.files import check_place
 from theory.stack.registry import nearest
 
@@ -35,6 +36,12 @@ _NO_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|Storage size c
 
 _LONGEST_FLAG = 100
 
+# Flags that name what is written.
+_PLACES = ("--out", "--csv")
+
+# The help of fewer columns never ends.
+_NARROWEST = 40
+
 # What stands in for a character that the terminal's encoding lacks.
 _PLAIN = {"±": "+-", "•": "*", "‖": "||", "²": "^2", "×": "x", "≤": "<=", "–": "-", "…": "..."}
 
@@ -43,11 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; bad input is one line on stderr and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _print_what_can_be_encoded()
-    if given in (["--version"], ["version"]):
-        print(f"gradbounds {gradbounds.__version__}")
-        return FINE
+    with contextlib.redirect_stderr(Unfailing(sys.stderr)):
+        code = _code(given)
+        sys.stderr.flush()
+    return code
+
+
+def _code(given: list[str]) -> int:
+    """Run one command, and say what is wrong."""
     command = None
     try:
+        if given in (["--version"], ["version"]):
+            print(f"gradbounds {gradbounds.__version__}", flush=True)
+            return FINE
         given = _imported(given)
         command = parsed(given)
         with contextlib.redirect_stdout(PlainText(sys.stdout)):
@@ -60,12 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     except BrokenPipeError:
         # The reader of a pipe, `head` say, has seen enough; the interpreter's own flush must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_no_more(sys.stdout)
         return FINE
     except Exception as error:
         if not (complaint := _complaint(error)):
             raise
         print(f"gradbounds: {_with_flags(one_line(complaint), given, command)}", file=sys.stderr)
+        Unfailing(sys.stdout).flush()  # of a full disk this is the second try, and the last
         return BAD_INPUT
 
 
@@ -157,7 +173,7 @@ def parsed(arguments: list[str]) -> Any:
         arguments = ["runs", RUNS[0], *arguments[1:]]  # runs RUN is runs show RUN
     complaint, shown = io.StringIO(), Captured()
     try:
-        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _colours_as_asked():
+        with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(shown), _terminal_for_help():
             return tyro.cli(
                 Command,
                 prog="gradbounds",
@@ -176,7 +192,7 @@ def parsed(arguments: list[str]) -> Any:
 
 
 def _check_flags(arguments: Sequence[str]) -> None:
-    """Refuse words of earlier versions, what is too long, and `--compare` given twice, of which one would be dropped.
+    """Refuse words of earlier versions, what is too long, what tyro takes in silence: `--compare` twice, no name of a file.
 
     Raises:
         ValueError: there is one.
@@ -190,6 +206,12 @@ def _check_flags(arguments: Sequence[str]) -> None:
         # tyro looks for flags like it, which takes seconds.
         if len(flag := word.partition("=")[0]) > _LONGEST_FLAG and flag.startswith("--"):
             raise ValueError(f"Unrecognized options: {word}. See gradbounds --help.")
+    for flag, name in [
+        *zip(arguments, arguments[1:], strict=False),
+        *(word.split("=", 1) for word in arguments if "=" in word),
+    ]:
+        if flag in _PLACES and not name:
+            raise ValueError(f"{flag} must be a name, got ''; of the folder in which you are it is '.'.")
     if (times := sum(word.partition("=")[0] == "--compare" for word in arguments)) > 1:
         raise ValueError(f"--compare must be given once, with its values behind it, got it {times} times.")
 
@@ -231,17 +253,19 @@ def _whole(word: str) -> int:
 
 
 @contextlib.contextmanager
-def _colours_as_asked() -> Iterator[None]:
-    """Help without colours where NO_COLOR is set (no-color.org), of which tyro does not know."""
-    if not os.environ.get("NO_COLOR"):
-        yield
-        return
-    before = os.environ.get("TERM", "dumb")
-    os.environ["TERM"] = "dumb"
+def _terminal_for_help() -> Iterator[None]:
+    """No colours where NO_COLOR is set (no-color.org), of which tyro does not know, and room for a word."""
+    changed = {"TERM": "dumb"} if os.environ.get("NO_COLOR") else {}
+    if shutil.get_terminal_size().columns < _NARROWEST:
+        changed["COLUMNS"] = str(_NARROWEST)
+    before = {name: os.environ[name] for name in changed if name in os.environ}
+    os.environ.update(changed)
     try:
         yield
     finally:
-        os.environ["TERM"] = before
+        for name in changed:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def _print_what_can_be_encoded() -> None:

@@ -1,6 +1,8 @@
 """Text of others on a terminal: no character of it does anything but be seen, and no message is endless."""
 
+import contextlib
 import io
+import os
 import re
 from typing import IO, TYPE_CHECKING, Any
 
@@ -54,6 +56,35 @@ class PlainText:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+class Unfailing:
+    """A stream for messages, which no command needs: where they cannot be written they are lost."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        self._stream = stream or io.StringIO()
+
+    def write(self, text: str) -> int:
+        """Write text, if that can be."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if that can be; what a full disk did not take is not tried again."""
+        try:
+            self._stream.flush()
+        except OSError:
+            write_no_more(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def write_no_more(stream: IO[str]) -> None:
+    """Let what a stream still holds go, which the interpreter would try once more to write when it ends."""
+    with contextlib.suppress(OSError):  # a stream without a file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def console() -> "Console":

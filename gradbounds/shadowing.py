@@ -91,6 +91,22 @@ def check_own_packages(last: str = _PACKAGES[-1]) -> None:
             )
 
 
+def stranger() -> str:
+    """What to say of a module in the first folder of Python's path that was loaded for a library's; "" if none was."""
+    folder = Path(sys.path[0] or ".").resolve()
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if "." in name or not origin or Path(origin).resolve().parent not in (folder, folder / name):
+            continue
+        library = PathFinder.find_spec(name, sys.path[1:])
+        if library is not None and library.origin and Path(library.origin).resolve() != Path(origin).resolve():
+            return (
+                f"gradbounds needs the library {name!r}, but Python finds {origin} first: rename that, or start Python "
+                "with -P or in another folder."
+            )
+    return ""
+
+
 def _show_in_one_line() -> None:
     """Let a program that this error ends show its message alone; every other error is shown as before."""
     before = sys.excepthook

@@ -13,10 +13,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write under a temporary name; synced and renamed at the end, removed if that is not reached.
 
     Raises:
-        ValueError: the place cannot be written, or the disk is full.
+        ValueError: the place cannot be written, or is a device, or the disk is full.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # which a rename would put a file in the place of
+            raise ValueError(f"out must be a file, but {str(path)!r} is a device or a pipe.")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:

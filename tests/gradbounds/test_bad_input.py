@@ -145,6 +145,9 @@ BAD = [
     (("runs", "export", "EMPTY", "--csv", "t.csv"), "run must hold draws, but 'EMPTY' has none"),
     (("runs", "export", "OLD", "--csv", "FULL"), "out must be a place that can be written, but 'FULL' cannot"),
     (("runs", "export", "OLD"), "Missing from gradbounds runs export: --csv PATH"),
+    (("runs", "export", "OLD", "--csv", "PIPE"), "out must be a file, but 'PIPE' is a device or a pipe."),
+    (("runs", "export", "OLD", "--csv="), "--csv must be a name, got ''"),
+    (("predict", "--out", ""), "--out must be a name, got ''; of the folder in which you are it is '.'."),
     (("check", "EMPTY"), "run must hold draws, but 'EMPTY' has none"),
     (("check", "CUT"), "is damaged; move it away"),
     (("check", "BROKEN"), "'BROKEN' has no readable manifest.toml"),
@@ -272,6 +275,7 @@ def folders(tmp_path_factory):
     (place / "BROKEN" / "manifest.toml").write_text(manifest[:30] + "[[[")
     (place / "FULL").mkdir()
     (place / "FULL" / "thesis.tex").write_text("irreplaceable")
+    os.mkfifo(place / "PIPE")
     (place / "SHORT").write_text("two words")
     (place / "LATIN").write_bytes("Zwölf Boxkämpfer ".encode("latin-1") * 9)
     return place
@@ -318,6 +322,17 @@ def test_no_traceback_in_a_process_of_its_own(arguments):
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that takes nothing")
+def test_a_full_disk_is_one_line_and_exit_code_2():
+    """Of messages too, which are lost then."""
+    command = [sys.executable, "-m", "gradbounds"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert done.stderr.endswith("output cannot: No space left on device.\n")
+        assert subprocess.run([*command, "bound", "--widht"], stderr=full, check=False).returncode == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -194,6 +194,11 @@ def test_every_way_to_start_works_or_says_what_shadows(tmp_path):
     assert (code, out) == (1, "")
     assert err.count("\n") == 1
     assert str(tmp_path / "checks.py") in err
+    (tmp_path / "checks.py").rename(tmp_path / "numpy.py")
+    code, out, err = run(tmp_path, "-m", "gradbounds", "bound")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"gradbounds needs the library 'numpy', but Python finds {tmp_path / 'numpy.py'} first: ")
+    assert err.count("\n") == 1
     code, out, err = run(tmp_path, str(Path(sys.executable).parent / "gradbounds"), "--version")
     assert (code, out, err) == (0, f"gradbounds {gb.__version__}\n", "")
 

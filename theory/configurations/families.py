@@ -170,15 +170,20 @@ def shared_heads(r: Reading, fields: Fields) -> None:
         fields["head_width"] = given
 
 
+_KINDS = ("full_attention", "sliding_attention")
+
+
 def _window(r: Reading, fields: Fields, tokens: int) -> None:
     """Attention to the last tokens alone, in all layers that have it.
 
     Raises:
-        ValueError: the layers' kinds are no list of words.
+        ValueError: the layers' kinds are no list of words that are known.
     """
     listed = r.left.get("layer_types") or []
     if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
+    if unknown := sorted(set(listed) - set(_KINDS)):
+        raise ValueError(f"layer_types must be of {' and '.join(_KINDS)}, got {unknown[0]!r}.")
     window, used, kinds = None, True, set(listed)
     if r.knows("sliding_window"):
         window = r.number("sliding_window", default=None)
@@ -299,7 +304,10 @@ def _clipped(r: Reading, fields: Fields, tokens: int) -> None:
 
 
 def _gpt2(r: Reading, fields: Fields, tokens: int) -> None:
-    r.left_out("logits are divided by sqrt(d_k) alone", "scale_attn_by_inverse_layer_idx")
+    r.refused(
+        "logits of layer l are then divided by l as well, which a Stack cannot say; --ignore leaves it out",
+        "scale_attn_by_inverse_layer_idx",
+    )
     if not r.take("scale_attn_weights", default=True):
         logits_times(r, fields, 1.0)
 

@@ -54,6 +54,9 @@ SAID_ELSEWHERE = {
 }  # fmt: skip
 """Fields that change nothing at initialization, in any family, by the reason."""
 
+# What is true or false in any family; the defaults of a class tell which fields of its own are.
+_SWITCHES = frozenset(SAID_ELSEWHERE["a bias is zero at initialization"])
+
 MATTER_WHEN_OFF = {
     "is_causal": "tokens then see later ones, which the class of this model does not do",
     "causal": "tokens then see later ones, which the class of this model does not do",
@@ -97,8 +100,7 @@ class Note:
     reason: str
 
     def __str__(self) -> str:
-        value = repr(self.value)
-        value = f"{value[:_LONG]}..." if len(value) > _LONG else value
+        value = _short(self.value)
         what = "the class's default" if self.what == "default" else self.what
         return f"{self.field} = {value} is {what}: {self.reason}"
 
@@ -109,6 +111,9 @@ class Reading:
     Args:
         config: the fields of the file.
         of: what the model's own class has where the file says nothing; None where there is no class.
+
+    Raises:
+        ValueError: a field that is true or false is something else, or `architectures` are no words.
     """
 
     def __init__(self, config: Mapping[str, Any], of: ModelClass | None = None) -> None:
@@ -116,6 +121,15 @@ class Reading:
         self.given = frozenset(config)
         self.of = of or ModelClass("")
         self.notes: list[Note] = []
+        for name, value in config.items():
+            switch = name in _SWITCHES or isinstance(self.of.defaults.get(name), bool)
+            if switch and not (value is None or (isinstance(value, int) and value in (0, 1))):
+                raise ValueError(f"{name} must be true or false, got {_short(value)}.")
+        self.classes = config.get("architectures") or []
+        if isinstance(self.classes, str):
+            self.classes = [self.classes]
+        if not isinstance(self.classes, list) or not all(isinstance(name, str) for name in self.classes):
+            raise ValueError(f"architectures must be a list of words, got {_short(self.classes)}.")
 
     def knows(self, name: str) -> bool:
         """Whether a class that is known has a field of this name."""
@@ -225,10 +239,7 @@ class Reading:
 
     def heads(self) -> None:
         """Name a head that is not the suffix of a language model, and a class that is another family's."""
-        given = self.left.get("architectures")
-        for name in given if isinstance(given, list) else []:
-            if not isinstance(name, str):
-                continue
+        for name in self.classes:
             ending = next((suffix for suffix in _OF_WORDS if name.endswith(suffix)), None)
             usual = next((suffix for suffix in _OF_WORDS if self.of.name.endswith(suffix)), "")
             stem, kind = name.removesuffix(ending or ""), self.of.name.removesuffix(usual)
@@ -267,12 +278,16 @@ class Reading:
     def _unknown(self, name: str) -> str:
         if name in MATTER_WHEN_OFF:
             return f"{name} must be true, got {self.left[name]!r}: {MATTER_WHEN_OFF[name]}."
-        value = repr(self.left[name])
-        value = f"{value[:_LONG]}..." if len(value) > _LONG else value
+        given = f"{name} = {_short(self.left[name])}"
         return (
-            f"config must have fields that its family has, got {name} = {value}, whose part at initialization is not "
-            f"known; --ignore {name} leaves it out.{nearest(name, sorted(self.of.keys - self.given))}"
+            f"config must have fields that its family has, got {given}, whose part at initialization is not known; "
+            f"--ignore {name} leaves it out.{nearest(name, sorted(self.of.keys - self.given))}"
         )
+
+
+def _short(value: Any) -> str:
+    words = repr(value)
+    return f"{words[:_LONG]}..." if len(words) > _LONG else words
 
 
 def _is_zero(value: Any) -> bool:

@@ -22,7 +22,8 @@ def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
         finite: whether every number must be.
 
     Raises:
-        ValueError: it is not of its kind, not UTF-8, nested too deeply, or has a number that is not finite and must be.
+        ValueError: it is not of its kind, not UTF-8, nested too deeply, has a number that is not finite and must be, or
+            one key twice with different values.
 
     >>> parsed('{"n_embd": 64}', "JSON"), parsed("width = 8", "TOML")
     ({'n_embd': 64}, {'width': 8})
@@ -32,11 +33,24 @@ def parsed(content: bytes | str, kind: Kind, *, finite: bool = True) -> Any:
         number = _finite if finite else float
         if kind == "TOML":
             return tomllib.loads(text, parse_float=number)
-        return json.loads(text, parse_float=number, parse_constant=number)
+        return json.loads(text, parse_float=number, parse_constant=number, object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 (byte {error.start})") from error
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, of which Python would keep a key's last value in silence; TOML refuses a second one itself.
+
+    Raises:
+        ValueError: they differ.
+    """
+    found = dict(pairs)
+    for key, value in pairs if len(found) < len(pairs) else ():
+        if value != found[key]:
+            raise ValueError(f"it has {key[:40]!r} twice, with different values")
+    return found
 
 
 def _finite(word: str) -> float:

@@ -171,7 +171,11 @@ def test_files(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
     assert stack_from_config(path) == stack_from_config(LLAMA)
-    for content, said in (("[1]", "must be a JSON object, got a list"), ("x = 1", "config must be JSON, but")):
+    for content, said in (
+        ("[1]", "must be a JSON object, got a list"),
+        ("x = 1", "config must be JSON, but"),
+        ('{"n_embd": 32, "n_embd": 64}', "config must be JSON, .* it has 'n_embd' twice, with different values"),
+    ):
         path.write_text(content)
         with pytest.raises(ValueError, match=said):
             stack_from_config(path)
@@ -200,6 +204,15 @@ def test_no_field_has_two_reasons():
         (LLAMA | {"rope_scaling": [2.0]}, "rope_scaling must be an object, got [2.0]."),
         (LLAMA | {"layer_types": 3}, "layer_types must be a list of words, got 3."),
         (LLAMA | {"layer_types": [["full_attention"]]}, "layer_types must be a list of words"),
+        (LLAMA | {"layer_types": ["mamba"] * 3}, "layer_types must be of full_attention and sliding_attention, got 'm"),
+        (LLAMA | {"attention_bias": "yes"}, "attention_bias must be true or false, got 'yes'."),
+        (LLAMA | {"model_type": "mistral", "o_bias": [1]}, "o_bias must be true or false, got [1]."),
+        (GPT2 | {"reorder_and_upcast_attn": 0.5}, "reorder_and_upcast_attn must be true or false, got 0.5."),
+        (LLAMA | {"architectures": 5}, "architectures must be a list of words, got 5."),
+        (
+            GPT2 | {"scale_attn_by_inverse_layer_idx": True},
+            "scale_attn_by_inverse_layer_idx must be false, got True: l",
+        ),
         (BERT | {"add_cross_attention": True}, "add_cross_attention must be false, got True: attention to an encoder"),
         (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder must be false, got True"),
         ({"n_layer": 2, "n_head": 2, "n_embd": 8, "vocab_size": 9, "n_kv_head": 2}, "model_type must be one of "),
