@@ -18,6 +18,7 @@ from checks.models.probe import (
     ROLES,
     TOTAL,
     against_theory,
+    checked_roles,
     not_compared,
     probe_exponents,
     profile_table,
@@ -158,8 +159,9 @@ def probe(
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
-        ValueError: a factory or a reference cannot be found, learning_rate is not above 0 or has no optimizer, or as
-            `simulate.probe`, `simulate.curvature.module_step.module_steps` and `against_reference`.
+        ValueError: a factory or a reference cannot be found, stack gives no Stack, roles are no names of matrices,
+            learning_rate is not above 0 or has no optimizer, or as `simulate.probe`,
+            `simulate.curvature.module_step.module_steps` and `against_reference`.
     """
     check_first_step(first_step, learning_rate)
     name, about, built = _name(factory), "", None
@@ -167,7 +169,10 @@ def probe(
         built = BUILTINS.get(factory)
         factory, stack = (built.factory, stack or built.stack) if built else (loaded(factory), stack)
         about = built.note() if built else ""
-    stack = stack or getattr(factory, "stack", None)
+    stack = getattr(factory, "stack", None) if stack is None else stack
+    if stack is not None and not callable(stack):
+        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
+    roles = {**ROLES, **(built.roles if built else {}), **checked_roles(getattr(factory, "roles", {}))}
     run = partial(measured, widths=widths, depths=depths, seeds=seeds, layers=layers, device=device)
     reference, other = _held_against(against)
     rounds = 1 + (other is not None) + bool(first_step)
@@ -186,7 +191,7 @@ def probe(
         rest = _part(on_module, rounds - 1, rounds)
         reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
     exponents = probe_exponents(probed.frame)
-    theory, roles = None, {**ROLES, **(built.roles if built else {}), **getattr(factory, "roles", {})}
+    theory = None
     wrong = alarms(probed.frame)
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)

@@ -9,7 +9,7 @@ from scipy import stats
 from checks.fits import LEAST_POINTS, power_law, slope_weights
 from checks.large_width import in_large_width
 from checks.statistics import Estimate, agreement_word, standard_error
-from theory import Stack, predict
+from theory import QUANTITIES, Stack, predict
 from theory.mean_field.prediction import quick_patterns
 
 TOTAL = "all"
@@ -18,6 +18,8 @@ TOTAL = "all"
 # Attention patterns that a prediction is averaged over; its error is part of the noise.
 _PATTERNS = 512
 
+_SQUARE = "grad_sq_"
+
 ROLES: Mapping[str, tuple[str, ...]] = {
     "linear1.weight": ("W1",),
     "linear2.weight": ("W2",),
@@ -25,6 +27,21 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "self_attn.in_proj_weight": ("WQ", "WK", "WV"),
 }
 """What the parameters of a layer of `torch.nn.TransformerEncoder` are called in a `theory.Stack`."""
+
+
+def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
+    """What parameters are called in a Stack, as a user says it.
+
+    Raises:
+        ValueError: it is no dict of names to tuples of matrices that there are.
+    """
+    if not isinstance(roles, Mapping):
+        raise ValueError(f"roles must be a dict such as {{'up.weight': ('W1',)}}, got {roles!r}.")
+    known = [name[len(_SQUARE) :] for name, one in QUANTITIES.items() if name.startswith(_SQUARE) and one.per_layer]
+    for parameter, matrices in roles.items():
+        if not isinstance(matrices, tuple | list) or not set(map(str, matrices)) <= set(known):
+            raise ValueError(f"roles of {parameter!r} must be a tuple of {', '.join(known)}, got {matrices!r}.")
+    return roles
 
 
 def layer_gradients(frame: pd.DataFrame) -> pd.DataFrame:
@@ -127,10 +144,16 @@ def against_theory(
         "undecided", "differs", or "outside the regime" where the network is too narrow for its depth and classes to be
         judged, or theory is not exact for it. Quantities are hidden_energy, of the layer's output, and the
         squared gradients of parameters that have a role in the Stack.
+
+    Raises:
+        ValueError: what the stack gives is none, or has fewer layers than the module.
     """
     rows = []
     for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"]):
-        network = stack(int(width), int(depth))
+        network, most = stack(int(width), int(depth)), here["layer"].max()
+        if not isinstance(network, Stack) or network.depth < most:
+            at = f"at width {width}, depth {depth}"
+            raise ValueError(f"stack must give a Stack with all {most} layers of the module {at}, got {network}.")
         prediction = predict(network, patterns=min(_PATTERNS, quick_patterns(network)))
         for key, values in here.groupby(["part", "layer", "quantity", "parameter"])["value"]:
             part, layer, quantity, parameter = key
@@ -142,7 +165,9 @@ def against_theory(
                 predicted, measured = energy / (energy + network.norm_epsilon) if normed else energy, values
                 errors = [] if normed else ["hidden_energy"]
             elif quantity == "gradient" and parameter in roles:
-                names = [f"grad_sq_{role}" for role in roles[parameter]]
+                names = [_SQUARE + role for role in roles[parameter]]
+                if not {*names} <= {*prediction}:
+                    continue
                 predicted, measured = sum(float(prediction[name][place]) for name in names), values**2
                 errors = names
             else:

@@ -68,7 +68,10 @@ class Reference:
                 raise ValueError(f"reference {str(path)!r} must have format {_FORMAT}, got {content['format']}.")
             table = pd.DataFrame(content["rows"], columns=content["columns"])
             numbers = dict.fromkeys(("width", "depth", "layer", "seeds"), int) | {"mean": float, "variance": float}
-            return cls(str(content["name"]), table[[*_KEYS, "mean", "variance", "seeds"]].astype(numbers))
+            table = table[[*_KEYS, "mean", "variance", "seeds"]].astype(numbers)
+            if (table["variance"] < 0).any() or (table["seeds"] < 1).any():
+                raise ValueError("variances are of at least 0, and seeds of at least 1")
+            return cls(str(content["name"]), table)
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"reference must be a probe.json that `probe --out` wrote, got {str(path)!r}: {error}"

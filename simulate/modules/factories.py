@@ -1,6 +1,7 @@
 """What a user's factory makes: a module, a batch and a loss, with what fails named."""
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,6 +115,8 @@ def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Ma
     name = getattr(factory, "__qualname__", repr(factory))
     with _stage(f"factory {name!r}"):
         pair = factory(width, depth)
+    if inspect.iscoroutine(pair):
+        pair.close()  # or Python warns that nobody awaited it
     if not (isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], nn.Module) and callable(pair[1])):
         got = f"({', '.join(type(part).__name__ for part in pair)})" if isinstance(pair, tuple) else type(pair).__name__
         raise ProbeError(

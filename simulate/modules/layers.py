@@ -29,8 +29,11 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
     Of several lists those with `depth` modules are taken, if there are some.
 
     Raises:
-        ValueError: a glob names nothing, or there is no such list.
+        ValueError: a glob is none or names nothing, or there is no such list.
     """
+    globs = (globs,) if isinstance(globs, str) else globs
+    if not isinstance(globs, Sequence) or not all(isinstance(glob, str) and glob for glob in globs):
+        raise ValueError(f"layers must be globs such as 'encoder.layers.*', got {globs!r}.")
     if globs:
         return [_named(module, glob) for glob in globs]
     lists: dict[str, LayerList] = {}

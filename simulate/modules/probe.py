@@ -169,7 +169,9 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
 
 
 def _norm(values: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(values.detach(), dtype=torch.float32)
+    """In single precision, summed in no less than that."""
+    dtype = torch.promote_types(values.dtype, torch.float32)
+    return torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
 
 
 def _place(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulate.runs.tables import with_nulls
+from theory.stack.quantities import QUANTITIES
 
 _NAMES = re.compile(r"(\d{6,})-[0-9a-f]{16}\.parquet")
 _WORDS, _NUMBERS = ("cell", "engine", "device", "dtype", "text"), ("seed", "block", "draw")
@@ -41,14 +42,31 @@ def rows_of(file: Path, columns: list[str] | None) -> pa.Table:
     """The rows of a file of draws.
 
     Raises:
-        TypeError: they are of something else: columns are missing, of other types, or have gaps.
+        TypeError: they are of something else: columns are missing, of other types, or have gaps; or there are none.
     """
-    kinds = {name: pq.read_schema(file).field(name).type for name in (*_WORDS, *_NUMBERS)}
+    about = pq.read_metadata(file)
+    schema = about.schema.to_arrow_schema()
+    kinds = {name: schema.field(name).type for name in (*_WORDS, *_NUMBERS)}
     rows = pq.read_table(file, columns=columns)
     gaps = [name for name in rows.column_names if name in kinds and rows[name].null_count]
-    if gaps or any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items()):
+    strange = any(pa.types.is_integer(kind) == (name in _WORDS) for name, kind in kinds.items())
+    strange = strange or not all(_of_numbers(field.type) for field in schema if field.name in QUANTITIES)
+    if gaps or strange or not about.num_rows or _without_loss(about):
         raise TypeError("these are no draws")
     return with_nulls(rows)
+
+
+def _of_numbers(kind: pa.DataType) -> bool:
+    """Whether a column has numbers, or a list of them for every layer or step."""
+    return pa.types.is_floating(kind) or (pa.types.is_list(kind) and _of_numbers(kind.value_type))
+
+
+def _without_loss(about: pq.FileMetaData) -> int:
+    """How many rows have no loss; every network has one, which is NaN where its numbers are too large."""
+    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    chunks = [group.column(k) for group in groups for k in range(group.num_columns)]
+    losses = [chunk.statistics for chunk in chunks if chunk.path_in_schema == "loss"]
+    return sum(known.null_count for known in losses if known is not None and known.has_null_count)
 
 
 def check_distinct(files: Sequence[Path]) -> None:

@@ -18,6 +18,8 @@ _KINDS: dict[str, type] = {
     "cells": int,
     "draws": int,
 }
+# Of a session.
+_WORDS = ("started", "command")
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -40,6 +42,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     wrong = [name for name, kind in _KINDS.items() if type(manifest.get(name, kind())) is not kind]
     tables = {name: manifest.get(name, []) for name, kind in _KINDS.items() if kind is list}
     wrong = wrong or [name for name, entries in tables.items() if not all(isinstance(entry, dict) for entry in entries)]
+    wrong = wrong or [name for name, kind in _KINDS.items() if kind is int and manifest.get(name, 0) < 0]
+    if not wrong and not all(
+        isinstance(at.get(name, ""), str) for at in manifest.get("sessions", []) for name in _WORDS
+    ):
+        wrong = ["sessions"]
     if wrong:
         raise ValueError(
             f"run must have its {MANIFEST} as it was written, but {str(folder / MANIFEST)!r} has {wrong[0]} of another "

@@ -1,5 +1,7 @@
 """Absurd numbers, deep nesting, foreign files, escapes of a terminal: each is refused in one plain line."""
 
+import json
+import re
 import shutil
 
 import pyarrow as pa
@@ -56,6 +58,9 @@ HOSTILE = [
     (("runs", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "watch", "FOREIGN"), "'FOREIGN/blocks/000009-aaaaaaaaaaaaaaaa.parquet' is damaged"),
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
+    (("runs", "STARTED"), "but 'STARTED/manifest.toml' has sessions of another kind."),
+    (("check", "NEGATIVE"), "but 'NEGATIVE/manifest.toml' has draws of another kind."),
+    (("diff", "VARIANCE.json", "VARIANCE.json"), "variances are of at least 0, and seeds of at least 1"),
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--dry-run"), "dtype, text, got \\u001b[31m."),
@@ -73,9 +78,14 @@ def folders(tmp_path_factory):
         pa.table({"cell": ["a"], "x": [1]}), place / "FOREIGN" / "blocks" / "000009-aaaaaaaaaaaaaaaa.parquet"
     )
     shutil.copytree(place / "OLD", place / "SESSIONS")
-    (place / "SESSIONS" / "manifest.toml").write_text(
-        "sessions = 5\n" + (place / "OLD" / "manifest.toml").read_text().partition("[[sessions]]")[0]
-    )
+    manifest = (place / "OLD" / "manifest.toml").read_text()
+    for name, was, now in (("STARTED", "started = .*", "started = 7"), ("NEGATIVE", "(?m)^draws = 1$", "draws = -3")):
+        (place / name).mkdir()
+        (place / name / "manifest.toml").write_text(re.sub(was, now, manifest))
+    columns = ["width", "depth", "part", "layer", "parameter", "quantity", "mean", "variance", "seeds"]
+    kept = {"format": 1, "name": "one", "columns": columns, "rows": [[8, 1, "", 0, "", "loss", 0.0, -1.0, 2]]}
+    (place / "VARIANCE.json").write_text(json.dumps(kept))
+    (place / "SESSIONS" / "manifest.toml").write_text("sessions = 5\n" + manifest.partition("[[sessions]]")[0])
     config = '{"model_type": "gpt2", "n_embd": %s, "n_layer": 2, "n_head": 4, "vocab_size": 100%s}'
     (place / "DEEP.json").write_text("[" * 10**5)
     (place / "DEEP.toml").write_text("a = " + "[" * 10**5)

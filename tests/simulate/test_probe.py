@@ -169,6 +169,9 @@ def test_layers_by_name():
         ValueError, match="^layers must name modules of 'ModuleDict', but 'decoder.\\*' matches none of"
     ):
         probe(called, widths=[6], depths=[3], seeds=1, layers=["decoder.*"])
+    for layers in (3, [""], [0]):
+        with pytest.raises(ValueError, match="^layers must be globs such as 'encoder.layers.\\*', got "):
+            probe(called, widths=[6], depths=[3], seeds=1, layers=layers)
     with pytest.raises(
         ValueError, match="^layers must be given for 'Linear', which has no list of modules of one class"
     ):

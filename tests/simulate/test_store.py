@@ -156,6 +156,9 @@ def test_a_half_deleted_folder(tmp_path, cells):
     lambda rows: rows.set_column(rows.column_names.index("seed"), "seed", pa.array(["3"] * len(rows))),
     lambda rows: rows.set_column(rows.column_names.index("cell"), "cell", pa.array([1] * len(rows))),
     lambda rows: rows.set_column(rows.column_names.index("cell"), "cell", pa.array([None] * len(rows), pa.string())),
+    lambda rows: rows.set_column(rows.column_names.index("loss"), "loss", pa.array([None] * len(rows), pa.float32())),
+    lambda rows: rows.set_column(rows.column_names.index("loss"), "loss", pa.array(["3.5"] * len(rows))),
+    lambda rows: rows.slice(0, 0),
 ])  # fmt: skip
 def test_a_foreign_file_among_the_blocks(tmp_path, cells, change):
     run = Run.create(tmp_path / "run", REQUEST)
