@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from theory.mean_field.activations import PolarMoment
 from theory.stack.activations import ACTIVATIONS, CHECKED_AT, Function, Moment, RegisteredActivation
+from theory.stack.fields import LARGEST
 from theory.stack.initializations import INITIALIZATIONS, Initialization
 from theory.stack.placements import COMPOSITIONS, Composition
 
@@ -89,8 +90,8 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
         version: as for `register_activation`.
 
     Raises:
-        ValueError: the name or version cannot be one or is taken, a scale is no finite number of at least 0, or there
-            is a second stream whose first is not normalized.
+        ValueError: the name or version cannot be one or is taken, a scale is no number from 0 to 1e100, or there is a
+            second stream whose first is not normalized.
     """
     item = f"placement {name!r}"
     if not isinstance(composition, Composition):
@@ -102,7 +103,7 @@ def register_placement(name: str, composition: Composition, *, version: str = "1
             raise ValueError(f"{f.name} of {item} must not be {value!r}.")
     for scale in ("residual", "branch", "gain", "input_scale"):
         for at in (1, 2, 3, 100):
-            _scalar(f"{scale} of {item} at {at}", getattr(composition, scale), at)
+            _scalar(f"{scale} of {item} at {at}", getattr(composition, scale), at, most=LARGEST)
     if composition.second_stream and not (composition.stream_norm and composition.final_norm):
         raise ValueError(f"{item} must have stream_norm and final_norm where it has a second_stream.")
     COMPOSITIONS.register(name, composition, version)
@@ -171,16 +172,19 @@ def _check_moments(item: str, function: Function, moment: Moment | None) -> None
                 )
 
 
-def _scalar(item: str, function: Callable[..., float], *at: object, least: float = 0.0) -> float:
+def _scalar(
+    item: str, function: Callable[..., float], *at: object, least: float = 0.0, most: float = math.inf
+) -> float:
     """A number that a function gives.
 
     Raises:
-        ValueError: it gives none, or one that is not finite or less than `least`.
+        ValueError: it gives none, or one that is not finite, or not from `least` to `most`.
     """
     try:
         value = float(function(*at))
     except Exception as error:
         raise ValueError(f"{item} must be a number, but {type(error).__name__} is raised: {error}.") from error
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"{item} must be a finite number{' of at least 0' if least == 0 else ''}, got {value!r}.")
+    if not math.isfinite(value) or not least <= value <= most:
+        ends = f"{' of at least 0' if least == 0 else ''}{f' and at most {most:g}' if most < math.inf else ''}"
+        raise ValueError(f"{item} must be a finite number{ends}, got {value!r}.")
     return value

@@ -17,7 +17,7 @@ def register_claim(claim: Claim, judge: Judge, *, version: str = "1") -> None:
     """Make a claim known by its id, to `claims`, `verdicts`, and the commands `check` and `claims`.
 
     Args:
-        claim: the statement; what it says of itself is shown, not checked.
+        claim: the statement; what it says of itself is shown, and its kind alone checked.
         judge: verdicts on it from samples: cells of enough draws, of every kind. It returns [] where they do not reach
             it.
         version: of the statement and its judge together.

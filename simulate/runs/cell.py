@@ -30,7 +30,7 @@ class Cell:
     Attributes:
         stack: the network.
         engine: "dense" or "conditioned"; "auto" becomes the cheaper of the two.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N"; of a `torch.device` the name is kept.
         dtype: of weights and tokens.
         text: windows of a real text as inputs, or None for independent N(0, I_d) tokens.
         key: canonical JSON of what differs from the defaults, of versions of what is registered, and of the sampling.
@@ -53,7 +53,7 @@ class Cell:
         for name, allowed in (("engine", get_args(EngineName)), ("dtype", get_args(DtypeName))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")
-        check_device_name(self.device)
+        object.__setattr__(self, "device", device_name(self.device))
         if self.engine == "conditioned" and INITIALIZATIONS[self.stack.initialization].uniform:
             raise ValueError(NORMAL_ONLY)
         if self.text is not None:
@@ -119,8 +119,10 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
     """Refuse windows of another length, what a text gives itself, a source, and a text too short for a batch.
 
     Raises:
-        ValueError: it is one of these.
+        ValueError: it is one of these, or no windows.
     """
+    if not isinstance(text, TextWindows):
+        raise ValueError(f"text must be windows of a text, or where one is read its path, got {text!r}.")
     if text.ids.shape[1] != stack.tokens + 1:
         raise ValueError(f"text must have windows of tokens + 1 = {stack.tokens + 1} words, got {text.ids.shape[1]}.")
     for name in ("input_correlation", "input_gram", "labels"):
@@ -135,15 +137,17 @@ def _check_text(stack: Stack, text: TextWindows) -> None:
         raise ValueError(f"sequences must be at most the {len(text.ids)} windows of the text, got {stack.sequences}.")
 
 
-def check_device_name(device: str) -> None:
-    """Refuse what names no device.
+def device_name(device: object) -> str:
+    """The name of a device, given by it or as a `torch.device`.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it names none.
     """
-    kind, colon, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
+    name = str(device) if isinstance(device, torch.device) else device
+    kind, colon, index = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not isinstance(name, str) or kind not in ("cpu", "cuda") or (colon and (kind == "cpu" or not index.isdigit())):
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {device!r}.")
+    return name
 
 
 def check_device(device: str) -> None:
@@ -152,7 +156,7 @@ def check_device(device: str) -> None:
     Raises:
         ValueError: it names no device, or there is no such CUDA device here.
     """
-    check_device_name(device)
+    device = device_name(device)
     kind, _, index = device.partition(":")
     if kind == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -276,10 +276,13 @@ def check_sweep(
     """Refuse what `sample_into` would refuse, before a folder is made for it.
 
     Raises:
-        ValueError: no cells, a count outside its range, or a device this machine does not have and is to sample on.
+        ValueError: no cells, a count outside its range, no execution, or a device this machine does not have and is to
+            sample on.
     """
     if not cells:
         raise ValueError("cells must hold at least one cell, got none.")
+    if not isinstance(execution, Execution):
+        raise ValueError(f"execution must be an Execution, such as Execution(workers=2), got {execution!r}.")
     for count in set(draws.values()) if isinstance(draws, Mapping) else {draws}:
         check_count("draws", count, 1)
     check_count("seed", seed, 0)

@@ -1,5 +1,7 @@
 """Probing any module: what is measured against a slow twin and against our own networks, and what is refused."""
 
+import gc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -226,6 +228,50 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
         assert main(["probe", name, "--out", str(tmp_path / "no")]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"stack": 7}, "^stack must be a function of a width and a depth, which gives a Stack, got 7"),
+        ({"stack": lambda width, depth: None}, "^stack must give a Stack with all 2 layers .* depth 2, got None"),
+        ({"stack": lambda width, depth: Stack(width=width, depth=1)}, "^stack must give a Stack with all 2 layers"),
+        ({"roles": [1]}, r"^roles must be a dict such as .*, got \[1\]"),
+        ({"roles": {"up": ("W77",)}}, r"^roles of 'up' must be a tuple of W1, .*, got \('W77',\)"),
+        ({"roles": {"up": "W1"}}, "^roles of 'up' must be a tuple of W1, .*, got 'W1'"),
+    ],
+)
+def test_attributes_of_a_factory_that_make_no_sense(attributes, message):
+    def factory(width, depth):
+        return one_module(width, depth)
+
+    vars(factory).update(attributes)
+    with pytest.raises(ValueError, match=message):
+        judged(factory, widths=[4], depths=[2], seeds=1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_is_no_module():
+    async def factory(width, depth):
+        return one_module(width, depth)
+
+    with pytest.raises(ValueError, match="must return .*, got coroutine at width 4, depth 2"):
+        probe(factory, widths=[4], depths=[2], seeds=1)
+    gc.collect()
+
+
+def test_a_module_in_double_precision():
+    def factory(width, depth):
+        module, batch = one_module(width, depth)
+
+        def in_double(seed):
+            x, loss = batch(seed)
+            return x.double(), loss
+
+        return module.double(), in_double
+
+    double, single = (probe(one, widths=[4], depths=[2], seeds=1).frame for one in (factory, one_module))
+    np.testing.assert_allclose(double["value"], single["value"], rtol=1e-4, atol=1e-6)
 
 
 def test_every_module_has_random_numbers_of_its_own():

@@ -136,7 +136,10 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
         ({"device": "tpu"}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         ({"device": "cuda:x"}, "^device must be"),
         ({"device": "cpu:1"}, "^device must be"),
+        ({"device": 3}, "^device must be 'cpu', 'cuda' or 'cuda:N', got 3"),
+        ({"device": torch.device("meta")}, r"^device must be 'cpu', 'cuda' or 'cuda:N', got device\(type='meta'\)"),
         ({"text": "missing.txt"}, "^text must be a readable file"),
+        ({"text": b"words"}, "^text must be windows of a text, or where one is read its path, got b'words'"),
         (
             {"text": TextWindows(ids=np.zeros((2, 9), int), digest="", source="")},
             r"^text must have windows of tokens \+ 1 = 4 words, got 9",
@@ -146,6 +149,12 @@ def test_repeated_words_share_their_embedding_and_labels_are_the_next_words(tmp_
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         sample(SMALL, **({"draws": 2, "seed": 0} | arguments))
+
+
+def test_a_device_of_torch_is_its_name():
+    plain, of_torch = (sample(SMALL, draws=1, seed=0, device=one) for one in ("cpu", torch.device("cpu")))
+    assert of_torch.cell.key == plain.cell.key
+    np.testing.assert_array_equal(of_torch["loss"], plain["loss"])
 
 
 def test_cuda_where_there_is_none():

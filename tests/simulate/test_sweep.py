@@ -109,6 +109,7 @@ def test_an_interruption_waits_for_a_file_that_is_being_written(tmp_path, cells,
         ({"draws": 0}, "^draws"),
         ({"seed": -1}, "^seed"),
         ({"cells": []}, "^cells"),
+        ({"execution": {"workers": 2}}, "^execution must be an Execution, such as"),
     ],
 )
 def test_bad_arguments(tmp_path, cells, arguments, message):

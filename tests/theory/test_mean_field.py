@@ -172,6 +172,14 @@ def test_windows_of_a_wrong_form(windows):
         predict(Stack(tokens=4), windows)
 
 
+def test_arguments_of_another_kind():
+    with pytest.raises(ValueError, match="^windows must hold ids of words, of at least 0, got -1"):
+        predict(Stack(tokens=2), [[0, -1, 2]])
+    for name in ("finite_width", "annealed"):
+        with pytest.raises(ValueError, match=f"^{name} must be True or False, got 'no'"):
+            predict(Stack(), **{name: "no"})
+
+
 @pytest.mark.parametrize("more", [{}, {"query_key_scale": 1.0, "tokens": 2}])
 @pytest.mark.parametrize(("depth", "message"), [
     (7, "^output_scale must be at most 2000 for a prediction, the size of the last tokens included, got logits of"),

@@ -141,6 +141,11 @@ def test_other_arguments_that_make_no_sense():
     composition = Composition(title="own", source="here", stream_norm=True)
     with pytest.raises(ValueError, match="^residual of placement 'own' at 1 must be a finite number of at least 0"):
         register_placement("own", replace(composition, residual=lambda depth: 1 - 2 * depth))
+    with pytest.raises(ValueError, match="^gain of placement 'own' at 1 must be .* and at most 1e\\+100, got 1e\\+101"):
+        register_placement("own", replace(composition, gain=lambda depth: 1e101))
+    register_placement("own.far", replace(composition, branch=lambda depth: 10.0 ** (depth - 100)))
+    with pytest.raises(ValueError, match="^placement must have .*, but 'own.far' has branch 1e\\+101 at depth 201"):
+        Stack(placement="own.far", depth=201)
     with pytest.raises(ValueError, match="^branch of placement 'own' must not be 1.0"):
         register_placement("own", replace(composition, branch=1.0))
     with pytest.raises(ValueError, match="^placement 'own' must have stream_norm and final_norm where"):

@@ -29,6 +29,8 @@ SUM_TO_ZERO = "^norm_epsilon must be above 0 with placement .* and inputs that s
         ("output_scale", float("nan"), "^output_scale must be"),
         ("output_scale", float("inf"), "^output_scale must be"),
         ("output_scale", None, "^output_scale must be"),
+        ("value_gain", "1", "^value_gain must be .*, got '1'"),
+        ("branch_scale", b"1", "^branch_scale must be .*, got b'1'"),
         ("depth", None, "^depth must be"),
     ],
 )

@@ -112,7 +112,7 @@ def predict(
             (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of integers, `finite_width` without Post-LN or one token of Pre-
+        ValueError: windows do not have n + 1 columns of words' ids, `finite_width` without Post-LN or one token of Pre-
             LN, patterns or target are not positive, or `annealed` without random queries and keys of exchangeable
             tokens in wide heads.
         NoRuleError: there is no rule for the network (`theory.coverage`).
@@ -124,6 +124,9 @@ def predict(
     [1.5, 1.5, 1.5]
     """
     check_stack(stack)
+    for name, value in (("finite_width", finite_width), ("annealed", annealed)):
+        if not isinstance(value, bool | np.bool_):
+            raise ValueError(f"{name} must be True or False, got {value!r}.")
     if finite_width:
         from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
@@ -244,7 +247,7 @@ def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
     """The windows that make whole batches of sequences.
 
     Raises:
-        ValueError: they are not integers of n + 1 columns, or too few.
+        ValueError: they are not integers of n + 1 columns and at least 0, or too few.
     """
     ids = np.asarray(windows)
     least = stack.sequences
@@ -253,4 +256,6 @@ def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
             f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), and at least "
             f"{least}, got {ids.dtype} of shape {ids.shape}."
         )
+    if ids.min() < 0:
+        raise ValueError(f"windows must hold ids of words, of at least 0, got {ids.min()}.")
     return ids[: len(ids) // least * least]

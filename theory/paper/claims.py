@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from theory.stack.documents import parsed
 from theory.stack.registry import Table
@@ -33,6 +33,9 @@ class Claim:
         explains: which observation of the paper theory has, with its numbers; "" for none.
         numbers: its numbers by name, which verdicts and figures read.
         untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
+
+    Raises:
+        ValueError: there is no such kind.
     """
 
     id: str
@@ -48,6 +51,10 @@ class Claim:
     untested: str = ""
     explains: str = ""
     numbers: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.kind!r}.")
 
     @property
     def expression(self) -> "sympy.Basic":

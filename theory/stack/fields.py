@@ -73,8 +73,8 @@ def named(default: str, table: Table[Any], about: str) -> Any:
     return field(default=default, metadata={"help": about, "check": check, "choices": (*table, "NAME")})
 
 
-# Of a number whose powers formulas take.
-_LARGEST = 1e100
+LARGEST = 1e100
+"""Of numbers whose powers formulas take."""
 
 # The largest integer up to which floats are exact: formulas are evaluated in them.
 LARGEST_INTEGER = 2**53
@@ -97,7 +97,7 @@ def integer(default: int, least: int, about: str, *, most: int = LARGEST_INTEGER
     return field(default=default, metadata={"help": about, "check": check})
 
 
-def real(default: float, about: str, *, allowed: str, low: float = -_LARGEST, high: float = _LARGEST) -> Any:
+def real(default: float, about: str, *, allowed: str, low: float = -LARGEST, high: float = LARGEST) -> Any:
     """A finite number from `low` to `high`, of which an error says `allowed`.
 
     >>> real(1.0, "a scale", allowed="a number above 0", low=5e-324).metadata["check"]("scale", 2)
@@ -106,7 +106,7 @@ def real(default: float, about: str, *, allowed: str, low: float = -_LARGEST, hi
 
     def check(name: str, value: object) -> float:
         try:
-            number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+            number = math.nan if isinstance(value, bool | str | bytes) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not (math.isfinite(number) and low <= number <= high):
@@ -116,7 +116,7 @@ def real(default: float, about: str, *, allowed: str, low: float = -_LARGEST, hi
     return field(default=default, metadata={"help": about, "check": check})
 
 
-def own_unless_given(about: str, *, allowed: str, low: float, high: float = _LARGEST) -> Any:
+def own_unless_given(about: str, *, allowed: str, low: float, high: float = LARGEST) -> Any:
     """A number that stands in another's place, as `real` takes it, or None: the other's own.
 
     >>> own_unless_given("tau", allowed="at least 0", low=0).metadata["check"]("branch_scale", None) is None

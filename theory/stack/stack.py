@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
-from theory.stack.fields import LARGEST_INTEGER, Group
+from theory.stack.fields import LARGEST, LARGEST_INTEGER, Group
 from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
@@ -100,6 +100,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         if self.width % self.heads and not self.head_width:
             raise ValueError(f"heads must divide width = {self.width}, got {self.heads}.")
         self._check_inputs()
+        self._check_scales()
         check_streams(self)
         if (self.mask == "given") != bool(self.mask_rows) or (self.mask_rows and len(self.given_mask) != self.tokens):
             raise ValueError(
@@ -154,6 +155,19 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
                 f"embeddings must be untied with input_correlation or input_gram, and where vocab is less than the "
                 f"{self.rows} tokens, which are words of their own; got {self.embeddings!r} with vocab = {self.vocab}."
             )
+
+    def _check_scales(self) -> None:
+        """A placement that a user registered was asked for its scales at other depths.
+
+        Raises:
+            ValueError: one is outside its range at this depth.
+        """
+        for name in ("residual", "branch", "gain") if self.placement in COMPOSITIONS.versions else ():
+            if not 0 <= (scale := getattr(self.composition, name)(self.depth)) <= LARGEST:
+                raise ValueError(
+                    f"placement must have scales from 0 to {LARGEST:g}, but {self.placement!r} has {name} {scale!r} at "
+                    f"depth {self.depth}."
+                )
 
     @property
     def composition(self) -> Composition:
