@@ -8,7 +8,9 @@ from gradbounds.shadowing import ShadowedError, check_own_packages, stranger
 
 
 def main() -> int:
-    """Run the command line; Ctrl-C while it is still loading is one line too, and so is a module that shadows ours.
+    """Run the command line; Ctrl-C while it is still loading is one line too.
+
+    So is a module that shadows ours, or a library's.
 
     SIGTERM, which Slurm and Kubernetes send before they kill, interrupts as Ctrl-C does, with an exit code of its own.
     """

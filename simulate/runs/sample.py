@@ -19,7 +19,7 @@ from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
 from simulate.network.transformer import run
-from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
+from simulate.runs.cell import Cell, DtypeName, EngineName, check_device, device_name
 from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.runs.memory import BatchLimits, fitting, next_batch
 from simulate.runs.tables import cell_columns, layer_frame
@@ -85,7 +85,7 @@ def sample(
     draws: int,
     seed: int,
     engine: EngineName = "auto",
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     dtype: DtypeName = "float32",
     text: str | Path | TextWindows | None = None,
     memory: float | None = None,
@@ -100,7 +100,7 @@ def sample(
         seed: root seed, a nonnegative integer.
         engine: "dense" draws every weight matrix, "conditioned" only what it does to the tokens; the law is the same.
             "auto" takes the cheaper one.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda" or "cuda:N", or such a `torch.device`.
         dtype: "float32" or "float64", of weights and tokens.
         text: a text file, "lighthouse", or its windows, for inputs and labels; each draw takes one window at random.
             Without it inputs are independent N(0, I_d) tokens and labels uniform.
@@ -116,8 +116,8 @@ def sample(
     """
     if isinstance(text, str | Path):
         text = read_windows(text, tokens=stack.tokens, vocab=stack.vocab)
-    cell = Cell(stack, engine, device, dtype, text)
-    check_device(device)
+    cell = Cell(stack, engine, device_name(device), dtype, text)
+    check_device(cell.device)
     check_count("draws", draws, 1)
     check_count("seed", seed, 0)
     blocks = sample_batches(cell, seed, range(cell.blocks(draws)), BatchLimits(memory=memory))
