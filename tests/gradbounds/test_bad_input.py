@@ -325,9 +325,10 @@ def test_no_traceback_in_a_process_of_its_own(arguments):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a file that takes nothing")
-def test_a_full_disk_is_one_line_and_exit_code_2():
-    """Of messages too, which are lost then."""
+def test_a_full_disk_is_one_line_and_exit_code_2(monkeypatch):
+    """Of messages too, which are lost then. What is buffered fails again when the interpreter ends."""
     command = [sys.executable, "-m", "gradbounds"]
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "w") as full:
         done = subprocess.run([*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
