@@ -140,7 +140,7 @@ def _imported(arguments: Sequence[str]) -> list[str]:
             sys.path.insert(0, str(Path.cwd()))
         try:
             importlib.import_module(name)
-        except Exception as error:  # a user's module may fail in any way
+        except (Exception, SystemExit) as error:  # a user's module may fail in any way, or end Python in silence
             raise ValueError(
                 f"import must name a module that can be imported, but {name!r} raised {type(error).__name__}: {error}."
             ) from error

@@ -211,6 +211,7 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         "gb.register_initialization('own.imported', gb.Initialization(gain=gain, source='here'))\n"
     )
     (tmp_path / "own_broken.py").write_text("raise KeyError('nothing')\n")
+    (tmp_path / "own_ending.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     given = ["predict", "--initialization", "own.imported", "--width", "64", "--depth", "1"]
@@ -221,6 +222,7 @@ def test_a_module_named_on_the_command_line_is_imported(own_names, monkeypatch, 
         assert "Post-LN" in capsys.readouterr().out
     for wrong, said in (
         ("own_broken", "import must name a module that can be imported, but 'own_broken' raised KeyError: 'nothing'."),
+        ("own_ending", "import must name a module that can be imported, but 'own_ending' raised SystemExit: 0."),
         ("own_absent", "import must name a module that can be imported, but 'own_absent' raised ModuleNotFoundError: "),
     ):
         assert main([*given, "--import", wrong]) == 2
