@@ -66,7 +66,7 @@ class Unfailing:
 
     def write(self, text: str) -> int:
         """Write text, if that can be."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # of a stream that was closed
             self._stream.write(text)
         return len(text)
 
@@ -74,7 +74,7 @@ class Unfailing:
         """Flush, if that can be; what a full disk did not take is not tried again."""
         try:
             self._stream.flush()
-        except OSError:
+        except (OSError, ValueError):
             write_no_more(self._stream)
 
     def __getattr__(self, name: str) -> Any:
@@ -83,7 +83,7 @@ class Unfailing:
 
 def write_no_more(stream: IO[str]) -> None:
     """Let what a stream still holds go, which the interpreter would try once more to write when it ends."""
-    with contextlib.suppress(OSError):  # a stream without a file
+    with contextlib.suppress(OSError, ValueError):  # a stream without a file, or closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,5 +1,6 @@
 """Bad input on the command line: one clear line, exit code 2, no traceback, nothing lost or half-written."""
 
+import io
 import os
 import shutil
 import subprocess
@@ -316,6 +317,15 @@ def test_bad_input_is_one_line_and_exit_code_2(folders, monkeypatch, capsys, arg
     assert not (folders / "NEW").exists()
 
 
+@pytest.mark.parametrize("command", ["claims", "predict"])
+def test_a_stream_that_was_closed_is_one_line(monkeypatch, capsys, command):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stdout", closed)
+    assert main([command]) == 2
+    assert capsys.readouterr().err == "gradbounds: I/O operation on closed file\n"
+
+
 @pytest.mark.parametrize("arguments", [("predict", "--width", "0"), ("frobnicate",)])
 def test_no_traceback_in_a_process_of_its_own(arguments):
     done = call(*arguments)
@@ -333,7 +343,7 @@ def test_a_full_disk_is_one_line_and_exit_code_2(monkeypatch):
         done = subprocess.run([*command, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert done.stderr.endswith("output cannot: No space left on device.\n")
-        assert subprocess.run([*command, "bound", "--widht"], stderr=full, check=False).returncode == 2
+        assert subprocess.run([*command, "predict", "--widht"], stderr=full, check=False).returncode == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
