@@ -6,14 +6,12 @@ from pathlib import Path
 from simulate import Cell, read_windows
 from simulate.text import TEXTS
 from theory import Stack
-from theory.stack import Placement
+from theory.stack import PAPER
 
 DRAWS = 128
 SEED = 0
 TEXT = TEXTS["lighthouse"]
 """For the run on real text."""
-
-_PLACEMENTS: tuple[Placement, ...] = ("post", "pre")
 
 
 def verify_cells(text: str | Path = TEXT) -> list[Cell]:
@@ -22,13 +20,13 @@ def verify_cells(text: str | Path = TEXT) -> list[Cell]:
     Raises:
         ValueError: the text cannot be read or is shorter than a window.
     """
-    stacks = [stack for placement in _PLACEMENTS for stack in _gaussian_stacks(placement)]
-    words = [Stack(placement=placement, width=512, depth=4, tokens=16, vocab=256) for placement in _PLACEMENTS]
+    stacks = [stack for placement in PAPER for stack in _gaussian_stacks(placement)]
+    words = [Stack(placement=placement, width=512, depth=4, tokens=16, vocab=256) for placement in PAPER]
     windows = read_windows(text, tokens=words[0].tokens, vocab=words[0].vocab)
     return [Cell(stack) for stack in dict.fromkeys(stacks)] + [Cell(stack, text=windows) for stack in words]
 
 
-def _gaussian_stacks(placement: Placement) -> Iterator[Stack]:
+def _gaussian_stacks(placement: str) -> Iterator[Stack]:
     # Against d, at fixed V, where the norm's own exponent shows, and at V = d, where B does not bend the bound's.
     for width in (64, 256, 1024, 4096, 16384):
         yield Stack(placement=placement, width=width, vocab=512, depth=6)

@@ -1,10 +1,9 @@
 """Verdicts as a report with figures, in HTML."""
 
-import tomllib
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
@@ -22,50 +21,14 @@ _PAGE = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
 )
 _PAGE.filters["number"] = number_or_dash
+_PAGE.filters["address"] = lambda svg: "data:image/svg+xml;base64," + b64encode(svg).decode("ascii")
 _PAGE.filters["norms"] = lambda text: str(text).replace("||", "‖")
-
-
-@dataclass(frozen=True, slots=True)
-class ReportFigure:
-    """A figure of the report.
-
-    Attributes:
-        name: of its file, without the suffix.
-        svg: the picture.
-        title: the question that it answers.
-        caption: what the marks are, and what one sees.
-        claims: ids of the claims that it is about.
-    """
-
-    name: str
-    svg: bytes
-    title: str
-    caption: str
-    claims: tuple[str, ...]
-
-    @property
-    def address(self) -> str:
-        """The picture itself as an address: the page then is one file, and ids of one picture meet no other's."""
-        return "data:image/svg+xml;base64," + b64encode(self.svg).decode("ascii")
-
-
-def captioned(name: str, svg: bytes) -> ReportFigure:
-    """A figure of a run with its title and caption.
-
-    Raises:
-        ValueError: no caption is written for a figure of this name.
-    """
-    captions = tomllib.loads((_DATA / "figures.toml").read_text(encoding="utf-8"))
-    if name not in captions:
-        raise ValueError(f"figure must have a caption in checks/data/figures.toml, but {name!r} has none.")
-    texts = captions[name]
-    return ReportFigure(name, svg, texts["title"], texts["caption"], tuple(texts["claims"]))
 
 
 def html(
     verdicts: Sequence[Verdict],
     table: pd.DataFrame,
-    figures: Sequence[ReportFigure],
+    figures: Sequence[tuple[Any, bytes]],
     *,
     command: str,
     networks: str,
@@ -76,7 +39,8 @@ def html(
     Args:
         verdicts: of the run.
         table: its `comparison`.
-        figures: drawn from it.
+        figures: of the run, each a `figures.registry.RunFigure` with its SVG. Pictures are part of the page: it then is
+            one file, and ids of one picture meet no other's.
         command: what makes the run again.
         networks: how many networks of how many draws were sampled.
         committed: results of other commands, for claims that the run says nothing of.

@@ -12,7 +12,7 @@ How large is the gradient of every matrix of GPT-2 (124M) before the first step,
 import matplotlib.pyplot as plt
 
 import gradbounds as gb
-from figures import layer_profile
+from figures.layer_profile import layer_profile
 
 WIDTH, DEPTH, STD = 768, 12, 0.02
 START = 2 * STD**2

@@ -10,7 +10,8 @@ How do I put a figure of gradbounds into a figure of my paper, with my fonts, my
 import matplotlib.pyplot as plt
 
 import gradbounds as gb
-from figures import hidden_energy, layer_profile
+from figures.hidden_energy import hidden_energy
+from figures.layer_profile import layer_profile
 
 stacks = [gb.Stack(placement=placement, width=512, depth=12, tokens=8, vocab=512) for placement in ("post", "pre")]
 table = gb.comparison([gb.sample(stack, draws=16, seed=0) for stack in stacks])

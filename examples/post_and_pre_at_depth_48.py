@@ -9,7 +9,7 @@ Do gradients vanish toward the input of a deep Post-LN stack, as appendix F of t
 import matplotlib.pyplot as plt
 
 import gradbounds as gb
-from figures import layer_profile
+from figures.layer_profile import layer_profile
 
 stacks = [gb.Stack(placement=placement, width=1024, depth=48, tokens=8, vocab=1024) for placement in ("post", "pre")]
 samples = [gb.sample(stack, draws=16, seed=0) for stack in stacks]

@@ -4,10 +4,22 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from figures.registry import run_figure
 from figures.style import looks, panels, style
 from theory.stack import TITLES
 
 
+@run_figure(
+    "concentration_of_norms",
+    needs="excess",
+    title="How well do the norms of hidden states concentrate?",
+    caption=(
+        "The probability that the squared norm of a token's state before the last LayerNorm exceeds its mean by a "
+        "share epsilon. Points are samples with 95% intervals, lines are theory, dashes the tail of the paper's "
+        "example."
+    ),
+    claims=("D1", "T1"),
+)
 def concentration(table: pd.DataFrame) -> Figure:
     """P[‖x‖² > (1 + ε) E‖x‖²] of one token before the last LayerNorm, one panel per placement.
 

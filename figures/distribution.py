@@ -5,14 +5,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import legend_below, panels, style
+from figures.registry import run_figure
+from figures.style import legend_below, panels, plain_decades, style
 from theory.stack import TITLES
 
 _LOOK: tuple[dict[str, Any], ...] = ({"color": "#d55e00", "linestyle": "-"}, {"color": "#0072b2", "linestyle": "--"})
 
 
+@run_figure(
+    "distribution_of_draws",
+    needs="layer_draws",
+    title="How much does a gradient differ from one network to the next?",
+    caption=(
+        "Squared gradient norms of the draws over the norm that theory predicts, of the first and of the last "
+        "layer. The dotted line is the predicted mean, the points with bars are the samples' means with two "
+        "standard errors."
+    ),
+    claims=("T1", "F1", "F2"),
+)
 def distribution(table: pd.DataFrame) -> Figure:
     """Histograms of ‖∂L/∂W^{2,l}‖_F² over draws, one panel per placement, each layer in units of its prediction.
 
@@ -48,9 +59,7 @@ def distribution(table: pd.DataFrame) -> Figure:
                 xlabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F^2$ over its predicted mean",
                 title=f"{TITLES[placement]}, $d = {first['width']}$, $L = {first['depth']}$, $n = {first['tokens']}$",
             )
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_major_formatter(FormatStrFormatter("%g"))
-            axis.xaxis.set_minor_formatter(NullFormatter())
+            plain_decades(axis.xaxis)
         axes[0].set_ylabel(f"share of {table.groupby(['placement', 'layer']).size().max()} draws")
         legend_below(figure)
     return figure

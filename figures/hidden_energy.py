@@ -7,11 +7,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from figures.registry import run_figure
 from figures.style import MEASURED, PAPER, PREDICTED, panels, style
 from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
 
+@run_figure(
+    "hidden_energy",
+    needs="layer_profiles",
+    title="Are hidden states as long as Lemma 2 says?",
+    caption=(
+        "The mean squared length of a hidden state over d in every layer. Dots are samples with two standard "
+        "errors, the line is large-width theory. Lemma 2 has 3/2 for Post-LN and the grey band for Pre-LN."
+    ),
+    claims=("L2a", "L2b"),
+)
 def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """E‖x‖²/d after every layer, samples and large-width theory, against Lemma 2.
 

@@ -6,14 +6,26 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from figures.style import PAPER, WEIGHTS, legend_below, panels, style
+from figures.registry import run_figure
+from figures.style import PAPER, WEIGHTS, legend_below, panels, plain_decades, style
 from theory.paper.claims import CLAIMS
 from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
 from theory.stack import TITLES
 
 
+@run_figure(
+    "gradient_over_layers",
+    needs="layer_profiles",
+    title="Do gradients decay toward the input in Post-LN, and are they equal in Pre-LN?",
+    caption=(
+        "Gradient norms of the three matrices in every layer. Points are samples with two standard errors, lines "
+        "are large-width theory, the dotted line is what appendix F says of W2. It is wrong in both placements: "
+        "Post-LN's gradients are flat, Pre-LN's fall with the layer."
+    ),
+    claims=("F1", "F2"),
+)
 def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) -> Figure:
     """Root mean square of ‖∂L/∂W‖_F in every layer, samples and large-width theory, with the paper's law for W².
 
@@ -64,9 +76,7 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 title=f"{TITLES[placement]}, $d = {first['width']}$, $n = {first['tokens']}$",
             )
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-            axis.yaxis.set_minor_formatter(NullFormatter())
+            plain_decades(axis.yaxis)
         drawn[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{l}\|_F$  (rms, ± 2 s.e.)")
         legend_below(figure, 4, "points: samples; lines: large-width theory", axes=axes)
     return figure

@@ -3,9 +3,8 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import legend_below, looks, panels, style, value_ticks
+from figures.style import legend_below, looks, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -37,9 +36,7 @@ def placements(norms: pd.DataFrame) -> Figure:
             title=f"last layer, $d = {first['width']}$, $n = {first['tokens']}$",
         )  # fmt: skip
         value_ticks(against, sorted(set(norms["depth"])))
-        against.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        against.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        against.yaxis.set_minor_formatter(NullFormatter())
+        plain_decades(against.yaxis)
         over.set(xlabel="layer $l$", title=f"all layers, $L = {deepest}$")
         over.set_xticks(np.unique(np.linspace(1, deepest, min(deepest, 8)).astype(int)))
         legend_below(figure, 4, "points: samples; lines: large-width theory")

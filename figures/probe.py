@@ -2,9 +2,9 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from figures.style import legend_below, looks, style
+from figures.style import legend_below, looks, plain_decades, style
 
 _LEAST_RANGE = 2.0
 
@@ -36,8 +36,6 @@ def probe(table: pd.DataFrame) -> Figure:
                 middle = float(rows.loc[rows["part"] == part, quantity].median())
                 low, high = axis.get_ylim()
                 axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
-                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axis.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-                axis.yaxis.set_minor_formatter(NullFormatter())
+                plain_decades(axis.yaxis)
         legend_below(figure, 6, "means over seeds, ± 2 s.e.")
     return figure

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from figures.registry import run_figure
 from figures.style import legend_below, panels, style
 from theory.paper.proof_chain import STEPS
 from theory.stack import TITLES
@@ -15,7 +16,17 @@ _COLORS = ("#9ecae1", "#d55e00", "#f0c27b", "#0072b2", "#bdbdbd", "#3b3b3b")
 _SEEN = 1.1
 
 
-def slack(table: pd.DataFrame) -> Figure:
+@run_figure(
+    "slack_of_the_proof",
+    needs="proof_chain",
+    title="Where does the proof of Theorem 1 lose its factor?",
+    caption=(
+        "A bar for each network from the measured norm, the black line, up to the bound. Each segment is what one "
+        "step of the proof loses; the number on top is the whole factor."
+    ),
+    claims=("T1", "H2", "E1", "L5"),
+)
+def proof_slack(table: pd.DataFrame) -> Figure:
     """A stacked bar per network from s0, the measured norm, to s6, the bound; one segment per step.
 
     Segments are ratios of root mean squares over draws; their standard errors are below a percent and not drawn.

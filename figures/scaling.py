@@ -6,13 +6,35 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import BOUND, MEASURED, PREDICTED, legend_below, panels, style, value_ticks
+from figures.registry import run_figure
+from figures.style import BOUND, MEASURED, PREDICTED, SYMBOLS, legend_below, panels, style, value_ticks
 from theory.stack import TITLES
 
-_SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
-_LETTER = {"width": ("width $d$", "d"), "depth": ("depth $L$", "L")}
 
-
+@run_figure(
+    "gradient_against_width",
+    needs="width_series",
+    against="width",
+    title="How far is Theorem 1's bound from the gradient as the network gets wider?",
+    caption=(
+        "The norm of the gradient of the last layer's W2 against the width d. Dots are samples with two standard "
+        "errors, the line is large-width theory, the dashed line is Theorem 1 with its constants. The bound holds, "
+        "and moves away from the gradient."
+    ),
+    claims=("T1", "H2"),
+)
+@run_figure(
+    "gradient_against_depth",
+    needs="depth_series",
+    against="depth",
+    title="Does the last gradient depend on the depth as Theorem 1 says?",
+    caption=(
+        "The norm of the gradient of the last layer's W2 against the depth L. Dots are samples with two standard "
+        "errors, the line is large-width theory, the dashed line is Theorem 1 with its constants. In Post-LN the "
+        "gradient is flat, in Pre-LN it falls like the bound."
+    ),
+    claims=("T1",),
+)
 def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
     """‖∂L/∂W^{2,L}‖_F against the width or the depth, one panel per placement.
 
@@ -29,19 +51,8 @@ def scaling(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = 
     Raises:
         ValueError: there are other than one of axes for each placement.
     """
-    chosen = list(table.groupby("placement", sort=False))
-    with style(axes):
-        figure, drawn = panels(len(chosen), axes=axes)
-        for axis, (placement, rows) in zip(drawn, chosen, strict=True):
-            x = rows[against].to_numpy()
-            axis.plot(x, rows["bound"], label="Theorem 1, with constants", **BOUND)
-            axis.plot(x, rows["predicted"], label="large-width theory", **PREDICTED)
-            axis.errorbar(x, rows["norm"], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, **MEASURED)
-            axis.set(yscale="log", xlabel=_SYMBOL[against], title=f"{TITLES[placement]}, {setting(rows, against)}")
-            value_ticks(axis, sorted(set(x)))
-        drawn[0].set_ylabel(r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)")
-        legend_below(figure, axes=axes)
-    return figure
+    ylabel = r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$  (rms over draws)"
+    return _beside_theory(table, against, against, "norm", axes, ylabel, xlabel=SYMBOLS[against], yscale="log")
 
 
 def setting(rows: pd.DataFrame, against: str) -> str:
@@ -54,6 +65,30 @@ def setting(rows: pd.DataFrame, against: str) -> str:
     return f"{other}, $n = {first['tokens']}$, $V = {vocab}$"
 
 
+@run_figure(
+    "local_exponents_in_width",
+    needs="width_exponents",
+    against="width",
+    title="Which power of the width does the gradient follow?",
+    caption=(
+        "Slopes between neighbouring widths, on logarithmic axes. Dots are samples with two standard errors, the "
+        "line is large-width theory, the dashed line is the slope of Theorem 1's bound. A power law is a flat "
+        "line."
+    ),
+    claims=("T1", "H2"),
+)
+@run_figure(
+    "local_exponents_in_depth",
+    needs="depth_exponents",
+    against="depth",
+    title="Which power of the depth does the gradient follow?",
+    caption=(
+        "Slopes between neighbouring depths, on logarithmic axes. Dots are samples with two standard errors, the "
+        "line is large-width theory, the dashed line is the slope of Theorem 1's bound. For great depth that is 0 "
+        "in Post-LN and -1/2 in Pre-LN."
+    ),
+    claims=("T1",),
+)
 def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] | None = None) -> Figure:
     """The slope of ln‖∂L/∂W^{2,L}‖_F between neighbouring widths or depths, one panel per placement.
 
@@ -70,17 +105,26 @@ def local_exponents(table: pd.DataFrame, against: str, *, axes: Sequence[Axes] |
     Raises:
         ValueError: there are other than one of axes for each placement.
     """
-    label, letter = _LETTER[against]
+    letter = "d" if against == "width" else "L"
+    ylabel = rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$"
+    xlabel = f"{SYMBOLS[against]} (geometric mean of two)"
+    return _beside_theory(table, against, "at", "exponent", axes, ylabel, xlabel=xlabel)
+
+
+def _beside_theory(
+    table: pd.DataFrame, against: str, x: str, y: str, axes: Sequence[Axes] | None, ylabel: str, **settings: str
+) -> Figure:
+    """The column `y` with its error, predicted and bound against the column `x`, a panel for each placement."""
     chosen = list(table.groupby("placement", sort=False))
     with style(axes):
         figure, drawn = panels(len(chosen), axes=axes)
         for axis, (placement, rows) in zip(drawn, chosen, strict=True):
-            x = rows["at"].to_numpy()
-            axis.plot(x, rows["bound"], label="Theorem 1, with constants", **BOUND)
-            axis.plot(x, rows["predicted"], label="large-width theory", **PREDICTED)
-            axis.errorbar(x, rows["exponent"], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, **MEASURED)
-            axis.set(xlabel=f"{label} (geometric mean of two)", title=f"{TITLES[placement]}, {setting(rows, against)}")
-            value_ticks(axis, sorted(set(x)))
-        drawn[0].set_ylabel(rf"$\Delta\ln\|\partial\mathcal{{L}}/\partial W^{{2,L}}\|_F\,/\,\Delta\ln {letter}$")
+            at = rows[x].to_numpy()
+            axis.plot(at, rows["bound"], label="Theorem 1, with constants", **BOUND)
+            axis.plot(at, rows["predicted"], label="large-width theory", **PREDICTED)
+            axis.errorbar(at, rows[y], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, **MEASURED)
+            axis.set(title=f"{TITLES[placement]}, {setting(rows, against)}", **settings)
+            value_ticks(axis, sorted(set(at)))
+        drawn[0].set_ylabel(ylabel)
         legend_below(figure, axes=axes)
     return figure

@@ -8,10 +8,11 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 WEIGHTS: dict[str, dict[str, Any]] = {
     "grad_sq_W1": {"label": r"$W^1$", "color": "#0072b2", "marker": "o"},
@@ -43,6 +44,9 @@ MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "non
 PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
 BOUND: dict[str, Any] = {"color": "#3b3b3b", "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
+
+SYMBOLS = {"width": "width $d$", "depth": "depth $L$"}
+"""What an axis of sizes says."""
 
 # Of an axis from whose ends on powers of ten are enough.
 _MANY_DECADES = 300.0
@@ -139,6 +143,11 @@ def decimal_ticks(axes: Axes) -> None:
     if low <= 0 or high / low > _MANY_DECADES:
         return
     steps = (1.0, 2.0, 5.0) if high / low > 3 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
-    axes.yaxis.set_major_locator(LogLocator(10, subs=steps))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    plain_decades(axes.yaxis, steps)
+
+
+def plain_decades(axis: Axis, steps: Sequence[float] = (1.0, 2.0, 5.0)) -> None:
+    """Ticks of a log₁₀ axis at these multiples of every power of ten, as plain decimals."""
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FormatStrFormatter("%g"))
+    axis.set_minor_formatter(NullFormatter())

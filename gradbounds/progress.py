@@ -1,7 +1,5 @@
 """How far a sweep is: a bar on a terminal, plain lines elsewhere."""
 
-import math
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from gradbounds.units import duration
+
 if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
 
@@ -18,11 +18,6 @@ _LINES = 10
 
 # The share of the work from which on it is said how long the rest takes.
 _FIRST_ESTIMATE = 0.05
-
-_DAY, _YEAR = 86400.0, 365.25 * 86400.0
-
-# From here on hours are too many to be read.
-_DAYS = 4 * _DAY
 
 
 @contextmanager
@@ -80,47 +75,3 @@ def words(now: "Progress") -> str:
     if not _FIRST_ESTIMATE <= now.share < 1 - 1e-9:
         return line
     return f"{line}, {duration(elapsed * (1 - now.share) / now.share)} left"
-
-
-def duration(seconds: float) -> str:
-    """A duration in the unit that suits it.
-
-    >>> duration(0.4), duration(61), duration(86400)
-    ('0.4 s', '1.0 min', '24.0 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < _DAYS:
-        return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
-    return f"{seconds / _DAY:.0f} days" if seconds < 2 * _YEAR else f"{min(seconds / _YEAR, 1e9):.2g} years"
-
-
-def size(count: float) -> str:
-    """Bytes in the unit that suits them.
-
-    >>> size(512), size(3 * 2**20), size(5 * 2**50)
-    ('1 KiB', '3.0 MiB', '5.0 PiB')
-    """
-    if count < 2**20:
-        return f"{max(count / 2**10, 1):.0f} KiB"
-    power = min(int(math.log2(count)) // 10, len(_UNITS) - 1)
-    return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
-
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def seconds_of(text: str) -> float:
-    """A duration in seconds.
-
-    Raises:
-        ValueError: it is none.
-
-    >>> seconds_of("90"), seconds_of("1.5h")
-    (90.0, 5400.0)
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if match is None or float(match[1]) == 0:
-        raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
-    return float(match[1]) * _SECONDS[match[2] or "s"]

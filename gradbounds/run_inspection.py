@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
-from gradbounds.progress import size
+from gradbounds.units import size
 from simulate.runs.manifests import MANIFEST
 from simulate.runs.store import Run
 

@@ -63,17 +63,19 @@ ARROWS = {
         "models": "statistics verdict fits large_width",
     },
     "figures": {
-        "style": "", "concentration": "style", "distribution": "style", "engine_cost": "style", "translation": "style",
-        "hessian_eigenvalue": "style", "hidden_energy": "style", "layer_growth": "style", "layer_profile": "style",
-        "mean_hessian": "style",
-        "placements": "style", "probe": "style", "proof_chain": "style", "relaxation_path": "style",
-        "relaxations": "style", "scaling": "style",
-        "spectra": "style", "training": "style",
+        "registry": "", "style": "",
+        "concentration": "registry style", "distribution": "registry style", "hidden_energy": "registry style",
+        "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
+        "engine_cost": "style", "first_step": "style", "hessian_eigenvalue": "style", "layer_growth": "style",
+        "mean_hessian": "style", "placements": "style", "probe": "style", "relaxations": "style", "spectra": "style",
+        "training_steps": "style", "translation": "style",
     },
     "gradbounds": {
         "grid": "",
         "plain_text": "",
-        "progress": "",
+        "units": "",
+        "progress": "units",
+        "figure_files": "",
         "shadowing": "",
         "workers": "shadowing",
         "table_cache": "",
@@ -82,14 +84,14 @@ ARROWS = {
         "network_text": "",
         "described_network": "grid",
         "json_output": "",
-        "run_inspection": "grid progress json_output",
+        "run_inspection": "grid units json_output",
         "result": "json_output help_text",
         "actions": (
-            "grid recipe progress table_cache network_text json_output described_network help_text clusters plain_text "
-            "result"
+            "grid recipe progress units table_cache figure_files network_text json_output described_network help_text "
+            "clusters plain_text result"
         ),
         "help_text": "grid",
-        "commands": "grid recipe clusters actions run_inspection described_network",
+        "commands": "grid recipe clusters actions run_inspection described_network units",
         "cli": "__init__ commands json_output help_text grid plain_text",
         "__main__": "cli shadowing",
         "run_suite": "actions",
@@ -228,7 +230,8 @@ absent("torch", "scipy", "sympy")
 assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "1", "--heads", "1", "--tokens", "2"]) == 0
 absent("torch", "sympy", "scipy.stats", "matplotlib")
 assert main(["claims", "T1"]) == 0
-import figures
+from figures.registry import run_figures
+assert run_figures()
 import theory.mean_field.prediction
 absent("torch")
 """

@@ -78,7 +78,7 @@ class ModuleReport:
         return self.probed.frame
 
     def profile(self) -> pd.DataFrame:
-        """Energies and gradients over the layers, as `figures.probe` draws them."""
+        """Energies and gradients over the layers, as `figures.probe.probe` draws them."""
         return profile_table(self.probed.frame)
 
     def assert_healthy(self) -> None:

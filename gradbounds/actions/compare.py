@@ -11,9 +11,9 @@ from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
 from checks.stacks.placements import depth_exponents, exponent_lines, layer_norms, layer_spreads, spread_lines
 from checks.theory_and_samples import comparison
-from figures import placements
-from gradbounds.actions.figures import save
+from figures.placements import placements
 from gradbounds.actions.sweep import sweep_into
+from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell
 from gradbounds.progress import working

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
-from figures import first_step_rates
-from gradbounds.actions.figures import save
+from figures.first_step import first_step_rates
+from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.json_output import tell
 from simulate.counts import check_count

@@ -16,7 +16,8 @@ from gradbounds.described_network import changed, described, variants
 from gradbounds.help_text import folded
 from gradbounds.json_output import tell
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
-from gradbounds.progress import duration, seconds_of, working
+from gradbounds.progress import working
+from gradbounds.units import duration, seconds_of
 from simulate.counts import check_count
 from simulate.runs.files import write_whole
 from theory import NoRuleError, Prediction, Stack, predict
@@ -74,8 +75,8 @@ def predict_stack(
         print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
     if out is not None:
         write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
-        from figures import layer_profile  # late, since they load matplotlib and torch
-        from gradbounds.actions.figures import save
+        from figures.layer_profile import layer_profile  # late, since both load matplotlib
+        from gradbounds.figure_files import save
 
         drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
         print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}")

@@ -4,8 +4,8 @@ import io
 from pathlib import Path
 
 from checks.models.module_report import FILE, ModuleReport
-from figures import probe as drawn
-from gradbounds.actions.figures import save
+from figures.probe import probe as drawn
+from gradbounds.figure_files import save
 from gradbounds.json_output import tell
 from gradbounds.progress import counted
 from simulate.runs.files import write_whole

@@ -11,9 +11,9 @@ from checks.fits import LEAST_POINTS
 from checks.report import agreement_counts
 from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, relaxation_table
 from checks.theory_and_samples import comparison
-from figures import path, relaxations
-from gradbounds.actions.figures import save
+from figures.relaxations import relaxation_path, relaxations
 from gradbounds.actions.sweep import sweep_into
+from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS, OWN_WORD, field_values
 from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
@@ -76,7 +76,7 @@ def relax(
     if along:
         value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
         table["value"] = table["relaxation"].map(value_of)
-        figure = path(table, along)
+        figure = relaxation_path(table, along)
     else:
         figure = relaxations(table)
     write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())

@@ -25,13 +25,13 @@ from checks.models.translation import (
 )  # fmt: skip
 from checks.results import results
 from checks.verdict import Verdict
-from figures import fig3 as drawn
-from gradbounds.actions.figures import save
+from figures.translation.fig3 import fig3 as drawn
 from gradbounds.actions.verify import accept_verdicts, check_checkout
+from gradbounds.figure_files import save
 from gradbounds.json_output import tell
-from gradbounds.progress import duration
 from gradbounds.result import say_verdicts
 from gradbounds.table_cache import kept
+from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.files import write_whole

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 
 from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, densities, residual_shares, summaries
-from figures import curvature as drawn
-from gradbounds.actions.figures import save
+from figures.spectra import curvature as drawn
 from gradbounds.actions.hessian_subjects import Subject
+from gradbounds.figure_files import save
 from gradbounds.json_output import tell
-from gradbounds.progress import duration
 from gradbounds.table_cache import kept
+from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum, top_direction

@@ -1,12 +1,12 @@
 """The command `sweep`: from a recipe to a run folder, or to an estimate of what that takes."""
 
-import re
 import shlex
 import shutil
 from pathlib import Path
 
-from gradbounds.progress import duration, progress, size
+from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.units import duration, size
 from simulate import Cell, Run, read_windows
 from simulate.runs.execution import ONE_PROCESS, Execution
 from simulate.runs.memory import free_memory
@@ -68,19 +68,3 @@ def _nearest_folder(out: Path | None) -> Path:
     """The folder that is there, where one is to be."""
     path = Path.cwd() if out is None else out.resolve()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
-
-
-def byte_count(text: str) -> float:
-    """A size with its unit, in bytes: powers of 1000 with kB, MB, GB, TB, of 1024 with KiB, MiB, GiB, TiB.
-
-    Raises:
-        ValueError: it is no size above 0.
-
-    >>> byte_count("500MB"), byte_count("1.5 GiB")
-    (500000000.0, 1610612736.0)
-    """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
-    if match is None or not float(match[1]) or (match[3] and not match[2]):
-        raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
-    number, prefix, binary = match.groups()
-    return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")

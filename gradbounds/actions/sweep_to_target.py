@@ -9,8 +9,9 @@ from pathlib import Path
 from checks.fits import LEAST_POINTS
 from checks.series import Against, exponent_series
 from gradbounds.actions.sweep import cells_of
-from gradbounds.progress import progress, seconds_of
+from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.units import seconds_of
 from simulate import Cell
 from simulate.counts import check_count
 from simulate.runs.execution import Execution

@@ -9,12 +9,13 @@ import pandas as pd
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.paper_page import PAGES
-from checks.report import agreement_counts, captioned, html, shown_only
+from checks.report import agreement_counts, html, shown_only
 from checks.results import COMMITTED, changed, committed_results, common, load_results, missing, results
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.stacks.own_claims import without_own
 from checks.theory_and_samples import prediction_of
+from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
 from gradbounds.help_text import folded
@@ -75,7 +76,8 @@ def verify(
         f"MISSING {before.claim}, {before.part}: was {before.verdict!r}, and this run gives no verdict"
         for before in missing(judged, committed)
     ]
-    figures = [captioned(path.stem, path.read_bytes()) for path in drawn if path.suffix == ".svg"]
+    known = run_figures()
+    figures = [(known[path.stem], path.read_bytes()) for path in drawn if path.suffix == ".svg"]
     networks = f"{len(cells)} kinds of networks, {draws} networks of each, seed {seed}"
     page = html(
         judged, table, figures, command=_command(draws, seed, text), networks=networks, committed=committed_results()

@@ -18,8 +18,8 @@ from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import goals_of
 from gradbounds.grid import FIELDS, said
 from gradbounds.plain_text import console
-from gradbounds.progress import duration
 from gradbounds.recipe import recipe_in
+from gradbounds.units import duration
 from simulate import Cell, Run
 from simulate.runs.cost import block_work
 from simulate.runs.precision import Goal, final_counts, last_layer_moments

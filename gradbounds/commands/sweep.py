@@ -193,8 +193,8 @@ class Sweep(WithJson):
 
     def _execution(self, device: str) -> "AbstractContextManager[Execution]":
         """By whom blocks are sampled: by processes of a sweep's own, or by a cluster."""
-        from gradbounds.actions.sweep import byte_count
         from gradbounds.clusters.place import executing
+        from gradbounds.units import byte_count
         from simulate.runs.execution import Execution
 
         ours = Execution(

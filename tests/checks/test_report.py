@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -15,9 +14,11 @@ from scipy import stats
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
 from checks.paper_page import PAGES, markdown
-from checks.report import agreement_counts, captioned, html, shown_only
+from checks.report import agreement_counts, html, shown_only
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
+from checks.stacks.run_tables import RUN_TABLES
 from checks.verdict import DECIDING, Subject
+from figures.registry import run_figure, run_figures
 from simulate import sample
 from theory import CLAIMS, Stack
 
@@ -134,7 +135,7 @@ def test_a_broken_results_file(tmp_path):
 @pytest.fixture(scope="module")
 def page(small_grid):
     """The report of the committed verdicts but those of section 3.4, which it takes from other commands."""
-    figures = [captioned("hidden_energy", b"<svg/>")]
+    figures = [(run_figures()["hidden_energy"], b"<svg/>")]
     table = comparison(small_grid[:2])
     found = load_results(COMMITTED).verdicts
     return html(found, table, figures, command="<c>", networks="sum & mary", committed=committed_results())
@@ -168,11 +169,14 @@ def test_the_report_escapes_what_it_is_given(page):
     assert "sum &amp; mary" in page
 
 
-def test_every_caption_is_of_claims_that_there_are():
-    captions = tomllib.loads((ROOT / "checks" / "data" / "figures.toml").read_text())
-    assert all(set(said["claims"]) <= set(CLAIMS) and said["title"].endswith("?") for said in captions.values())
-    with pytest.raises(ValueError, match="^figure must have a caption in checks/data/figures.toml, but 'x' has none"):
-        captioned("x", b"")
+def test_every_figure_has_its_claims_its_table_and_a_name_of_its_own():
+    known = run_figures()
+    assert all(set(figure.claims) <= set(CLAIMS) and figure.title.endswith("?") for figure in known.values())
+    assert {figure.needs for figure in known.values()} == set(RUN_TABLES)
+    with pytest.raises(
+        ValueError, match="^figure must have a name of its own, but there are two called 'hidden_energy'"
+    ):
+        run_figure("hidden_energy", needs="", title="", caption="", claims=())(print)
 
 
 def test_counts_in_words():

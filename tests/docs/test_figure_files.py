@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from checks.experiment import DRAWS, verify_cells
-from gradbounds.actions.figures import networks_line, save
+from gradbounds.actions.figures import networks_line
 from gradbounds.actions.sweep import cells_of
 from gradbounds.cli import parsed
+from gradbounds.figure_files import save
 from simulate import Cell
 from theory import Stack
 

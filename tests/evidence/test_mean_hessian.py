@@ -12,9 +12,9 @@ import torch
 
 from checks.models.mean_hessian import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
 from checks.results import results
-from figures import mean_hessian
-from gradbounds.actions.figures import save
+from figures.mean_hessian import mean_hessian
 from gradbounds.actions.verify import accept_verdicts
+from gradbounds.figure_files import save
 from simulate.curvature.initial_statistics import largest_eigenvalue
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import top_direction

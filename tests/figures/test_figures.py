@@ -15,19 +15,16 @@ from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
 from checks.stacks.profiles import layer_draws, profile_cells
 from checks.stacks.theorem1 import last_layer_table
-from figures import (
-    concentration,
-    distribution,
-    engine_cost,
-    hidden_energy,
-    layer_growth,
-    layer_profile,
-    local_exponents,
-    mean_hessian,
-    scaling,
-    slack,
-)
-from gradbounds.actions.figures import save
+from figures.concentration import concentration
+from figures.distribution import distribution
+from figures.engine_cost import engine_cost
+from figures.hidden_energy import hidden_energy
+from figures.layer_growth import layer_growth
+from figures.layer_profile import layer_profile
+from figures.mean_hessian import mean_hessian
+from figures.proof_chain import proof_slack
+from figures.scaling import local_exponents, scaling
+from gradbounds.figure_files import save
 from simulate import sample
 from theory import Stack, predict
 from theory.stack import PAPER, TITLES
@@ -170,7 +167,7 @@ def test_hidden_energy(small_grid):
         hidden_energy(table[table["quantity"] == "loss"])
 
 
-def test_slack():
+def test_proof_slack():
     """One bar of six segments per network, stacked from the norm to the bound, on one log axis."""
     steps = np.array([1.0, 3, 3, 30, 200, 600, 1800])
     table = pd.concat(
@@ -180,7 +177,7 @@ def test_slack():
         for placement in ("post", "pre")
         for k in (1, 2)
     )
-    figure = slack(table)
+    figure = proof_slack(table)
     for axes, placement in zip(figure.axes, ("post", "pre"), strict=True):
         assert axes.get_yscale() == "log"
         assert axes.get_title() == TITLES[placement]

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from figures import stable_rates
+from figures.first_step import stable_rates
 
 
 def test_stable_rates():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from figures import hessian_eigenvalue
+from figures.hessian_eigenvalue import hessian_eigenvalue
 
 
 def test_hessian_eigenvalue():

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from figures import coordinate_check, placement_losses, training_steps
+from figures.training_steps import coordinate_check, placement_losses, training_steps
 
 
 @pytest.fixture

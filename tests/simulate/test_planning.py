@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gradbounds.actions import sweep as sampling
-from gradbounds.progress import duration
 from gradbounds.recipe import Recipe
+from gradbounds.units import duration
 from simulate import Cell
 from simulate.runs import planning
 from simulate.runs.execution import Execution

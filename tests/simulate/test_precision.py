@@ -7,7 +7,7 @@ from scipy import stats
 from checks.fits import power_law
 from gradbounds.actions.sweep_to_target import goals_of
 from gradbounds.cli import main
-from gradbounds.progress import seconds_of
+from gradbounds.units import seconds_of
 from simulate import Cell, Run
 from simulate.runs.precision import LEAST_DRAWS, Goal, next_counts
 from theory import Stack

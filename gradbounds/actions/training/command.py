@@ -9,17 +9,18 @@ from tempfile import TemporaryDirectory
 
 import pandas as pd
 
-from figures import coordinate_check, placement_losses, training_steps
-from gradbounds.actions.figures import save
+from figures.training_steps import coordinate_check, placement_losses, training_steps
 from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import Target, goals_of
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
 from gradbounds.actions.training.tables import Findings, findings, lines
+from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS
 from gradbounds.json_output import tell, text
-from gradbounds.progress import progress, seconds_of
+from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.units import seconds_of
 from simulate import Cell, Run
 from simulate.counts import check_count
 from simulate.runs.execution import ONE_PROCESS, Execution

@@ -19,15 +19,15 @@ from checks.models.warmup_claims import judge
 from checks.paper_sections import PAPER_WIDTH
 from checks.results import DATA, results
 from checks.verdict import Setting
-from figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
-from gradbounds.actions.figures import save
+from figures.translation.warmup import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.actions.warmup.lines import outcome_lines
 from gradbounds.actions.warmup.runs import finished, name_of, run_all
 from gradbounds.clusters.place import executing
+from gradbounds.figure_files import save
 from gradbounds.json_output import tell
-from gradbounds.progress import duration
 from gradbounds.result import say_verdicts
+from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
 from simulate.runs.execution import Execution

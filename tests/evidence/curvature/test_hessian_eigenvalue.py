@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from figures import hessian_eigenvalue
-from gradbounds.actions.figures import save
+from figures.hessian_eigenvalue import hessian_eigenvalue
+from gradbounds.figure_files import save
 from simulate.curvature.initial_statistics import largest_eigenvalue
 from simulate.curvature.operators import extreme_eigenvalues
 from simulate.curvature.problems import stack_problem

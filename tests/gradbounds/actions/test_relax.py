@@ -12,8 +12,8 @@ from checks.series import exponent_series
 from checks.stacks import relaxations
 from checks.stacks.exponents import depth_limit
 from checks.stacks.relaxations import RELAXATIONS, relaxation_name, relaxation_rows, relaxation_table
-from figures import path as draw_path
-from figures import relaxations as draw
+from figures.relaxations import relaxation_path as draw_path
+from figures.relaxations import relaxations as draw
 from gradbounds.actions.relax import _values_of, relaxation_grids
 from gradbounds.cli import main
 from gradbounds.grid import stacks

@@ -5,11 +5,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import PAPER, legend_below, looks, panels, style, value_ticks
+from figures.style import PAPER, SYMBOLS, legend_below, looks, panels, style, value_ticks
 from theory.stack import TITLES
 from theory.stack.optimizers import NAMES
 
-_SYMBOL = {"width": "width $d$", "depth": "depth $L$"}
 _OPTIMIZERS = NAMES | {"adam": r"Adam ($\epsilon\to 0$)"}
 PUBLISHED = {"5e-4": 5e-4, "7.0e-4": 7.0e-4, "1e-3": 1e-3}
 """Largest rates of Adam: 5e-4 and 1e-3 of Xiong et al. (2020), 7.0e-4 of Vaswani et al. (2017); d = 512, 6-6."""
@@ -69,7 +68,7 @@ def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None
     axis.set_yscale("log")  # after it, which takes minor ticks away
     other = "depth" if against == "width" else "width"
     symbol = "L" if other == "depth" else "d"
-    axis.set_xlabel(_SYMBOL[against])
+    axis.set_xlabel(SYMBOLS[against])
     axis.set_title(f"{_OPTIMIZERS.get(optimizer, optimizer)}, ${symbol} = {rows[other].iloc[0]}$")
     axis.legend()
 

@@ -1,0 +1,30 @@
+"""The tables that figures of a run are drawn from, by name."""
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from checks.series import local_exponent_table, longest_series
+from checks.stacks.concentration import excess_table
+from checks.stacks.profiles import layer_draws, profile_cells
+from checks.stacks.proof_chain import chain_table
+from checks.stacks.theorem1 import last_layer_table
+from checks.theory_and_samples import comparison
+from simulate import Samples
+
+
+def _series(cells: Sequence[Samples], against: str) -> pd.DataFrame:
+    return longest_series(last_layer_table(cells), against)
+
+
+RUN_TABLES: dict[str, Callable[[Sequence[Samples]], pd.DataFrame]] = {
+    "width_series": lambda cells: _series(cells, "width"),
+    "depth_series": lambda cells: _series(cells, "depth"),
+    "width_exponents": lambda cells: local_exponent_table(_series(cells, "width"), "width"),
+    "depth_exponents": lambda cells: local_exponent_table(_series(cells, "depth"), "depth"),
+    "layer_draws": lambda cells: layer_draws(profile_cells(cells)),
+    "layer_profiles": lambda cells: comparison(profile_cells(cells)),
+    "excess": excess_table,
+    "proof_chain": chain_table,
+}
+"""Each from samples that theory has a rule for; a `ValueError` says what they lack. Figures come in this order."""

@@ -1,1 +1,0 @@
-"""Figures of training at initialization: rates of the first step, and several steps at any width."""

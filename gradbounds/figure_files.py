@@ -1,0 +1,35 @@
+"""The files of a figure, written in the same way by every command."""
+
+import io
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from figures.style import style
+from simulate.runs.files import write_whole
+
+
+def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> list[Path]:
+    """Write a figure as NAME.svg and NAME.png; equal figures are equal files.
+
+    Args:
+        figure: the figure.
+        folder: where its files go.
+        name: their name without suffix.
+        drawn_from: which networks it is of, which the files' metadata then say as their description.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    paths = []
+    for suffix in ("svg", "png"):
+        picture = io.BytesIO()
+        with style():
+            # Dates in the metadata would make equal figures differ.
+            metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {}
+            metadata |= {"Description": drawn_from} if drawn_from else {}
+            figure.savefig(picture, format=suffix, metadata=metadata)
+            figure.set_layout_engine(None)  # keeps where things are: to find it takes a third of the time
+        paths.append(folder / f"{name}.{suffix}")
+        write_whole(paths[-1], picture.getvalue())
+    return paths

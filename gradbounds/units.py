@@ -1,0 +1,68 @@
+"""Durations and sizes: read from what a user writes, and written with the unit that suits them."""
+
+import math
+import re
+
+_DAY, _YEAR = 86400.0, 365.25 * 86400.0
+
+# From here on hours are too many to be read.
+_DAYS = 4 * _DAY
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def duration(seconds: float) -> str:
+    """A duration in the unit that suits it.
+
+    >>> duration(0.4), duration(61), duration(86400)
+    ('0.4 s', '1.0 min', '24.0 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < _DAYS:
+        return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / _DAY:.0f} days" if seconds < 2 * _YEAR else f"{min(seconds / _YEAR, 1e9):.2g} years"
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that suits them.
+
+    >>> size(512), size(3 * 2**20), size(5 * 2**50)
+    ('1 KiB', '3.0 MiB', '5.0 PiB')
+    """
+    if count < 2**20:
+        return f"{max(count / 2**10, 1):.0f} KiB"
+    power = min(int(math.log2(count)) // 10, len(_UNITS) - 1)
+    return f"{count / 2 ** (10 * power):.1f} {_UNITS[power]}"
+
+
+def seconds_of(text: str) -> float:
+    """A duration in seconds.
+
+    Raises:
+        ValueError: it is none.
+
+    >>> seconds_of("90"), seconds_of("1.5h")
+    (90.0, 5400.0)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"max_time must be a positive duration such as 90s, 10m, 2h or 1d, got {text!r}.")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def byte_count(text: str) -> float:
+    """A size with its unit, in bytes: powers of 1000 with kB, MB, GB, TB, of 1024 with KiB, MiB, GiB, TiB.
+
+    Raises:
+        ValueError: it is no size above 0.
+
+    >>> byte_count("500MB"), byte_count("1.5 GiB")
+    (500000000.0, 1610612736.0)
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) *([kmgt]?)(i?)b", text.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]) or (match[3] and not match[2]):
+        raise ValueError(f"memory must be a size above 0 with its unit, such as 500MB or 4GB, got {text!r}.")
+    number, prefix, binary = match.groups()
+    return float(number) * (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
