@@ -194,8 +194,8 @@ def parsed(arguments: list[str]) -> Any:
 def _check_flags(arguments: Sequence[str]) -> None:
     """Refuse words of earlier versions, what tyro takes in silence, and what is too long for a flag.
 
-    In silence it takes `--compare` twice, of which the first would be dropped, and an empty name of what is written, which
-    would mean the folder that one is in.
+    In silence it takes `--compare` twice, of which the first would be dropped, and an empty name of what is written,
+    which would mean the folder that one is in.
 
     Raises:
         ValueError: there is one.

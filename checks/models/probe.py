@@ -37,7 +37,7 @@ def checked_roles(roles: object) -> Mapping[str, tuple[str, ...]]:
     """
     if not isinstance(roles, Mapping):
         raise ValueError(f"roles must be a dict such as {{'up.weight': ('W1',)}}, got {roles!r}.")
-    known = [name[len(_SQUARE) :] for name, one in QUANTITIES.items() if name.startswith(_SQUARE) and one.per_layer]
+    known = [name[len(_SQUARE) :] for name, of in QUANTITIES.items() if name.startswith(_SQUARE) and of.per_layer]
     for parameter, matrices in roles.items():
         if not isinstance(matrices, tuple | list) or not set(map(str, matrices)) <= set(known):
             raise ValueError(f"roles of {parameter!r} must be a tuple of {', '.join(known)}, got {matrices!r}.")

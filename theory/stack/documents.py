@@ -46,11 +46,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: they differ.
     """
-    found = dict(pairs)
-    for key, value in pairs if len(found) < len(pairs) else ():
-        if value != found[key]:
+    content = dict(pairs)
+    for key, value in pairs if len(content) < len(pairs) else ():
+        if value != content[key]:
             raise ValueError(f"it has {key[:40]!r} twice, with different values")
-    return found
+    return content
 
 
 def _finite(word: str) -> float:
