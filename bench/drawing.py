@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from figures import engine_cost, layer_growth, style
+from bench.engine_cost import engine_cost
+from bench.layer_growth import layer_growth
+from figures import style
 from theory import Stack
 from theory.paper.layer_growth import layer_factor
 
@@ -38,7 +40,7 @@ def draw(results: Path, picture: Path) -> None:
 
 
 def growth_tables(results: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What `figures.layer_growth` draws, from files of `gradbounds check --accept`: samples, and closed forms."""
+    """What `layer_growth` draws, from files of `gradbounds check --accept`: samples, and closed forms."""
     rows = []
     for file in results:
         content = json.loads(file.read_text(encoding="utf-8"))

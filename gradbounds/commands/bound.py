@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, WithJson, given, network
+from gradbounds.flags import Flag, WithJson, given, network
 from theory import Stack
 
 Network = network(Stack())

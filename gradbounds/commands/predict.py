@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, given, network, optional
+from gradbounds.flags import Flag, given, network, optional
 from theory import Stack
 
 # One that is not given is None: a published model keeps its own there.

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from gradbounds.commands.flags import Flag, WithJson, given, network
+from gradbounds.flags import Flag, WithJson, given, network
 from gradbounds.grid import field_name
 from theory import Stack
 

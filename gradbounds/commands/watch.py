@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Folder
+from gradbounds.flags import Flag, Folder
 from simulate.runs.manifests import read_manifest
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from checks.models.mean_hessian import mean_hessian_verdicts
+from gradbounds.studies.mean_hessian.claims import mean_hessian_verdicts
 from simulate.curvature.operators import plain_operations
 from simulate.curvature.output_draws import targets
 from simulate.curvature.output_path import output_path, second_derivative

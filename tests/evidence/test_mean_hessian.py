@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 
-from checks.models.mean_hessian import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
 from checks.results import results
-from figures import mean_hessian
 from gradbounds.actions.figures import save
 from gradbounds.actions.verify import accept_verdicts
-from simulate.curvature.initial_statistics import largest_eigenvalue
+from gradbounds.studies.initial_statistics import largest_eigenvalue
+from gradbounds.studies.mean_hessian.claims import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
+from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import top_direction
 from simulate.curvature.output_draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw

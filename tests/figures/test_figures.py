@@ -10,6 +10,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.drawing import growth_tables
+from bench.engine_cost import engine_cost
+from bench.layer_growth import layer_growth
 from checks import comparison
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
@@ -18,16 +20,14 @@ from checks.stacks.theorem1 import last_layer_table
 from figures import (
     concentration,
     distribution,
-    engine_cost,
     hidden_energy,
-    layer_growth,
     layer_profile,
     local_exponents,
-    mean_hessian,
     scaling,
     slack,
 )
 from gradbounds.actions.figures import save
+from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate import sample
 from theory import Stack, predict
 from theory.stack import PAPER, TITLES

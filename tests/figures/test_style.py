@@ -2,8 +2,8 @@
 
 import pytest
 
-from figures import warmup_ends
 from figures.style import legend_below, panels, style
+from gradbounds.studies.warmup.figures import warmup_ends
 
 
 def test_one_legend_needs_one_look():

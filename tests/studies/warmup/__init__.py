@@ -1,0 +1,1 @@
+"""What is too heavy for the suite."""
