@@ -7,7 +7,7 @@ import pandas as pd
 
 from checks.statistics import estimate
 from checks.verdict import Setting, Subject, Verdict, Word, interval_of, sentence, sizes
-from simulate.curvature.output_draws import random_line
+from gradbounds.studies.mean_hessian.draws import random_line
 from theory.mean_field.mean_hessian import softmax_left
 from theory.stack import Stack, title
 
@@ -28,7 +28,7 @@ def mean_hessian_verdicts(table: pd.DataFrame, traces: Sequence[tuple[Stack, Seq
 
     Args:
         table: of settings within the theorem; columns placement, width, and those of
-            `simulate.curvature.output_draws.measured`.
+            `gradbounds.studies.mean_hessian.draws.measured`.
         traces: a stack, tr H with each of some output matrices, and what theory has for their mean.
 
     Returns:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from simulate.curvature.output_path import Path, output_path, second_derivative
+from gradbounds.studies.mean_hessian.path import Path, output_path, second_derivative
 from simulate.curvature.problems import stack_problem
 from theory.stack import Stack
 
