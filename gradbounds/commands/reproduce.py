@@ -14,7 +14,7 @@ _Study: Any = reduce(or_, [Annotated[kind, tyro.conf.subcommand(word)] for word,
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce:
-    """Repeat an experiment of the paper on your own texts: Fig. 3 at initialization, or training with warm-up."""
+    """Repeat an experiment of the paper on your own texts."""
 
     what: _Study
 

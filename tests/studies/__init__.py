@@ -1,1 +1,1 @@
-"""Tests of simulate.translation."""
+"""Tests of gradbounds.studies."""

@@ -1,1 +1,1 @@
-"""What is too heavy for the suite."""
+"""Tests of the study of Fig. 3."""
