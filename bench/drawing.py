@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from figures.engine_cost import engine_cost
-from figures.layer_growth import layer_growth
+from bench.engine_cost import engine_cost
+from bench.layer_growth import layer_growth
 from figures.style import style
 from theory import Stack
 from theory.paper.layer_growth import layer_factor

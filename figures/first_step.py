@@ -1,11 +1,10 @@
-"""Rates of the first step against the width and the depth, and the largest stable rates of many steps."""
+"""Rates of the first step against the width and the depth."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import PAPER, SYMBOLS, legend_below, looks, panels, style, value_ticks
+from figures.style import PAPER, SYMBOLS, looks, style, value_ticks
 from theory.stack import TITLES
 from theory.stack.optimizers import NAMES
 
@@ -71,42 +70,3 @@ def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None
     axis.set_xlabel(SYMBOLS[against])
     axis.set_title(f"{_OPTIMIZERS.get(optimizer, optimizer)}, ${symbol} = {rows[other].iloc[0]}$")
     axis.legend()
-
-
-def stable_rates(table: pd.DataFrame, width: int) -> Figure:
-    """The largest stable rate of gradient descent against the depth, beside 2/λ of initialization; a panel a loss.
-
-    Marks are medians over networks with the range of the middle half, lines the medians of 2/λ. Where most networks
-    have no largest rate there is no mark.
-
-    Args:
-        table: of `checks.stacks.stable_rates.table_of_networks`.
-        width: of the networks that are drawn.
-    """
-    rows = table[table["width"] == width]
-    losses = list(dict.fromkeys(rows["loss"]))
-    with style():
-        figure, axes = panels(len(losses), share_y=False)
-        for axis, loss in zip(axes, losses, strict=True):
-            here = rows[rows["loss"] == loss]
-            for shift, (look, (placement, group)) in enumerate(
-                zip(looks(), here.groupby("placement", sort=False), strict=False)
-            ):
-                bounded = group[group.groupby("depth")["bounded"].transform("mean") > 0.5]
-                quartiles = bounded.groupby("depth")["eta_max"].quantile([0.25, 0.5, 0.75]).unstack()
-                depth, middle = quartiles.index.to_numpy(float), quartiles[0.5].to_numpy()
-                mark = {name: value for name, value in look.items() if name != "linestyle"}
-                axis.errorbar(
-                    depth * 1.04 ** (shift - 1.5), middle, linestyle="none", capsize=2.5, label=TITLES[str(placement)],
-                    yerr=np.abs(quartiles[[0.25, 0.75]].to_numpy().T - middle), **({"markersize": 4.5} | mark),
-                )  # fmt: skip
-                curvature = group.groupby("depth")["2/λ"].median()
-                line = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.2}
-                axis.plot(curvature.index, curvature, **line)
-            value_ticks(axis, sorted(set(here["depth"])))
-            axis.set_yscale("log")
-            axis.set_xlabel("depth $L$")
-            axis.set_title(f"{loss}, $d = {width}$")
-        axes[0].set_ylabel(r"learning rate $\eta$")
-        legend_below(figure, 4, title=r"marks: largest stable rate, quartiles; lines: $2/\lambda$ at initialization")
-    return figure

@@ -22,7 +22,7 @@ import tyro
 import gradbounds
 from gradbounds.commands import HESSIANS, MOVED, RUNS, Command
 from gradbounds.commands.examples import EXAMPLES
-from gradbounds.commands.flags import WithJson
+from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
 from gradbounds.help_text import Captured, grouped
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more

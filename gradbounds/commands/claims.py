@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Positional, WithJson
+from gradbounds.flags import Flag, Positional, WithJson
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Folder
+from gradbounds.flags import Flag, Folder
 from simulate.runs.manifests import read_manifest
 
 

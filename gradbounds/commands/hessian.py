@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from gradbounds.commands.flags import Flag, Positional, optional
-from gradbounds.commands.reproduce import IntoFolder, OnTexts
 from gradbounds.commands.sweep import Fields
+from gradbounds.flags import Flag, IntoFolder, OnTexts, Positional, optional
 from gradbounds.grid import FIELDS, stacks
 
 if TYPE_CHECKING:

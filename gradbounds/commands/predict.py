@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, WithJson, given, network, optional
 from gradbounds.described_network import changed, described, variants
+from gradbounds.flags import Flag, WithJson, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 

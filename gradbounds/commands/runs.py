@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from gradbounds.commands.flags import Flag, Folder, Positional, WithJson
+from gradbounds.flags import Flag, Folder, Positional, WithJson
 from simulate.runs.manifests import read_manifest
 
 

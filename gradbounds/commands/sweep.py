@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.commands.flags import Flag, WithJson, optional
+from gradbounds.flags import Flag, WithJson, optional
 from gradbounds.grid import FIELDS, OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack

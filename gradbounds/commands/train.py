@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from gradbounds.commands.flags import Flag, WithJson, optional
 from gradbounds.commands.sweep import Fields
+from gradbounds.flags import Flag, WithJson, optional
 from gradbounds.grid import FIELDS
 from gradbounds.recipe import Recipe
 from theory.stack.optimizers import TRAINING_OPTIMIZERS

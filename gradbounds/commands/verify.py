@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.commands.flags import Flag, Positional, WithJson, optional
+from gradbounds.flags import Flag, Positional, WithJson, optional
 from simulate.runs.manifests import read_manifest
 
 

@@ -20,8 +20,7 @@ from simulate.network.record import Record
 from simulate.network.transformer import layers
 from simulate.runs.cell import Cell
 from simulate.runs.inputs import network_inputs, source_inputs
-from simulate.translation.measurements import padded
-from simulate.translation.model import Translation, Translator
+from simulate.translation.model import Translation, Translator, padded
 from simulate.translation.parallel_text import PADDING, ParallelText
 from theory.coverage import require
 from theory.stack import Stack

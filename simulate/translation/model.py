@@ -4,6 +4,7 @@ Source: Xiong et al. (2020), appendix A.1, after Vaswani et al. (2017).
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from simulate.translation.parallel_text import PADDING
+from simulate.translation.parallel_text import PADDING, Ids
 
 TranslatorPlacement = Literal["post", "pre"]
 TranslatorInitialization = Literal["xavier", "pytorch"]
@@ -136,20 +137,16 @@ class Translator(nn.Module):
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Logits (pairs, target length, V) of the word after each, of ids (pairs, length) padded at the end."""
         x = self._embedded(target, self.target)  # first, as random numbers of dropout are drawn in this order
-        memory = self.encoded(source) if self.translation.cross else None
+        memory = self._encoded(source) if self.translation.cross else None
         return self._logits(x, target, memory, source)
 
-    def encoded(self, source: Tensor) -> Tensor:
+    def _encoded(self, source: Tensor) -> Tensor:
         """What the decoder attends to, (pairs, source length, d), of ids padded at the end."""
         memory, nothing = self._embedded(source, self.source), source == PADDING
         for layer in self.encoder:
             memory = layer(memory, src_key_padding_mask=nothing)
         normed: Tensor = self.encoder_norm(memory)
         return normed
-
-    def decoded(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Logits of the word after each word of the target, where the source is encoded already."""
-        return self._logits(self._embedded(target, self.target), target, memory, source)
 
     def _logits(self, x: Tensor, target: Tensor, memory: Tensor | None, source: Tensor) -> Tensor:
         mask = None
@@ -174,6 +171,11 @@ def translation_loss(translation: Translation, logits: Tensor, labels: Tensor, *
         logits.flatten(0, 1), labels.flatten(), ignore_index=PADDING, label_smoothing=translation.smoothing,
         reduction=reduction,
     )  # fmt: skip
+
+
+def padded(sentences: Sequence[Ids]) -> Tensor:
+    """Ids of sentences, (sentences, longest), padded at the end."""
+    return nn.utils.rnn.pad_sequence([torch.as_tensor(ids) for ids in sentences], batch_first=True)
 
 
 def parameter_count(translation: Translation) -> int:

@@ -5,7 +5,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -33,8 +32,6 @@ class ParallelText:
         vocab: number of ids.
         digest: SHA-256 of both files and the kind of units.
         names: of the files, for people.
-        lines: the targets as the file has them.
-        decode: the line of a target's ids, without its ends; None of a text that was not read.
     """
 
     sources: tuple[Ids, ...]
@@ -42,8 +39,6 @@ class ParallelText:
     vocab: int
     digest: str
     names: tuple[str, str]
-    lines: tuple[str, ...] = ()
-    decode: Callable[[Sequence[int]], str] | None = None
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -101,12 +96,12 @@ def read_pairs(
     kept = [(first, second) for first, second in zip(*lines, strict=True) if first.split() and second.split()]
     if not kept:
         raise ValueError(f"source and target must have a line of words in both, got none in {str(source)!r}.")
-    encode, decode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
+    encode = (_words if units == "words" else _pieces)([line for pair in kept for line in pair], vocab)
     sources = tuple(np.array([*encode(first), END]) for first, _ in kept[:pairs])
     targets = tuple(np.array([BEGIN, *encode(second), END]) for _, second in kept[:pairs])
     digest = hashlib.sha256(units.encode() + b"".join(hashlib.sha256(text).digest() for text in raw)).hexdigest()
     names = Path(source).name, Path(target).name
-    return ParallelText(sources, targets, vocab, digest, names, tuple(second for _, second in kept[:pairs]), decode)
+    return ParallelText(sources, targets, vocab, digest, names)
 
 
 def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText, ParallelText]:
@@ -125,15 +120,14 @@ def held_out(text: ParallelText, pairs: int, *, seed: int) -> tuple[ParallelText
             text,
             sources=tuple(text.sources[k] for k in chosen),
             targets=tuple(text.targets[k] for k in chosen),
-            lines=tuple(text.lines[k] for k in chosen) if text.lines else (),
         )
         for chosen in (np.sort(drawn[pairs:]), np.sort(drawn[:pairs]))
     )
     return first, second
 
 
-def _words(lines: Sequence[str], vocab: int) -> Any:
-    """From a line to ids of the most frequent words, ties in order of appearance, and back.
+def _words(lines: Sequence[str], vocab: int) -> Callable[[str], list[int]]:
+    """From a line to ids of the most frequent words, ties in order of appearance.
 
     Raises:
         ValueError: there are not so many words.
@@ -144,17 +138,12 @@ def _words(lines: Sequence[str], vocab: int) -> Any:
             f"vocab must be from {END + 2} to {len(counts) + END + 1}, the {len(counts)} words of the text and "
             f"{END + 1} ids of their own, got {vocab}."
         )
-    words = ["", "<unk>", "", "", *(word for word, _ in counts.most_common(vocab - END - 1))]
-    known = {word: rank for rank, word in enumerate(words) if rank > END}
-    return lambda line: [known.get(word, UNKNOWN) for word in line.split()], partial(_line, words)
+    known = {word: rank for rank, (word, _) in enumerate(counts.most_common(vocab - END - 1), start=END + 1)}
+    return lambda line: [known.get(word, UNKNOWN) for word in line.split()]
 
 
-def _line(words: Sequence[str], ids: Sequence[int]) -> str:
-    return " ".join(words[number] for number in ids)
-
-
-def _pieces(lines: Iterable[str], vocab: int) -> Any:
-    """From a line to ids of byte-pair encoding, learned from the lines, and back.
+def _pieces(lines: Iterable[str], vocab: int) -> Callable[[str], list[int]]:
+    """From a line to ids of byte-pair encoding, learned from the lines.
 
     Raises:
         ValueError: sentencepiece is not installed, or learns fewer or more pieces.
@@ -174,4 +163,5 @@ def _pieces(lines: Iterable[str], vocab: int) -> Any:
         reason = str(error).strip().splitlines()[-1]
         raise ValueError(f"vocab must be what the text can be split into, got {vocab}: {reason}") from error
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    return processor.encode, processor.decode
+    encode: Callable[[str], list[int]] = processor.encode
+    return encode

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.initial_statistics import largest_eigenvalue as largest
+from gradbounds.studies.initial_statistics import largest_eigenvalue as largest
 from simulate.curvature.operators import extreme_eigenvalues
 from simulate.curvature.problems import stack_problem
 from tests.helpers.twins.residual import SmallStack, coupling, parts_along

@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from checks.models.mean_hessian import mean_hessian_verdicts
+from gradbounds.studies.mean_hessian.claims import mean_hessian_verdicts
+from gradbounds.studies.mean_hessian.draws import targets
+from gradbounds.studies.mean_hessian.path import output_path, second_derivative
 from simulate.curvature.operators import plain_operations
-from simulate.curvature.output_draws import targets
-from simulate.curvature.output_path import output_path, second_derivative
 from simulate.curvature.problems import stack_problem
 from tests.simulate.test_curvature import exact
 from theory import Stack

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from checks.stacks.stable_rates import predictor
+from gradbounds.studies.stable_rate.predictors import predictor
 from tests.helpers.printed_numbers import says
 from tests.helpers.rendered.tables import STATISTICS, networks_of_stable_rates
 from theory import Stack

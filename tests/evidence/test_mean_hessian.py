@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 import torch
 
-from checks.models.mean_hessian import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
 from checks.results import results
-from figures.mean_hessian import mean_hessian
 from gradbounds.actions.verify import accept_verdicts
 from gradbounds.figure_files import save
-from simulate.curvature.initial_statistics import largest_eigenvalue
+from gradbounds.studies.initial_statistics import largest_eigenvalue
+from gradbounds.studies.mean_hessian.claims import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
+from gradbounds.studies.mean_hessian.draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw
+from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import top_direction
-from simulate.curvature.output_draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw
 from simulate.curvature.problems import stack_problem
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack

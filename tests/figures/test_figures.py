@@ -10,6 +10,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from bench.drawing import growth_tables
+from bench.engine_cost import engine_cost
+from bench.layer_growth import layer_growth
 from checks import comparison
 from checks.series import local_exponent_table, longest_series
 from checks.stacks.concentration import excess_table
@@ -17,14 +19,12 @@ from checks.stacks.profiles import layer_draws, profile_cells
 from checks.stacks.theorem1 import last_layer_table
 from figures.concentration import concentration
 from figures.distribution import distribution
-from figures.engine_cost import engine_cost
 from figures.hidden_energy import hidden_energy
-from figures.layer_growth import layer_growth
 from figures.layer_profile import layer_profile
-from figures.mean_hessian import mean_hessian
 from figures.proof_chain import proof_slack
 from figures.scaling import local_exponents, scaling
 from gradbounds.figure_files import save
+from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate import sample
 from theory import Stack, predict
 from theory.stack import PAPER, TITLES

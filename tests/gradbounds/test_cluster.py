@@ -12,9 +12,9 @@ import pytest
 from gradbounds.cli import main
 from gradbounds.clusters import dask as cluster
 from simulate.runs.execution import InProcess
-from tests.gradbounds.actions.test_warmup import GRID, command
 from tests.helpers.interruption import BLOCKS, SWEEP, Forked, landed, start, table_digest, wait_for_a_file
 from tests.helpers.parallel_text import write
+from tests.studies.warmup.test_reproduce import GRID, command
 
 pytest.importorskip("distributed")
 

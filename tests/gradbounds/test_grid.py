@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
-from gradbounds.commands.flags import given as given_fields
 from gradbounds.commands.sweep import Fields, Sweep
 from gradbounds.described_network import changed
+from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack

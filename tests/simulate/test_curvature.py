@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from gradbounds.studies.mean_hessian.path import output_path, second_derivative
 from simulate.curvature import operators as curvature
 from simulate.curvature.lanczos import quadrature
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import MATRICES, extreme_eigenvalues, operator, probe_spectrum, top_direction
-from simulate.curvature.output_path import output_path, second_derivative
 from simulate.curvature.problems import Problem, module_problem, stack_problem, translation_problem
 from simulate.modules.catalogue import BUILTINS
 from simulate.translation.model import Translation

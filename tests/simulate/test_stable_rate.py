@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from checks.stacks.stable_rates import predictor, table_of_networks
+from gradbounds.studies.initial_statistics import gauss_newton_trace, initial_statistics
+from gradbounds.studies.stable_rate.predictors import predictor, table_of_networks
 from simulate.curvature.first_step import first_step_problem
-from simulate.curvature.initial_statistics import gauss_newton_trace, initial_statistics
 from simulate.curvature.problems import SquaredLoss
 from simulate.curvature.stable_rate import STABLE, largest_stable_rates, networks, outcome, trained_losses
 from theory import Stack

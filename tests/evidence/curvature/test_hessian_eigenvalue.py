@@ -11,9 +11,9 @@ import pytest
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from figures.hessian_eigenvalue import hessian_eigenvalue
 from gradbounds.figure_files import save
-from simulate.curvature.initial_statistics import largest_eigenvalue
+from gradbounds.studies.initial_statistics import largest_eigenvalue
+from gradbounds.studies.largest_eigenvalue.figure import hessian_eigenvalue
 from simulate.curvature.operators import extreme_eigenvalues
 from simulate.curvature.problems import stack_problem
 from tests.evidence.test_mean_hessian import ALONG

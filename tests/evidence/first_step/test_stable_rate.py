@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import gradbounds as gb
-from checks.stacks.stable_rates import UNBOUNDED
-from simulate.curvature.initial_statistics import initial_statistics
+from gradbounds.studies.initial_statistics import initial_statistics
+from gradbounds.studies.stable_rate.predictors import UNBOUNDED
 from simulate.curvature.stable_rate import LOSSES, Loss, largest_stable_rates
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack

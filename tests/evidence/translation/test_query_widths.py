@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from checks.models.translation import predicted
-from simulate.translation.measurements import measure
+from gradbounds.studies.fig3.table import predicted
+from gradbounds.studies.measurements import measure
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import ParallelText, read_pairs
 from tests.helpers.evidence_file import kept_case, record, rounded

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.translation.measurements import padded
-from simulate.translation.model import Translation, Translator, translation_loss
+from simulate.translation.model import Translation, Translator, padded, translation_loss
 from simulate.translation.parallel_text import PADDING, read_pairs
 from tests.helpers.evidence_file import record
 

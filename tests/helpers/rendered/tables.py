@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.stacks.stable_rates import predictor, table_of_networks
+from gradbounds.studies.stable_rate.predictors import predictor, table_of_networks
 from theory.stack import TITLES
 
 ROOT = Path(__file__).parents[3]

@@ -4,9 +4,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from checks.models.warmup_claims import judge
 from checks.verdict import Verdict
-from gradbounds.actions.warmup.command import grid_named, read_rows
+from gradbounds.studies.warmup.claims import judge
+from gradbounds.studies.warmup.reproduce import grid_named, read_rows
 from theory.stack import TITLES
 
 ROWS = Path(__file__).parents[3] / "checks" / "data" / "warmup" / "warmup-small.json"

@@ -1,1 +1,0 @@
-"""Pictures of translation models: at initialization, and in training."""

@@ -1,1 +1,0 @@
-"""`gradbounds reproduce warmup`."""

@@ -1,0 +1,86 @@
+"""How a flag is declared."""
+
+from dataclasses import Field, dataclass, fields, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import tyro
+
+from gradbounds.grid import FIELDS, OWN_WORD, field_value, said
+from theory import Stack
+from theory.stack.stack import OWN
+
+Flag = tyro.conf.arg
+Positional = tyro.conf.Positional
+Folder = Annotated[Path, Positional, Flag(name="run", help="run folder")]
+
+
+def optional(about: str, metavar: str | None, default: str = "") -> Any:
+    """A flag that may be left out; what happens then is said in words, not as None."""
+    return Flag(help=about, metavar=metavar, help_behavior_hint=f"(default: {default})" if default else "")
+
+
+_TYPES = get_type_hints(Stack)
+
+
+def network(defaults: Stack) -> Any:
+    """A dataclass of a flag for every field of a Stack; one that is not given is None, and its help has the default."""
+
+    def flag(of: Field) -> tuple[str, Any, Any]:
+        name, default = of.name, str(said(of.name, getattr(defaults, of.name)))
+        choices = "|".join(of.metadata.get("choices", ()))
+        kind = Annotated[Any, _number(name)] if not isinstance(of.default, str) else _TYPES[name] | None
+        return name, Annotated[kind, optional(of.metadata["help"], choices or None, default)], None
+
+    flags = make_dataclass("NetworkFlags", [flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
+    flags.__doc__ = "The fields of the Stack that are given."
+    return flags
+
+
+def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
+    """How a field of numbers is read: None, of one that is not given, is no word."""
+    metavar = "INT" if FIELDS[name].type is int else "own|FLOAT" if name in OWN else "FLOAT"
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1, metavar=metavar, instance_from_str=lambda words: said(name, field_value(name, words[0])),
+        is_instance=lambda _: True, str_from_instance=lambda value: [str(value)],
+    )  # fmt: skip
+
+
+def given(flags: Any) -> dict[str, Any]:
+    """The fields of a Stack that `network` flags give."""
+    named = {name: value for name, value in vars(flags).items() if value is not None}
+    return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithJson:
+    """The flag of commands that print tables."""
+
+    json: Annotated[bool, Flag(help="print one JSON object instead of text; docs/runs.md")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntoFolder(WithJson):
+    """Flags of commands that make networks and keep what they measure of them."""
+
+    out: Annotated[Path, Flag(help="folder; what it holds already is not done again")]
+    seed: Annotated[int, Flag(help="seed of the first network")] = 0
+    device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
+    dry_run: Annotated[bool, Flag(help="say how much it is, and stop")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnTexts(IntoFolder):
+    """Flags of commands that make translation models on two texts."""
+
+    source: Annotated[Path, Flag(help="text to translate from, UTF-8, a sentence a line")]
+    target: Annotated[Path, Flag(help="text to translate to, line by line")]
+    placement: Annotated[tuple[Literal["post", "pre"], ...], Flag(help="placements of LayerNorm")] = ("post", "pre")
+    heads: Annotated[int, Flag(help="heads of every attention")] = 4
+    smoothing: Annotated[float, Flag(help="label smoothing")] = 0.1
+    units: Annotated[
+        Literal["words", "bpe"], Flag(help="units of the vocabulary: words, or pieces of them by sentencepiece")
+    ] = "words"
+    accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
+        False
+    )

@@ -1,0 +1,1 @@
+"""Largest eigenvalues of the Hessian beside theory: `make evidence PART=hessian-eigenvalue`."""

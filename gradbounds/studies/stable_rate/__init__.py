@@ -1,0 +1,1 @@
+"""What at initialization tells the largest stable rate: `make evidence PART=stable-rate`."""
