@@ -67,7 +67,7 @@ def test_scaling(small_grid, against, values, vocab):
         assert bar_halves(bars) == pytest.approx((2 * rows["sem"]).to_numpy())
         lines = {line.get_label(): line.get_ydata() for line in axes.lines}
         assert lines["large-width theory"] == pytest.approx(rows["predicted"].to_numpy())
-        assert lines["Theorem 1, with constants"] == pytest.approx(rows["predict", "--bound"].to_numpy())
+        assert lines["Theorem 1, with constants"] == pytest.approx(rows["bound"].to_numpy())
     assert "rms over draws" in figure.axes[0].get_ylabel()
     assert "2 s.e." in str([t.get_text() for t in figure.legends[0].get_texts()])
 

@@ -60,7 +60,7 @@ HOSTILE = [
     (("runs", "SESSIONS"), "but 'SESSIONS/manifest.toml' has sessions of another kind."),
     (("runs", "STARTED"), "but 'STARTED/manifest.toml' has sessions of another kind."),
     (("check", "NEGATIVE"), "but 'NEGATIVE/manifest.toml' has draws of another kind."),
-    (("diff", "VARIANCE.json", "VARIANCE.json"), "variances are of at least 0, and seeds of at least 1"),
+    (("check", "VARIANCE.json", "--against", "VARIANCE.json"), "variances are of at least 0, and seeds of at least 1"),
     (("sweep", "--file", "INF.toml", "--dry-run"), "it has a number that is not finite, inf."),
     (("sweep", "--file", "MANY.toml", "--dry-run"), "draws must be at most 1099511627776, got"),
     (("sweep", "--file", "ESCAPE.toml", "--dry-run"), "dtype, text, got \\u001b[31m."),
