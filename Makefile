@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Python runs as it does by default, writing bytecode: a test failed on that alone, unseen where it was switched off.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: verify test quick lint docs figures evidence evidence-list mutants compatibility clean
+.PHONY: verify test quick lint docs figures accept evidence evidence-list mutants compatibility clean
 
 verify: .venv/installed
 	$(BIN)/gradbounds verify
@@ -32,6 +32,10 @@ figures: verify
 	$(BIN)/gradbounds figures runs/norms --out runs/norms/figures
 	cp runs/norms/figures/concentration_of_norms.png docs/figures/norms_of_one_token.png
 	$(BIN)/python -m bench growth checks/data/growth.json checks/data/growth-gains.json docs/figures/layer_growth.png
+
+# Commits the verdicts of a run, or of a folder with verdicts.json, and renders the pages of results again.
+accept: .venv/installed
+	$(BIN)/python -m tools.accept $(RUN)
 
 # What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes
 # on where it was, unless the sources changed or FRESH=1.

@@ -8,6 +8,9 @@ from simulate.text import TEXTS
 from theory import Stack
 from theory.stack import PAPER
 
+PAPER_WIDTH = 512
+"""Of the paper's model."""
+
 DRAWS = 128
 SEED = 0
 TEXT = TEXTS["lighthouse"]

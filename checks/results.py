@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DATA = Path(__file__).parent / "data"
 COMMITTED = DATA / "paper_checks.json"
-"""The results that `verify --accept` commits; other files of the same form may stand beside it."""
+"""The results of the default experiment; other files of the same form may stand beside it."""
 
 # What the committed results keep of every cell, at the last layer, so that a test can sample it again and compare.
 KEPT = ("ffn_hidden_energy", "attention_energy", "hidden_energy", "grad_sq_W2")
@@ -77,7 +77,7 @@ def load_results(path: Path) -> Results:
         return Results(content["command"], verdicts, content["cells"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"results must be a file that `gradbounds verify --accept` wrote, got {str(path)!r}: {error}"
+            f"results must be a file of verdicts that gradbounds wrote, got {str(path)!r}: {error}"
         ) from error
 
 

@@ -81,6 +81,3 @@ class OnTexts(IntoFolder):
     units: Annotated[
         Literal["words", "bpe"], Flag(help="units of the vocabulary: words, or pieces of them by sentencepiece")
     ] = "words"
-    accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
-        False
-    )

@@ -1,17 +1,119 @@
-"""What a command found, delivered: said on the terminal, or put into the object of `--json`."""
+"""What a command found, as one object, and its delivery: on the terminal, as JSON, into a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from checks.results import results
 from checks.verdict import Verdict
 from gradbounds.help_text import folded
 from gradbounds.json_output import tell
+from simulate.runs.files import write_whole
+from simulate.runs.provenance import session
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 _INDENT = " " * 5
 
 
-def say_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Print verdicts, some lines each."""
-    tell(verdicts=list(verdicts))
-    for verdict in verdicts:
-        head, *others = verdict.lines()
-        print(folded("\n".join([head, *(_INDENT + line for line in others)]), indent=_INDENT))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """What was found, the same from Python as on the command line.
+
+    Attributes:
+        about: what it is of, in a line.
+        tables: data frames by name, the main one first.
+        values: what is no table, by name.
+        lines: what is found, in words.
+        verdicts: on claims of the paper and of one's own.
+        below: lines that a terminal shows below the verdicts.
+        figures: what draws each figure, by name.
+        differences: where theory and samples differ, or a verdict is not the committed one, a line each.
+    """
+
+    about: str
+    tables: Mapping[str, "pd.DataFrame"] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    verdicts: Sequence[Verdict] = ()
+    below: Sequence[str] = ()
+    figures: Mapping[str, Callable[..., "Figure"]] = field(default_factory=dict)
+    differences: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        parts = [f"{name} of {len(table)} rows" for name, table in self.tables.items()]
+        parts += [f"{len(self.verdicts)} verdicts"] if self.verdicts else []
+        return f"<{self.about}: {', '.join([*parts, *(f'figure {name}' for name in self.figures)])}>"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines, *_verdict_lines(self.verdicts), *self.below, *self.differences])
+
+    def _repr_html_(self) -> str:
+        tables = (table.to_html(index=False, float_format="%.4g", na_rep="") for table in self.tables.values())
+        return f"<p>{self.about}</p>" + "".join(tables)
+
+    def to_frame(self, name: str = "") -> "pd.DataFrame":
+        """A table by its name, the main one if none is given.
+
+        Raises:
+            ValueError: there is no such table.
+        """
+        return _named(self.tables, name, "table")
+
+    def plot(self, name: str = "", **options: Any) -> "Figure":
+        """A figure by its name, the first if none is given, drawn with the options that it takes.
+
+        Raises:
+            ValueError: there is no such figure.
+        """
+        return _named(self.figures, name, "figure")(**options)
+
+
+def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
+    if not entries or (name and name not in entries):
+        raise ValueError(f"{kind} must be one of {', '.join(entries) or 'none, for there is none'}, got {name!r}.")
+    return entries[name or next(iter(entries))]
+
+
+def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Verdicts as lines, some for each, of which all but the first stand in."""
+    return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
+
+
+def deliver(result: Result, *, out: Path | None = None, strict: bool = True) -> int:
+    """Print a result, or put it into the object of `--json`, and write its tables and figures into a folder.
+
+    Args:
+        result: what was found.
+        out: folder; None writes nothing.
+        strict: whether differences are an error.
+
+    Returns:
+        Exit code: 1 where something differs and that is an error, else 0.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    tell(**result.tables, **result.values)
+    if result.verdicts:
+        tell(verdicts=list(result.verdicts))
+    for line in (*result.lines, *_verdict_lines(result.verdicts), *result.below):
+        print(folded(line, indent=_INDENT) if not line.startswith("  ") or line.startswith(_INDENT) else line)
+    if out is not None:
+        for name, table in result.tables.items():
+            write_whole(out / f"{name}.csv", table.to_csv(index=False).encode())
+            print(f"Table   {out / f'{name}.csv'}")
+        if result.verdicts:
+            command = session()["command"]
+            write_whole(out / "verdicts.json", results(result.verdicts, [], command).encode())
+            print(f"Kept    {out / 'verdicts.json'}, the verdicts as data")
+        for name, draw in result.figures.items():
+            from gradbounds.figure_files import save  # late: it loads matplotlib
+
+            print(f"Figure  {save(draw(), out, name)[-1]}")
+    for line in result.differences:
+        print(line)
+    return int(strict and bool(result.differences))

@@ -25,6 +25,7 @@ MAY_IMPORT = {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
         "rich", "sympy", "pytest", "dask", "distributed",
     },
+    "tools": {"checks", "gradbounds", "simulate", "theory", "numpy"},
     "tests": None,
     "bench": {
         "theory", "simulate", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed", "threadpoolctl",
@@ -58,8 +59,6 @@ ARROWS = {
         "theory_and_samples": "statistics large_width",
         "series": "fits",
         "results": "statistics verdict",
-        "paper_sections": "results verdict",
-        "paper_page": "paper_sections results verdict",
         "report": "results verdict",
         "stacks": "statistics verdict fits theory_and_samples large_width series",
         "models": "statistics verdict fits large_width",
@@ -87,7 +86,7 @@ ARROWS = {
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid units json_output",
-        "result": "json_output help_text",
+        "result": "json_output help_text figure_files",
         "actions": (
             "grid recipe progress units table_cache figure_files network_text json_output described_network help_text "
             "clusters plain_text result"
@@ -95,7 +94,7 @@ ARROWS = {
         "help_text": "grid",
         "flags": "grid",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",
-        "commands": "grid recipe clusters actions run_inspection described_network units flags studies",
+        "commands": "grid recipe clusters actions run_inspection described_network units flags studies result",
         "cli": "__init__ commands json_output help_text grid plain_text flags",
         "__main__": "cli shadowing",
         "run_suite": "actions",

@@ -1,8 +1,8 @@
 """`gradbounds sweep --preset compare`: placements of LayerNorm, predicted, sampled and drawn side by side."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
-from io import StringIO
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,11 +13,10 @@ from checks.stacks.placements import depth_exponents, exponent_lines, layer_norm
 from checks.theory_and_samples import comparison
 from figures.placements import placements
 from gradbounds.actions.sweep import sweep_into
-from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS
-from gradbounds.json_output import tell
 from gradbounds.progress import working
 from gradbounds.recipe import Recipe
+from gradbounds.result import Result
 from simulate import Run
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
@@ -31,15 +30,27 @@ _GRID: dict[str, Any] = {
 """What is compared where a field is not given."""
 
 
-def compare(out: Path | None, grid: Mapping[str, Any], *, draws: int, seed: int, workers: int) -> int:
-    """Sample a grid into a folder, print the exponents, and leave `placements.png` and `.svg` in it.
+def compare(
+    grid: Mapping[str, Any] | None = None, *, draws: int = 128, seed: int = 0, workers: int = 1, out: Path | None = None
+) -> Result:
+    """Sample placements of LayerNorm side by side: exponents in the depth, and profiles over the layers.
 
-    Without a folder nothing is kept.
+    Args:
+        grid: values of fields, as in a sweep's file: several placements and depths, and one value of any other field;
+            by default all placements with branches, at d = 512 and L = 2, 4, 8, 16.
+        draws: least number of networks per cell.
+        seed: root seed.
+        workers: processes.
+        out: folder of the run, which the same call continues; None keeps nothing.
+
+    Returns:
+        Tables `norms` (of every layer), `exponents` (in the depth, where there are three) and `spreads` (largest over
+        smallest norm); figure `placements`.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
-    recipe = Recipe().changed(_GRID | dict(grid), draws=draws, seed=seed)
+    recipe = Recipe().changed(_GRID | dict(grid or {}), draws=draws, seed=seed)
     for name in FIELDS:
         values = list(dict.fromkeys(getattr(stack, name) for stack in recipe.stacks()))
         if name not in ("placement", "depth") and len(values) > 1:
@@ -49,22 +60,26 @@ def compare(out: Path | None, grid: Mapping[str, Any], *, draws: int, seed: int,
             f"branch_scale must be above 0 to compare gradients, which are 0 where branches add nothing, got {idle[0]}."
         )
     depths = sorted({stack.depth for stack in recipe.stacks()})
-    check_count("draws", recipe.draws, 2)  # one draw has no error
+    check_count("draws", draws, 2)  # one draw has no error
     order = [stack.placement for stack in recipe.stacks()]
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
-        with redirect_stdout(StringIO()) if out is None else nullcontext():
-            sweep_into(Path(folder), recipe, Execution(workers=workers))
+        told = sweep_into(Path(folder), recipe, Execution(workers=workers))
         samples = Run.open(folder).samples()
     cells = sorted(samples, key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
     slopes, spreads = depth_exponents(norms) if len(depths) >= LEAST_POINTS else None, layer_spreads(norms)
     with working("predicting"):
         agreement = comparison(cells)
-    tell(norms=norms, exponents=slopes, spreads=spreads, agreement=agreement["agreement"].value_counts().to_dict())
     none = [f"No exponents in L, which take {LEAST_POINTS} depths or more; here is L = {', '.join(map(str, depths))}."]
-    for line in (*(none if slopes is None else exponent_lines(slopes)), *spread_lines(spreads)):
-        print(line)
-    print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
-    if out is not None:
-        print(f"Figure  {save(placements(norms), out, 'placements')[-1]}")
-    return 0
+    return Result(
+        about=f"{len(dict.fromkeys(order))} placements side by side",
+        tables={"norms": norms} | ({} if slopes is None else {"exponents": slopes}) | {"spreads": spreads},
+        values={"agreement": agreement["agreement"].value_counts().to_dict()},
+        lines=[
+            *([] if out is None else told),
+            *(none if slopes is None else exponent_lines(slopes)),
+            *spread_lines(spreads),
+            f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.",
+        ],
+        figures={"placements": partial(placements, norms)},
+    )

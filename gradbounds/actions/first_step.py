@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,10 @@ from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from figures.first_step import first_step_rates
-from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS, said, with_words
-from gradbounds.json_output import tell
+from gradbounds.result import Result
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
-from simulate.runs.files import write_whole
 from theory import NoRuleError, Stack
 from theory.first_step.noise_scale import noise_scale
 from theory.stack import TITLES
@@ -28,13 +26,15 @@ _LARGEST = 2e8
 
 
 def first_steps(
-    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None, seed: int, out: Path | None
-) -> int:
-    """Print the rates of every network and optimizer, and write them with their figure into a folder.
+    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None = None, seed: int = 0
+) -> Result:
+    """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
+
+    Returns:
+        Table and, of several widths or depths, figure `first_step`.
 
     Raises:
-        ValueError: an argument is outside its range, a network is too large to be stepped, or the folder cannot be
-            written.
+        ValueError: an argument is outside its range, or a network is too large to be stepped.
     """
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
@@ -52,15 +52,13 @@ def first_steps(
             for optimizer in optimizers
         ]
     table = pd.DataFrame(rows)
-    tell(steps=table)
-    print("\n".join([*_lines(table), *_exponents(table)]))
-    if out is not None:
-        write_whole(out / "first_step.csv", table.to_csv(index=False).encode())
-        lines = [f"Table   {out / 'first_step.csv'}"]
-        if max(table["width"].nunique(), table["depth"].nunique()) > 1:
-            lines.append(f"Figure  {save(first_step_rates(table), out, 'first_step')[-1]}")
-        print("\n".join(lines))
-    return 0
+    several = max(table["width"].nunique(), table["depth"].nunique()) > 1
+    return Result(
+        about=f"first steps of {len(stacks)} networks",
+        tables={"first_step": table},
+        lines=[*_lines(table), *_exponents(table)],
+        figures={"first_step": partial(first_step_rates, table)} if several else {},
+    )
 
 
 def _check_sizes(stacks: Sequence[Stack]) -> None:

@@ -1,113 +1,99 @@
 """`gradbounds hessian stack`, `module` and `texts`: spectra measured, judged and drawn."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from checks.models.gauss_newton import beside_theory, predicted_exponents, predictions
-from checks.models.spectra import LEAST_SEEDS, WHOLE, curvature_exponents, more_curvature
-from checks.results import results
+from checks.models.spectra import WHOLE, curvature_exponents, more_curvature
 from checks.verdict import Verdict
-from gradbounds.actions.spectra import SpectraRequest, measured, size, written
-from gradbounds.actions.verify import accept_verdicts, check_checkout
-from gradbounds.json_output import tell
-from gradbounds.result import say_verdicts
-from simulate.runs.files import write_whole
-from simulate.runs.provenance import session
+from gradbounds.actions.hessian_subjects import of_stack
+from gradbounds.actions.spectra import SpectraRequest, measured, spectra_result
+from gradbounds.result import Result
 from simulate.translation.parallel_text import ParallelText
 from theory.stack import Stack, title
 
 
-def models_on_text(request: SpectraRequest, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
+def models_on_text(request: SpectraRequest, text: ParallelText, out: Path) -> Result:
     """Translation models, and H1 of their Hessians.
 
     Raises:
-        ValueError: as `gradbounds.actions.spectra.measured`, or `accept` outside a checkout.
+        ValueError: as `gradbounds.actions.spectra.measured`.
     """
-    if accept:
-        _check_accept(request)
-    if dry_run:
-        print(size(request, f" over {len(text)} pairs"))
-        return 0
     spectra = measured(request, out)
-    written(request, spectra, out)
     about = f"{len(text)} pairs of {text.names[0]} and {text.names[1]}, V = {text.vocab}, "
-    return _judged(more_curvature(spectra.found, "encoder-decoder", about), out, accept=accept)
+    verdicts = more_curvature(spectra.found, "encoder-decoder", about)
+    return _with_verdicts(spectra_result(spectra, extreme=request.extreme), verdicts)
 
 
-def simplified_stacks(
-    request: SpectraRequest, stacks: Sequence[Stack], out: Path, *, dry_run: bool, accept: bool
-) -> int:
+def simplified_stacks(request: SpectraRequest, stacks: Sequence[Stack], out: Path) -> Result:
     """Simplified stacks: the Gauss-Newton matrix beside theory, and H1 at the largest width.
 
     Returns:
-        1 where theory and measurement differ, else 0.
+        Tables `summaries`, `spectra`, and `theory`: every number beside its prediction.
 
     Raises:
-        ValueError: as `gradbounds.actions.spectra.measured`, or `accept` outside a checkout.
+        ValueError: as `gradbounds.actions.spectra.measured`.
     """
-    if accept:
-        _check_accept(request)
-        if any(not stack.in_paper for stack in stacks):
-            raise ValueError(f"accept must be given for the paper's stacks, got {stacks[0].relaxed}.")
-    if dry_run:
-        print(size(request))
-        return 0
     spectra = measured(request, out)
     predicted = predictions(stacks)
-    written(request, spectra, out, predicted)
     beside = beside_theory(spectra.found, predicted)
-    tell(theory=beside)
-    for line in _theory_lines(spectra.found, beside, predicted):
-        print(line)
-    write_whole(out / "theory.csv", beside.to_csv(index=False).encode())
     kind = f"simplified stack with n = {stacks[0].tokens} and V = {stacks[0].vocab}"
     about = "".join(f"{name} = {value}, " for name, value in stacks[0].relaxed.items())
     widest = spectra.found[spectra.found["width"] == spectra.found["width"].max()]
     verdicts = more_curvature(widest, kind, about)
     verdicts += more_curvature(widest, kind, about, matrix="gauss-newton", predicted=_ratios(predicted))
-    differs = bool((beside["agreement"] == "differs").any())
-    return _judged(verdicts, out, accept=accept, differs=differs)
+    result = spectra_result(spectra, extreme=request.extreme, beside=predicted)
+    result = replace(
+        result, tables={**result.tables, "theory": beside},
+        lines=[*result.lines, *_theory_lines(spectra.found, beside, predicted)],
+        differences=[
+            f"DIFFERS {row.quantity} of {row.block} at {row.placement}, d = {row.width}, L = {row.depth}"
+            for row in beside[beside["agreement"] == "differs"].itertuples()
+        ],
+    )  # fmt: skip
+    return _with_verdicts(result, verdicts)
 
 
-def modules(request: SpectraRequest, out: Path, *, dry_run: bool) -> int:
+def modules(request: SpectraRequest, out: Path) -> Result:
     """Modules of a factory.
 
     Raises:
         ValueError: as `gradbounds.actions.spectra.measured`.
     """
-    if dry_run:
-        print(size(request))
-        return 0
-    written(request, measured(request, out), out)
-    return 0
+    return spectra_result(measured(request, out), extreme=request.extreme)
 
 
-def _check_accept(request: SpectraRequest) -> None:
-    """Refuse what gives no verdict to commit.
+def spectra(stacks: Sequence[Stack], *, out: Path, seeds: int = 8, seed: int = 0, steps: int = 40) -> Result:
+    """Spectra of the Hessian and the Gauss-Newton matrix of stacks at initialization, and theory beside the latter.
+
+    Args:
+        stacks: that differ in placement, width and depth alone.
+        out: folder in which measured spectra are kept: the same call takes them from there.
+        seeds: networks of each.
+        seed: of the first.
+        steps: of Lanczos.
+
+    Returns:
+        Tables `summaries` (trace, Frobenius norm, extreme eigenvalues), `spectra` (nodes and weights) and `theory`;
+        figure `curvature`; verdicts on H1 where both of the paper's placements have three seeds.
 
     Raises:
-        ValueError: this is no checkout, one placement is missing, there are too few seeds, or no eigenvalues.
+        ValueError: an argument is outside its range, or a loss is not finite.
     """
-    check_checkout()
-    placements = {subject.placement for subject in request.subjects}
-    if not {"post", "pre"} <= placements or request.seeds < LEAST_SEEDS or not request.extreme:
-        raise ValueError(
-            f"accept must be given with placements post and pre, at least {LEAST_SEEDS} seeds and extreme eigenvalues, "
-            f"which make a verdict, got {', '.join(sorted(placements))} and {request.seeds} seeds."
-        )
+    request = SpectraRequest(
+        subjects=[of_stack(stack) for stack in stacks], seeds=seeds, seed=seed, steps=steps, probes=2, blocks=False,
+        extreme=True, reorthogonalize=True, device="cpu",
+    )  # fmt: skip
+    return simplified_stacks(request, stacks, Path(out))
 
 
-def _judged(verdicts: list[Verdict], out: Path, *, accept: bool, differs: bool = False) -> int:
-    """Print verdicts, and commit them unless theory and measurement differ; 1 where they do."""
-    say_verdicts(verdicts)
-    differs = differs or any(v.agreement == "differs" for v in verdicts)
-    if accept and differs:
-        print("Not accepted: theory and measurement differ.")
-    elif accept:
-        accept_verdicts(f"{out.resolve().name}.json", results(verdicts, [], session()["command"]))
-    return int(differs)
+def _with_verdicts(result: Result, verdicts: list[Verdict]) -> Result:
+    """What was found with verdicts, and where theory and measurement differ in one."""
+    differs = [f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"]
+    return replace(result, verdicts=verdicts, differences=[*result.differences, *differs])
 
 
 def _ratios(predicted: pd.DataFrame) -> dict[tuple[int, int], float]:

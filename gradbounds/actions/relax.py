@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,12 @@ from checks.stacks.relaxations import RELAXATIONS, UNRELAXED, relaxation_name, r
 from checks.theory_and_samples import comparison
 from figures.relaxations import relaxation_path, relaxations
 from gradbounds.actions.sweep import sweep_into
-from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS, OWN_WORD, field_values
-from gradbounds.json_output import tell
 from gradbounds.recipe import Recipe
+from gradbounds.result import Result
 from simulate import Run
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
-from simulate.runs.files import write_whole
 from theory import Stack, predict
 from theory.stack import PAPER, SIZES, TITLES
 from theory.stack.registry import nearest
@@ -32,56 +31,65 @@ Steps = Mapping[str, Mapping[str, Any]]
 
 
 def relax(
-    out: Path,
-    grid: Mapping[str, Sequence[str]],
+    grid: Mapping[str, Sequence[Any]] | None = None,
     *,
+    out: Path,
     along: str = "",
-    values: Sequence[str] = (),
-    draws: int,
-    seed: int,
-    workers: int,
-) -> int:
-    """Sample every relaxation over widths and depths, print a table, and leave it and its figure in the folder.
+    values: Sequence[Any] = (),
+    draws: int = 64,
+    seed: int = 0,
+    workers: int = 1,
+) -> Result:
+    """Sample every relaxation of the paper's assumptions over widths and depths.
 
-    Of the grid, widths and depths have several values each and every other field has one: of the base that is relaxed,
-    which has the middle width and depth.
+    Args:
+        grid: several widths and depths, and one value of any other field, of the base that is relaxed; its own are the
+            middle width and depth.
+        out: folder of the run, which the same call continues.
+        along: a field of numbers to go along instead; the figure is drawn against it.
+        values: of that field.
+        draws: least number of networks per cell.
+        seed: root seed.
+        workers: processes.
 
-    With `along`, the steps are the values of that field instead, and the figure is drawn against them.
+    Returns:
+        Table and figure `relaxations`.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
     """
-    sizes = {name: field_values(name, grid.get(name, values)) for name, values in _SIZES.items()}
+    given = {name: _words(entries) for name, entries in (grid or {}).items()}
+    sizes = {name: field_values(name, given.get(name, entries)) for name, entries in _SIZES.items()}
     # Wide and shallow, where theory is near: what is said of one network is said of this one.
     middle = {"width": sorted(sizes["width"])[len(sizes["width"]) // 2]}
     middle["depth"] = sorted(sizes["depth"])[(len(sizes["depth"]) - 1) // 2]
-    base = _base({name: words for name, words in grid.items() if name not in sizes}, middle)
+    base = _base({name: words for name, words in given.items() if name not in sizes}, middle)
     for name, numbers in sizes.items():
         if len(numbers) < LEAST_POINTS:
-            raise ValueError(f"{name}s must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
+            raise ValueError(f"{name} must have at least {LEAST_POINTS} values to give an exponent, got {numbers}.")
     check_count("draws", draws, 2)  # one draw has no error
-    steps = _values_of(base, along, values) if along else {UNRELAXED: {}, **RELAXATIONS}
+    steps = _values_of(base, along, _words(values)) if along else {UNRELAXED: {}, **RELAXATIONS}
     grids, left_out = relaxation_grids(base, sizes, steps)
-    for line in left_out:
-        print(line)
-    recipe = Recipe(grid=tuple(grids), draws=draws, seed=seed)
-    code = sweep_into(out, recipe, Execution(workers=workers))
+    told = sweep_into(out, Recipe(grid=tuple(grids), draws=draws, seed=seed), Execution(workers=workers))
     cells = Run.open(out).samples()
-    table = relaxation_table(cells, base)
-    agreement = comparison(cells)
-    tell(relaxations=table, left_out=left_out, agreement=agreement["agreement"].value_counts().to_dict())
-    for line in table_lines(table):
-        print(line)
-    print(f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.")
+    table, agreement = relaxation_table(cells, base), comparison(cells)
+    lines = table_lines(table)
     if along:
         value_of = {relaxation_name(replace(base, **fields), base): fields[along] for fields in steps.values()}
         table["value"] = table["relaxation"].map(value_of)
-        figure = relaxation_path(table, along)
-    else:
-        figure = relaxations(table)
-    write_whole(out / "relaxations.csv", table.to_csv(index=False).encode())
-    print(f"Table   {out / 'relaxations.csv'}\nFigure  {save(figure, out, 'relaxations')[-1]}")
-    return code
+    counts = f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}."
+    return Result(
+        about=f"{len(steps)} relaxations",
+        tables={"relaxations": table},
+        values={"left_out": left_out, "agreement": agreement["agreement"].value_counts().to_dict()},
+        lines=[*left_out, *told, *lines, counts],
+        figures={"relaxations": partial(relaxation_path, table, along) if along else partial(relaxations, table)},
+    )
+
+
+def _words(entries: Sequence[Any]) -> list[str]:
+    """Values as a command line has them."""
+    return [str(entry) for entry in entries]
 
 
 def _base(grid: Mapping[str, Sequence[str]], sizes: Mapping[str, int]) -> Stack:

@@ -11,8 +11,8 @@ from checks.models.module_report import FILE
 from checks.models.reference import Reference, against_reference
 from checks.stacks.two_runs import RATE, can_differ, only_in_one, run_differences, set_apart
 from gradbounds.grid import FIELDS, said, with_words
-from gradbounds.json_output import tell
 from gradbounds.recipe import recipe_in
+from gradbounds.result import Result
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
 from simulate.runs.provenance import session
@@ -35,42 +35,49 @@ def judged_samples(run: Run) -> list[Samples]:
     return enough
 
 
-def diff(first: Path, second: Path, *, strict: bool) -> int:
-    """Print where two runs, or two kept probes, differ; 1 where they do and `strict` asks for that.
+def diff(first: Path, second: Path) -> Result:
+    """Where two runs, or two kept probes, differ.
+
+    Returns:
+        Of runs the table `numbers`: a row for every quantity and layer of the networks that both have.
 
     Raises:
         ValueError: one of them is neither, or they have nothing in common.
     """
-    kept = [_kept_probe(path) for path in (first, second)]
+    about, kept = f"{first} against {second}", [_kept_probe(path) for path in (first, second)]
     if kept[0] is not None and kept[1] is not None:
         alarms = against_reference(kept[1], kept[0])
-        tell(differences=alarms)
-        print("\n".join(map(str, alarms)) or f"No difference between {first} and {second}.")
-        return int(strict and bool(alarms))
+        differences = [str(alarm) for alarm in alarms]
+        none = [] if differences else [f"No difference between {first} and {second}."]
+        return Result(about=about, values={"differences": alarms}, lines=none, differences=differences)
     runs = [judged_samples(Run.open(path)) for path in (first, second)]
     table, alone = run_differences(*runs), only_in_one(*runs)
     if table.empty:
         raise ValueError(f"runs must have a network in common, but {str(first)!r} and {str(second)!r} have none.")
     differs = table[table["differs"]]
-    tell(numbers=table, only_in_first=alone[0], only_in_second=alone[1], differing=len(differs))
-    for name, (value, other) in set_apart(*runs).items():
-        value, other = said(name, value), said(name, other)
-        print(f"{name} is {value} in {first} and {other} in {second}; networks are matched without it.")
+    lines = [
+        f"{name} is {said(name, ours)} in {first} and {said(name, other)} in {second}; networks are matched without it."
+        for name, (ours, other) in set_apart(*runs).items()
+    ]
     networks = table.drop_duplicates([name for name in FIELDS if name in table])
     few = sum(not can_differ(*draws) for draws in zip(networks["first_draws"], networks["second_draws"], strict=True))
-    print(
-        f"{len(networks)} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.\n"
-        f"{len(table)} numbers compared: {len(differs)} differ, where chance alone has one in {RATE:.0%} of such pairs."
-    )
+    lines += [
+        f"{len(networks)} networks in both runs, {alone[0]} only in {first}, {alone[1]} only in {second}.",
+        f"{len(table)} numbers compared: {len(differs)} differ; chance alone has one in {RATE:.0%} of such pairs.",
+    ]
     if few:
-        print(f"{few} networks have too few draws for any difference to show, as 4 against 4 are; give them more.")
+        lines.append(
+            f"{few} networks have too few draws for any difference to show, as 4 against 4 are; give them more."
+        )
+    shown: list[str] = []
     if len(differs):
         varying = [name for name in FIELDS if name in table and table[name].nunique(dropna=False) > 1]
         worst = differs.sort_values("errors", key=abs, ascending=False).head(_SHOWN)
-        print(with_words(worst)[[*varying, "quantity", "layer", "first", "second", "errors"]].to_string(index=False))
-        if len(differs) > _SHOWN:
-            print(f"... and {len(differs) - _SHOWN} more: --json has all")
-    return int(strict and bool(len(differs)))
+        columns = [*varying, "quantity", "layer", "first", "second", "errors"]
+        shown = with_words(worst)[columns].to_string(index=False).splitlines()
+        shown += [f"... and {len(differs) - _SHOWN} more: --json has all"] if len(differs) > _SHOWN else []
+    values = {"only_in_first": alone[0], "only_in_second": alone[1], "differing": len(differs)}
+    return Result(about=about, tables={"numbers": table}, values=values, lines=lines, differences=shown)
 
 
 def _kept_probe(path: Path) -> Reference | None:

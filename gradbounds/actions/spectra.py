@@ -1,7 +1,6 @@
 """Spectra at initialization, measured into a folder that a later command continues; what is printed and drawn."""
 
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,10 +13,9 @@ import numpy as np
 import pandas as pd
 
 from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, densities, residual_shares, summaries
-from figures.spectra import curvature as drawn
+from figures.spectra import curvature
 from gradbounds.actions.hessian_subjects import Subject
-from gradbounds.figure_files import save
-from gradbounds.json_output import tell
+from gradbounds.result import Result
 from gradbounds.table_cache import kept
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -25,8 +23,6 @@ from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum, top_direction
 from simulate.curvature.problems import Problem
 from simulate.runs.cell import check_device
-from simulate.runs.files import write_whole
-from simulate.runs.provenance import session
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]
@@ -143,25 +139,17 @@ def measured(request: SpectraRequest, out: Path) -> Spectra:
     return Spectra(table, summaries(table))
 
 
-def written(request: SpectraRequest, spectra: Spectra, out: Path, beside: pd.DataFrame | None = None) -> None:
-    """Print the whole matrices and exponents, and write tables and the figure.
+def spectra_result(spectra: Spectra, *, extreme: bool, beside: pd.DataFrame | None = None) -> Result:
+    """The whole matrices and exponents in words, the tables, and the figure where extreme eigenvalues were asked for.
 
     Args:
-        request: what was asked.
         spectra: what was measured.
-        out: folder.
+        extreme: whether extreme eigenvalues were asked for.
         beside: predictions, `checks.models.gauss_newton.predictions`, for the figure.
     """
-    tell(spectra=spectra.found)
-    for line in lines(spectra.found):
-        print(line)
-    write_whole(out / "spectra.csv", spectra.table.to_csv(index=False).encode())
-    write_whole(out / "summaries.csv", spectra.found.to_csv(index=False).encode())
-    write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
-    print(f"Table   {out / 'spectra.csv'} (nodes and weights), {out / 'summaries.csv'}")
-    if request.extreme:
-        figure = drawn(densities(spectra.table), spectra.found, beside)
-        print(f"Figure  {save(figure, out, 'curvature')[-1]}")
+    drawn = {"curvature": lambda: curvature(densities(spectra.table), spectra.found, beside)} if extreme else {}
+    tables = {"summaries": spectra.found, "spectra": spectra.table}
+    return Result(about="spectra", tables=tables, lines=lines(spectra.found), figures=drawn)
 
 
 def _one(

@@ -29,8 +29,8 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> int:
-    """Sample a recipe into a run folder, or continue it."""
+def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> list[str]:
+    """Sample a recipe into a run folder, or continue it; what is to be said of it."""
     cells = cells_of(recipe)
     run = begin(
         cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
@@ -38,9 +38,10 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *,
     )  # fmt: skip
     with progress() as on_block:
         sample_into(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
-    print(f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}")
-    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
-    return 0
+    return [
+        f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}",
+        f"Judge them with: gradbounds check {shlex.quote(str(out))}",
+    ]
 
 
 def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:

@@ -1,6 +1,6 @@
 """The commands on curvature, as the dataclasses of their flags."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +13,7 @@ from gradbounds.grid import FIELDS, stacks
 if TYPE_CHECKING:
     from gradbounds.actions.hessian_subjects import Subject
     from gradbounds.actions.spectra import SpectraRequest
+    from gradbounds.result import Result
 
 _SIZES = ("placement", "width", "depth")
 
@@ -31,15 +32,28 @@ class OfSpectra(IntoFolder):
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
     no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
 
-    def request(self, subjects: "Sequence[Subject]") -> "SpectraRequest":
-        """What is asked of the networks."""
-        from gradbounds.actions.spectra import SpectraRequest
+    def measured(
+        self, subjects: "Sequence[Subject]", measure: "Callable[[SpectraRequest], Result]", of_what: str = ""
+    ) -> int:
+        """Measure the spectra of networks and deliver them, or say how much that is.
 
-        return SpectraRequest(
+        Args:
+            subjects: the networks.
+            measure: what is found of them.
+            of_what: said after the number of products, as " over 200 pairs".
+        """
+        from gradbounds.actions.spectra import SpectraRequest, size
+        from gradbounds.result import deliver
+
+        request = SpectraRequest(
             subjects=subjects, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes,
             blocks=self.blocks, extreme=not self.no_extreme, reorthogonalize=not self.no_reorthogonalization,
             device=self.device,
         )  # fmt: skip
+        if self.dry_run:
+            print(size(request, of_what))
+            return 0
+        return deliver(measure(request), out=self.out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +90,9 @@ class Texts(OfSpectra, OnTexts):
         ]  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
         subjects = [on_text(model, text) for model in models]
-        request = self.request(subjects)
-        return models_on_text(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
+        return self.measured(
+            subjects, lambda request: models_on_text(request, text, self.out), f" over {len(text)} pairs"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +101,6 @@ class Stacks(OfSpectra):
 
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
-    accept: Annotated[bool, Flag(help="commit the verdicts: write them to checks/data and paper_checks.md here")] = (
-        False
-    )
 
     def run(self) -> int:
         """Exit code.
@@ -109,8 +121,8 @@ class Stacks(OfSpectra):
                 f"{several[0]} must have one value here, where placement, width and depth alone may have several; run "
                 f"the command once for each, got {sorted({getattr(stack, several[0]) for stack in networks})}."
             )
-        request = self.request([of_stack(stack) for stack in networks])
-        return simplified_stacks(request, networks, self.out, dry_run=self.dry_run, accept=self.accept)
+        subjects = [of_stack(stack) for stack in networks]
+        return self.measured(subjects, lambda request: simplified_stacks(request, networks, self.out))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +150,7 @@ class Module(OfSpectra):
             of_module(self.factory, width, depth)
             for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
         ]  # fmt: skip
-        request = self.request(subjects)
-        return modules(request, self.out, dry_run=self.dry_run)
+        return self.measured(subjects, lambda request: modules(request, self.out))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,10 +81,11 @@ class Predict(WithJson):
             return print_bound(described(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
+            from gradbounds.result import deliver
 
             stack, _ = described(changes, self.config, self.like, self.ignore)
             stacks = [stack, *(changed(stack, each) for each in variants(self.compare))]
-            return first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed, out=self.out)
+            return deliver(first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed), out=self.out)
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(

@@ -134,7 +134,8 @@ class Sweep(WithJson):
             raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
         with self._execution(recipe.device) as execution:
             if not self._to_target:
-                return sweep_into(self.out, recipe, execution, resume=self.resume)
+                print("\n".join(sweep_into(self.out, recipe, execution, resume=self.resume)))
+                return 0
             from gradbounds.actions.sweep_to_target import Target, sweep_to_target
 
             target = Target(
@@ -156,16 +157,20 @@ class Sweep(WithJson):
             )
         grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
+        from gradbounds.result import deliver
+
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
 
-            return compare(self.out, grid, draws=128 if self.draws is None else self.draws, **sampling)
+            sampling["draws"] = 128 if self.draws is None else self.draws
+            return deliver(compare(grid, out=self.out, **sampling), out=self.out)
         from gradbounds.actions.relax import relax
 
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER says where the draws go.")
         steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
-        return relax(self.out, grid, draws=64 if self.draws is None else self.draws, **steps, **sampling)
+        sampling["draws"] = 64 if self.draws is None else self.draws
+        return deliver(relax(grid, out=self.out, **steps, **sampling), out=self.out)
 
     @property
     def _to_target(self) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson, optional
+from simulate.runs.files import write_whole
 from simulate.runs.manifests import read_manifest
 
 
@@ -19,15 +20,12 @@ class Verify(WithJson):
         Path | None, Flag(help="text file for the cells of real input; the default is a story of our own")
     ] = None
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
-    accept: Annotated[
-        bool, Flag(help="commit the verdicts: write checks/data/paper_checks.json and paper_checks.md here")
-    ] = False
 
     def run(self) -> int:
         """Exit code."""
         from gradbounds.actions.verify import verify
 
-        return verify(self.out, self.draws, self.seed, self.text, self.workers, accept=self.accept)
+        return verify(self.out, self.draws, self.seed, self.text, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +45,25 @@ class Check(WithJson):
         bool,
         Flag(help="exit with 1 when a verdict is not the committed one, or theory and samples differ, or two runs"),
     ] = False
-    accept: Annotated[
-        bool, Flag(help="commit the verdicts: write checks/data/RUN.json, by the run's name, and paper_checks.md here")
-    ] = False
 
     def run(self) -> int:
         """Exit code.
 
         Raises:
-            ValueError: there is no run, `accept` outside a checkout, or flags exclude each other.
+            ValueError: there is no run, or flags exclude each other.
         """
         if self.against is not None:
-            if self.csv is not None or self.layers or self.accept:
-                raise ValueError("against must stand without csv, layers and accept, which are about one run.")
+            if self.csv is not None or self.layers:
+                raise ValueError("against must stand without csv and layers, which are about one run.")
             from gradbounds.actions.runs import diff
+            from gradbounds.result import deliver
 
-            return diff(self.folder, self.against, strict=self.strict)
+            return deliver(diff(self.folder, self.against), strict=self.strict)
         read_manifest(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
+        from gradbounds.result import deliver
 
-        return check(self.folder, self.csv, strict=self.strict, accept=self.accept, layers=self.layers)
+        result = check(self.folder, layers=self.layers)
+        if self.csv is not None:
+            write_whole(self.csv, result.to_frame().to_csv(index=False).encode())
+        return deliver(result, strict=self.strict)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from checks.paper_page import PAGES, markdown, relaxed_markdown, rows_markdown
-from checks.paper_sections import after, bound_by_width, merged, shown_command
 from checks.results import Results, committed_results
 from checks.verdict import Sentence, Setting, Subject, Verdict, sentence
 from theory import Stack, predict
+from tools.paper_page import PAGES, markdown, relaxed_markdown, rows_markdown
+from tools.paper_sections import after, bound_by_width, merged, shown_command
 
 HOLDS = Verdict(
     claim="T1", subject=Subject(placement="post", quantity="bound"), verdict="holds", claimed=sentence("at least 1"),

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from checks.paper_page import markdown
 from checks.results import Results
 from checks.stacks import jacobians, proof
 from checks.statistics import exceeds, share
 from simulate import Samples, sample
 from theory import CLAIMS, Stack
+from tools.paper_page import markdown
 
 
 @pytest.fixture(scope="module")

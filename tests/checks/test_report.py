@@ -13,7 +13,6 @@ from scipy import stats
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
-from checks.paper_page import PAGES, markdown
 from checks.report import agreement_counts, html, shown_only
 from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
 from checks.stacks.run_tables import RUN_TABLES
@@ -21,6 +20,7 @@ from checks.verdict import DECIDING, Subject
 from figures.registry import run_figure, run_figures
 from simulate import sample
 from theory import CLAIMS, Stack
+from tools.paper_page import PAGES, markdown
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,7 +128,7 @@ def test_changed_verdicts_are_seen():
 def test_a_broken_results_file(tmp_path):
     for content in ("{", '{"verdicts": [{}]}', "[]"):
         (tmp_path / "r.json").write_text(content)
-        with pytest.raises(ValueError, match="^results must be a file that `gradbounds verify --accept` wrote"):
+        with pytest.raises(ValueError, match="^results must be a file of verdicts that gradbounds wrote"):
             load_results(tmp_path / "r.json")
 
 

@@ -240,7 +240,6 @@ def test_dry_run_and_bad_input(tmp_path, capsys):
         (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),
         (["--heads", "3"], "width must be even and a multiple of heads = 3, got 8"),
         (["--seed", str(2**40)], "seed must be below 4294967296 with its successors"),
-        (["--accept"], "accept must be given with placements post and pre, at least 3 seeds and extreme eigenvalues"),
     ):
         assert main(command(tmp_path, tmp_path / "run", *flags)) == 2
         error = capsys.readouterr().err

@@ -23,7 +23,7 @@ FIELDS = len(Stack.__dataclass_fields__)
 GROUPS = [one for one in vars(groups).values() if isinstance(one, type) and issubclass(one, groups.Group)]
 SAMPLED = sum(composition.branch(1) > 0 for composition in COMPOSITIONS.values())
 SCRIPTS = len(list((ROOT / "examples").glob("*.py")))
-PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench"})
+PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools"})
 COUNTS = [
     ("README.md", r"samples (\w+) kinds of networks", len(verify_cells())),
     ("README.md", r"\): (\w+) placements of LayerNorm by one rule", len(COMPOSITIONS)),
@@ -45,7 +45,7 @@ COUNTS = [
 # stand for any name.
 OWN = ("runs/", "docs/gallery/", "mine", "../")
 SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".png", ".bib", ".cff", ".rst")
-PACKAGED = ("theory", "simulate", "checks", "figures", "gradbounds", "bench", "tests")
+PACKAGED = ("theory", "simulate", "checks", "figures", "gradbounds", "bench", "tests", "tools")
 
 
 @pytest.mark.parametrize(("page", "pattern", "count"), COUNTS)

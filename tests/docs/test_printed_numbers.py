@@ -4,8 +4,8 @@ import tomllib
 
 import pytest
 
-from checks.paper_page import PAGES as RENDERED
 from tests.helpers.printed_numbers import ROOT, holds, in_one_place, numbers, prose
+from tools.paper_page import PAGES as RENDERED
 
 # Pages that are made of committed results as a whole are compared with them in tests/checks/test_report.py.
 WRITTEN = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.relative_to(ROOT).as_posix() not in RENDERED]

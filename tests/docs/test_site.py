@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import gradbounds as gb
-from checks.paper_page import PAGES
 from tests.helpers.rendered_pages import DOCS, RENDERED, rendered
+from tools.paper_page import PAGES
 
 ROOT = Path(__file__).parents[2]
 

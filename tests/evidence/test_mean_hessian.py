@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from checks.results import results
-from gradbounds.actions.verify import accept_verdicts
 from gradbounds.figure_files import save
 from gradbounds.studies.initial_statistics import largest_eigenvalue
 from gradbounds.studies.mean_hessian.claims import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
@@ -23,6 +22,7 @@ from simulate.curvature.problems import stack_problem
 from tests.helpers.evidence_file import kept_case, record, rounded
 from theory import Stack
 from theory.mean_field.mean_hessian import has_zero_mean_hessian, mean_hessian_trace
+from tools.accept import accept_verdicts
 
 pytestmark = [
     pytest.mark.evidence,

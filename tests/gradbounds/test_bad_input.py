@@ -167,8 +167,6 @@ BAD = [
     (("figures", "NEW", "--out", "OUT"), "run must be a folder that `gradbounds sweep` wrote"),
     (("verify", "--draws", "31"), "draws must be an integer of at least 32, got 31."),
     (("verify", "--text", "missing.txt"), "text must be a readable file"),
-    (("verify", "--accept", "--out", "NEW"), "accept must be given in a checkout of gradbounds"),
-    (("verify", "--accept", "--out", "NEW", "--seed", "3"), "accept must be given"),
 ]
 
 # Values of a field on the command line; each is refused as it is in a file.

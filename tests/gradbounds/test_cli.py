@@ -26,6 +26,7 @@ from gradbounds.commands.examples import EXAMPLES
 from simulate import Cell, Run
 from simulate.network import transformer as network
 from theory import QUANTITIES, Stack
+from tools.accept import accept
 
 SWEEP = "sweep --width 8 16 32 --vocab width --depth 1 2 --tokens 3 --draws 5".split()
 
@@ -227,13 +228,18 @@ def test_what_differs_is_not_accepted(blank_pictures, tmp_path, monkeypatch, cap
     cells = [Cell(Stack(width=256, depth=1, tokens=2))]
     monkeypatch.setattr(judging, "verify_cells", lambda text: cells)
     monkeypatch.setattr(network, "residual", lambda x, branch: branch)
-    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 1
-    assert "Not accepted: theory and samples differ." in capsys.readouterr().out
+    assert main(["verify", "--out", "run", "--workers", "1"]) == 1
+    with pytest.raises(ValueError, match="^run must agree with theory to be accepted, but "):
+        accept(Path("run"))
     assert not list((tmp_path / "checks" / "data").iterdir())
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(judging, "verify_cells", lambda text: cells)
-    assert main(["verify", "--accept", "--out", "run", "--workers", "1"]) == 0
+    assert main(["verify", "--out", "run", "--workers", "1", "--draws", "64"]) == 1, "most verdicts are missing"
+    with pytest.raises(ValueError, match="^run must be the default experiment of 128 draws and seed 0, got "):
+        accept(Path("run"))
+    assert main(["verify", "--out", "run", "--workers", "1"]) == 1
+    accept(Path("run"))
     assert (tmp_path / "paper_checks.md").read_text().startswith("# Paper checks")
     assert len(load_results(tmp_path / "checks" / "data" / "paper_checks.json").verdicts) > 2
 
@@ -244,11 +250,11 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
     line = ["sweep", "--width", "256", "--depth", "1", "--tokens", "2", "--draws", "64", "--out", "octaves"]
     monkeypatch.setattr(sys, "argv", ["gradbounds", *line])
     assert main(line) == 0
-    assert main(["check", "octaves", "--accept"]) == 2
-    assert "accept must be given in a checkout" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="^accept must be called in a checkout"):
+        accept(Path("octaves"))
     (tmp_path / "checks" / "data").mkdir(parents=True)
     (tmp_path / "checks" / "data" / "paper_checks.json").write_bytes(COMMITTED.read_bytes())
-    assert main(["check", "octaves", "--accept"]) == 0
+    accept(Path("octaves"))
     accepted = load_results(tmp_path / "checks" / "data" / "octaves.json")
     assert accepted.command == f"gradbounds {' '.join(line)}"
     assert {v.claim for v in accepted.verdicts} >= {"L1", "L2a", "L2b"}
@@ -261,7 +267,7 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(judging, "committed_results", partial(results.committed_results, folder=path.parent))
     assert main(["check", "octaves", "--strict"]) == 1
     assert "CHANGED L1" in capsys.readouterr().out
-    assert main(["check", "octaves", "--accept"]) == 0
+    accept(Path("octaves"))
     assert verdict in path.read_text()
 
 

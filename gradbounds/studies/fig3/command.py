@@ -48,4 +48,4 @@ class Figure3(OnTexts):
             seed=self.seed, ingredients=self.ingredients, device=self.device,
         )  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
-        return reproduce(request, text, self.out, dry_run=self.dry_run, accept=self.accept)
+        return reproduce(request, text, self.out, dry_run=self.dry_run)

@@ -11,14 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from checks.results import results
-from checks.verdict import Verdict
-from gradbounds.actions.verify import accept_verdicts, check_checkout
-from gradbounds.figure_files import save
-from gradbounds.json_output import tell
-from gradbounds.result import say_verdicts
+from gradbounds.result import Result, deliver
 from gradbounds.studies.fig3.claims import section_3_4
-from gradbounds.studies.fig3.figure import fig3 as drawn
+from gradbounds.studies.fig3.figure import fig3
 from gradbounds.studies.fig3.table import (
     LEAST_PAIRS,
     ablated,
@@ -91,17 +86,15 @@ class Fig3Request:
         return [(model, batches, seed) for model, batches in asked for seed in seeds]
 
 
-def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool, accept: bool) -> int:
+def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool) -> int:
     """Measure, predict, judge and draw; what the folder holds already is not measured again.
 
     Returns:
         1 where theory and measurement differ, else 0.
 
     Raises:
-        ValueError: an argument is outside its range, there is no such device, or `accept` outside a checkout.
+        ValueError: an argument is outside its range, or there is no such device.
     """
-    if accept:
-        check_checkout()
     for name in ("batches", "batch_tokens", "seeds"):
         check_count(name, getattr(request, name), 1)
     check_device(request.device)
@@ -121,25 +114,17 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
     verdicts = section_3_4(frame, about)
     grown = growth(frame)
-    tell(profiles=profiles(frame), growth=grown)
-    for line in [*_profile_lines(frame), *_growth_lines(grown)]:
-        print(line)
-    say_verdicts(verdicts)
-    wrong = [f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"]
     first = frame[frame["initialization"] == request.models[0].initialization]
-    figure = drawn(profiles(first), last_norms(first), shares(growth(first)), excess_shares(first))
-    write_whole(out / "fig3.csv", frame.to_csv(index=False).encode())
+    result = Result(
+        about="translation models at initialization",
+        tables={"fig3": frame, "profiles": profiles(frame), "growth": grown},
+        lines=[*_profile_lines(frame), *_growth_lines(grown)],
+        verdicts=verdicts,
+        figures={"fig3": lambda: fig3(profiles(first), last_norms(first), shares(growth(first)), excess_shares(first))},
+        differences=[f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"],
+    )
     write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
-    print(f"Table   {out / 'fig3.csv'}\nFigure  {save(figure, out, 'fig3')[-1]}")
-    for line in wrong:
-        print(line)
-    if accept:
-        _accept(out, verdicts)
-    return 1 if wrong else 0
-
-
-def _accept(out: Path, verdicts: list[Verdict]) -> None:
-    accept_verdicts(f"{out.resolve().name}.json", results(verdicts, [], session()["command"]))
+    return deliver(result, out=out)
 
 
 def _measured(

@@ -28,7 +28,6 @@ class Warmup(WithJson):
     ] = None
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dry_run: Annotated[bool, Flag(help="say how many runs are left and how long they take, and stop")] = False
-    accept: Annotated[bool, Flag(help="commit rows and verdicts: write checks/data and paper_checks.md here")] = False
 
     def run(self) -> int:
         """Exit code."""
@@ -38,4 +37,4 @@ class Warmup(WithJson):
             preset=self.preset, source=self.source, target=self.target, out=self.out, known=self.known,
             seeds=self.seeds, workers=self.workers, dask=self.dask, device=self.device,
         )  # fmt: skip
-        return reproduce_warmup(request, dry_run=self.dry_run, accept=self.accept)
+        return reproduce_warmup(request, dry_run=self.dry_run)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from math import isclose
 from pathlib import Path
@@ -14,14 +15,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from checks.paper_sections import PAPER_WIDTH
-from checks.results import DATA, results
+from checks.experiment import PAPER_WIDTH
+from checks.results import DATA
 from checks.verdict import Setting
-from gradbounds.actions.verify import accept_verdicts, check_checkout
 from gradbounds.clusters.place import executing
-from gradbounds.figure_files import save
-from gradbounds.json_output import tell
-from gradbounds.result import say_verdicts
+from gradbounds.result import Result, deliver
 from gradbounds.studies.trainer import train
 from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
@@ -44,7 +42,7 @@ _PRESETS = resources.files("gradbounds.studies.warmup") / "presets"
 _TRIED = 5
 
 COMMITTED = DATA / "warmup"
-"""Rows of finished runs, a file for each folder that was accepted."""
+"""Rows of finished runs, a file for each folder whose verdicts were committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +89,15 @@ def grid_named(preset: str) -> Grid:
         raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
 
 
-def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> int:
+def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int:
     """Train, judge and draw; what the folder holds already is not trained again.
 
     Returns:
         0: a statement that fails is a result.
 
     Raises:
-        ValueError: an argument is outside its range, a text or a file is not what it must be, or `accept` outside a
-            checkout.
+        ValueError: an argument is outside its range, or a text or a file is not what it must be.
     """
-    if accept:
-        check_checkout()
     check_count("workers", request.workers, 1)
     if request.dask is not None and request.workers > 1:
         raise ValueError(f"workers and dask must not be given together, got {request.workers} and {request.dask!r}.")
@@ -136,29 +131,27 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool, accept: bool) -> 
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
     verdicts = judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
-    tell(runs=[_flat(row) for row in rows])
-    print("\n".join([*outcome_lines(rows), ""]))
-    say_verdicts(verdicts)
-    command = _command(request)
-    content = rows_file(rows, command)
-    write_whole(request.out / "rows.json", content)
-    print(f"Rows    {request.out / 'rows.json'}")
     scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
     adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
     of_adam = [row for row in rows if row["optimizer"] == "adam"]
-    drawn = {
-        "losses": warmup_losses(rows, adam, sgd), "losses_least": warmup_losses(of_adam, min(scaled["adam"]), sgd),
-        "ends": warmup_ends(rows),
-        "gradients": warmup_gradients(rows, adam), "rates": warmup_rates(rows, adam),
-    }  # fmt: skip
-    for name, figure in drawn.items():
-        print(f"Figure  {save(figure, request.out, name)[-1]}")
-    if accept:
-        name = f"{request.out.resolve().name}.json"
-        write_whole(Path("checks") / "data" / "warmup" / name, content)
-        of_paper = [v for v in verdicts if not v.relaxed]
-        accept_verdicts(name, results(of_paper, [], command))
-    return 0
+    others = [line for v in verdicts if v.relaxed for line in v.lines()]
+    result = Result(
+        about="training with and without warm-up",
+        values={"runs": [_flat(row) for row in rows]},
+        lines=[*outcome_lines(rows), ""],
+        verdicts=[v for v in verdicts if not v.relaxed],
+        below=["", "At rates that stand for none of the paper's:", *others] if others else [],
+        figures={
+            "losses": partial(warmup_losses, rows, adam, sgd),
+            "losses_least": partial(warmup_losses, of_adam, min(scaled["adam"]), sgd),
+            "ends": partial(warmup_ends, rows),
+            "gradients": partial(warmup_gradients, rows, adam),
+            "rates": partial(warmup_rates, rows, adam),
+        },
+    )
+    write_whole(request.out / "rows.json", rows_file(rows, _command(request)))
+    print(f"Rows    {request.out / 'rows.json'}")
+    return deliver(result, out=request.out)
 
 
 def _command(request: WarmupRequest) -> str:

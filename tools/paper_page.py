@@ -6,8 +6,12 @@ without one of the paper's assumptions.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from checks.paper_sections import (
-    PAPER_WIDTH,
+from checks.experiment import PAPER_WIDTH
+from checks.results import Results
+from checks.verdict import DECIDING, Verdict, Word, at_size, deciding, significant
+from theory import CLAIMS, Claim
+from theory.stack import PAPER, TITLES
+from tools.paper_sections import (
     Listed,
     bound_by_width,
     bound_stack,
@@ -20,10 +24,6 @@ from checks.paper_sections import (
     section,
     shown_command,
 )
-from checks.results import Results
-from checks.verdict import DECIDING, Verdict, Word, at_size, deciding, significant
-from theory import CLAIMS, Claim
-from theory.stack import PAPER, TITLES
 
 _INTRODUCTION = """# Paper checks
 

@@ -7,6 +7,7 @@ from string import Formatter
 
 import numpy as np
 
+from checks.experiment import PAPER_WIDTH
 from checks.results import Results
 from checks.verdict import Sentence, Subject, Verdict, significant
 from theory import Claim, Stack, predict
@@ -15,9 +16,6 @@ from theory.stack import PAPER, TITLES
 
 # Of a beginning that is not said again in the next row.
 _LONG = 30
-
-# The paper's model has this width, which the default experiment leaps over.
-PAPER_WIDTH = 512
 
 
 _HEADS = ("part", "setting", "paper", "theory", "samples", "verdict", "note")

@@ -1,0 +1,1 @@
+"""What keeps a checkout: results that are committed, and the pages made of them. Nothing here is installed."""

@@ -1,0 +1,96 @@
+"""Commit the verdicts of a folder: `make accept RUN=runs/verify`, from the root of a checkout.
+
+The folder is a run, which is judged anew, or holds the `verdicts.json` that a command wrote. What differs from theory
+is refused. The pages of all committed results are then written again.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from checks import Verdict
+from checks.experiment import DRAWS, SEED
+from checks.results import COMMITTED, committed_results, load_results, results
+from checks.stacks.judge import verdicts
+from checks.stacks.own_claims import without_own
+from checks.theory_and_samples import comparison
+from gradbounds.actions.runs import judged_samples
+from simulate import Run
+from simulate.runs.files import write_whole
+from simulate.runs.manifests import MANIFEST
+from tools.paper_page import PAGES
+
+_DATA = Path("checks/data")
+
+
+def accept(folder: Path) -> list[str]:
+    """Commit a folder's verdicts under its name, and render the pages.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        ValueError: this is no checkout, the folder has no verdicts, they differ from theory, or a default experiment
+            was sampled otherwise.
+    """
+    if not _DATA.is_dir():
+        raise ValueError("accept must be called in a checkout of gradbounds, but there is no checks/data here.")
+    name = f"{folder.resolve().name}.json"
+    if (folder / MANIFEST).exists():
+        name, content = _of_run(folder, name)
+    else:
+        _check(load_results(folder / "verdicts.json").verdicts)
+        content = (folder / "verdicts.json").read_text(encoding="utf-8")
+    if (folder / "rows.json").exists():  # of training runs, which pages show
+        write_whole(_DATA / "warmup" / name, (folder / "rows.json").read_bytes())
+    return accept_verdicts(name, content)
+
+
+def accept_verdicts(name: str, content: str) -> list[str]:
+    """Commit a results file, and write the pages of all of them again; the files that were written."""
+    write_whole(_DATA / name, content.encode())
+    committed = committed_results(folder=_DATA)
+    for page, render in PAGES.items():
+        Path(page).parent.mkdir(exist_ok=True)
+        write_whole(Path(page), render(committed).encode())
+    return [str(_DATA / name), *PAGES]
+
+
+def _of_run(folder: Path, name: str) -> tuple[str, str]:
+    """The name and the content of a run's results; of relaxations without the paper's setting, which others have.
+
+    Raises:
+        ValueError: it differs from theory, or is the default experiment with other draws or another seed.
+    """
+    run = Run.open(folder)
+    sampled = judged_samples(run)
+    differing = comparison(sampled).query("agreement == 'differs'")
+    if len(differing):
+        raise ValueError(f"run must agree with theory to be accepted, but {len(differing)} of its numbers differ.")
+    judged = without_own(verdicts(sampled))
+    _check(judged)
+    if run.request.get("command") == "verify":
+        asked = {"draws": run.manifest.get("draws"), "seed": run.request.get("seed")}
+        if asked != {"draws": DRAWS, "seed": SEED}:
+            raise ValueError(f"run must be the default experiment of {DRAWS} draws and seed {SEED}, got {asked}.")
+        return COMMITTED.name, results(judged, sampled, "gradbounds verify")
+    about = [v for v in judged if v.relaxed] or judged
+    command = run.manifest["sessions"][0]["command"]
+    return name, results([v for v in about if v.cells], sampled, command)
+
+
+def _check(judged: Sequence[Verdict]) -> None:
+    """Refuse verdicts that differ from theory.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if differ := [f"{v.claim}, {v.part}" for v in judged if v.agreement == "differs"]:
+        raise ValueError(f"verdicts must agree with theory to be accepted, but these differ: {'; '.join(differ)}.")
+
+
+if __name__ == "__main__":
+    try:
+        print("Accepted", ", ".join(accept(Path(sys.argv[1]))))
+    except (ValueError, IndexError) as error:
+        sys.exit(f"accept: {error}")
