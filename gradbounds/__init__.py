@@ -18,9 +18,14 @@ _allow_names_of_programs()
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from checks import Estimate, PowerLaw, Verdict, comparison, estimate, power_law, register_claim, verdicts
+    from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.first_step import FirstStep, first_step
     from checks.models.module_report import ModuleReport, probe
+    from gradbounds.actions.compare import compare
+    from gradbounds.actions.hessian import spectra
+    from gradbounds.actions.relax import relax
+    from gradbounds.actions.verify import check
+    from gradbounds.result import Result
     from simulate import Cell, Execution, Run, Samples, TextWindows, read_windows, sample, sweep
     from simulate.curvature.stable_rate import StableRate, largest_stable_rates
     from simulate.training.train import Training, train
@@ -39,22 +44,14 @@ if TYPE_CHECKING:
         register_initialization,
         register_placement,
     )
-    from theory.configurations import Note, stack_from_config
+    from theory.configurations import stack_from_config
     from theory.first_step.noise_scale import NoiseScale, noise_scale
     from theory.paper.theorem1 import bound_value
-    from theory.stack import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
 else:
     # Where each name is: its module, and its name there where that is another. The imports above say the same to
     # editors and type checkers; a test compares both.
     _HOMES = {
         "Stack": "theory",
-        "Attention": "theory.stack",
-        "FeedForward": "theory.stack",
-        "Inputs": "theory.stack",
-        "Loss": "theory.stack",
-        "Matrices": "theory.stack",
-        "Residual": "theory.stack",
-        "Sizes": "theory.stack",
         "predict": "theory",
         "Prediction": "theory",
         "NoRuleError": "theory",
@@ -73,7 +70,6 @@ else:
         "noise_scale": "theory.first_step.noise_scale",
         "NoiseScale": "theory.first_step.noise_scale",
         "stack_from_config": "theory.configurations",
-        "Note": "theory.configurations",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
         "Samples": "simulate",
@@ -91,9 +87,12 @@ else:
         "verdicts": "checks",
         "Verdict": "checks",
         "power_law": "checks",
-        "PowerLaw": "checks",
         "estimate": "checks",
-        "Estimate": "checks",
+        "check": "gradbounds.actions.verify",
+        "compare": "gradbounds.actions.compare",
+        "relax": "gradbounds.actions.relax",
+        "spectra": "gradbounds.actions.hessian",
+        "Result": "gradbounds.result",
         "probe": "checks.models.module_report",
         "ModuleReport": "checks.models.module_report",
     }
@@ -129,36 +128,29 @@ else:
 
 
 __all__ = [
-    "Attention",
     "Cell",
     "Claim",
     "Composition",
-    "Estimate",
     "Execution",
-    "FeedForward",
     "FirstStep",
     "Initialization",
-    "Inputs",
-    "Loss",
-    "Matrices",
     "ModuleReport",
     "NoRuleError",
     "NoiseScale",
-    "Note",
-    "PowerLaw",
     "Prediction",
     "Quantity",
-    "Residual",
+    "Result",
     "Run",
     "Samples",
-    "Sizes",
     "StableRate",
     "Stack",
     "TextWindows",
     "Training",
     "Verdict",
     "bound_value",
+    "check",
     "claims",
+    "compare",
     "comparison",
     "estimate",
     "first_step",
@@ -173,7 +165,9 @@ __all__ = [
     "register_claim",
     "register_initialization",
     "register_placement",
+    "relax",
     "sample",
+    "spectra",
     "stack_from_config",
     "sweep",
     "train",

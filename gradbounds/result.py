@@ -52,7 +52,9 @@ class Result:
         return "\n".join([*self.lines, *_verdict_lines(self.verdicts), *self.below, *self.differences])
 
     def _repr_html_(self) -> str:
-        tables = (table.to_html(index=False, float_format="%.4g", na_rep="") for table in self.tables.values())
+        tables = (
+            table.to_html(index=False, float_format="%.4g", na_rep="", max_rows=40) for table in self.tables.values()
+        )
         return f"<p>{self.about}</p>" + "".join(tables)
 
     def to_frame(self, name: str = "") -> "pd.DataFrame":

@@ -74,12 +74,12 @@ def load_own(*names: str) -> None:
 
 
 def check_own_packages(last: str = _PACKAGES[-1]) -> None:
-    """Pass where Python finds our packages, those that `last` needs and itself; all if it is left out.
+    """Pass where Python finds our packages, those that `last` needs and itself; all if it is another or left out.
 
     Raises:
         ShadowedError: it finds another module first, or has loaded it already.
     """
-    for name in _PACKAGES[: _PACKAGES.index(last) + 1]:
+    for name in _PACKAGES[: _PACKAGES.index(last) + 1] if last in _PACKAGES else _PACKAGES:
         origin = _found(name)
         if origin is not None and Path(origin).resolve().parent != _ROOT / name:
             _show_in_one_line()
