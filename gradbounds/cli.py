@@ -12,10 +12,10 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -28,6 +28,9 @@ from gradbounds.help_text import Captured, grouped
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
 from simulate.runs.files import check_place
 from theory.stack.registry import nearest
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 FINE, BAD_INPUT = 0, 2
 
@@ -148,18 +151,19 @@ def _imported(arguments: Sequence[str]) -> list[str]:
 
 
 def _run(command: Any, name: str) -> int:
-    """Exit code; with `--json` one object is printed, by the command itself or from what it tells."""
-    run: Callable[[], int] = command.run
+    """Exit code of a command, which gives one itself or what it found, to be delivered here."""
     table = getattr(command, "what", command)  # of `reproduce` the experiment that is repeated
     out = getattr(table, "out", None)
     if out is not None and not getattr(command, "dry_run", False):
         check_place(out)
-    if not (isinstance(table, WithJson) and table.json):
-        return run()
-    from gradbounds.json_output import one_object
+    as_json = isinstance(table, WithJson) and table.json
+    with contextlib.redirect_stdout(io.StringIO()) if as_json else contextlib.nullcontext():
+        result: int | Result = command.run()  # nothing stands beside the object
+    if isinstance(result, int):
+        return result
+    from gradbounds.result import deliver
 
-    with one_object(name):
-        return run()
+    return deliver(result, command=name, out=out, as_json=as_json, strict=getattr(table, "strict", True))
 
 
 def parsed(arguments: list[str]) -> Any:

@@ -4,11 +4,8 @@ Every object has `schema`, the version of this page of agreements, and `command`
 added does not raise the version; a change of what is there does. A number that there is not is null.
 """
 
-import io
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -16,35 +13,10 @@ import numpy as np
 
 SCHEMA = 1
 
-_object: ContextVar[dict[str, Any] | None] = ContextVar("object", default=None)
 
-
-@contextmanager
-def one_object(command: str) -> Iterator[None]:
-    """Collect what is told inside, say nothing else on stdout, and print the object at the end.
-
-    An error prints none.
-    """
-    content: dict[str, Any] = {"schema": SCHEMA, "command": command}
-    token = _object.set(content)
-    try:
-        with redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        _object.reset(token)
-    print(text(content))
-
-
-def tell(**values: Any) -> None:
-    """Put values by name into the object that `--json` prints; without it, do nothing."""
-    content = _object.get()
-    if content is not None:
-        content.update(values)
-
-
-def text(content: Mapping[str, Any]) -> str:
+def json_text(content: Mapping[str, Any]) -> str:
     """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null."""
-    return json.dumps(_plain(content), indent=1, allow_nan=False)
+    return json.dumps(_plain({"schema": SCHEMA, **content}), indent=1, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

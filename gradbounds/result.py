@@ -5,16 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checks.results import results
-from checks.verdict import Verdict
 from gradbounds.help_text import folded
-from gradbounds.json_output import tell
+from gradbounds.json_output import json_text
 from simulate.runs.files import write_whole
-from simulate.runs.provenance import session
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from checks.verdict import Verdict
 
 _INDENT = " " * 5
 
@@ -32,16 +31,18 @@ class Result:
         below: lines that a terminal shows below the verdicts.
         figures: what draws each figure, by name.
         differences: where theory and samples differ, or a verdict is not the committed one, a line each.
+        alarm: whether something else is wrong, which the lines say.
     """
 
     about: str
     tables: Mapping[str, "pd.DataFrame"] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     lines: Sequence[str] = ()
-    verdicts: Sequence[Verdict] = ()
+    verdicts: Sequence["Verdict"] = ()
     below: Sequence[str] = ()
     figures: Mapping[str, Callable[..., "Figure"]] = field(default_factory=dict)
     differences: Sequence[str] = ()
+    alarm: bool = False
 
     def __repr__(self) -> str:
         parts = [f"{name} of {len(table)} rows" for name, table in self.tables.items()]
@@ -80,18 +81,22 @@ def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
     return entries[name or next(iter(entries))]
 
 
-def _verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def _verdict_lines(verdicts: "Sequence[Verdict]") -> list[str]:
     """Verdicts as lines, some for each, of which all but the first stand in."""
     return [line if k == 0 else _INDENT + line for v in verdicts for k, line in enumerate(v.lines())]
 
 
-def deliver(result: Result, *, out: Path | None = None, strict: bool = True) -> int:
-    """Print a result, or put it into the object of `--json`, and write its tables and figures into a folder.
+def deliver(
+    result: Result, *, command: str = "", out: Path | None = None, as_json: bool = False, strict: bool = True
+) -> int:
+    """Print a result, in words or as one JSON object, and write its tables and figures into a folder.
 
     Args:
         result: what was found.
+        command: whose it is, for the object.
         out: folder; None writes nothing.
-        strict: whether differences are an error.
+        as_json: whether one object is printed in place of words.
+        strict: whether differences and alarms are an error.
 
     Returns:
         Exit code: 1 where something differs and that is an error, else 0.
@@ -99,23 +104,33 @@ def deliver(result: Result, *, out: Path | None = None, strict: bool = True) -> 
     Raises:
         ValueError: the folder cannot be written.
     """
-    tell(**result.tables, **result.values)
-    if result.verdicts:
-        tell(verdicts=list(result.verdicts))
-    for line in (*result.lines, *_verdict_lines(result.verdicts), *result.below):
-        print(folded(line, indent=_INDENT) if not line.startswith("  ") or line.startswith(_INDENT) else line)
-    if out is not None:
-        for name, table in result.tables.items():
-            write_whole(out / f"{name}.csv", table.to_csv(index=False).encode())
-            print(f"Table   {out / f'{name}.csv'}")
-        if result.verdicts:
-            command = session()["command"]
-            write_whole(out / "verdicts.json", results(result.verdicts, [], command).encode())
-            print(f"Kept    {out / 'verdicts.json'}, the verdicts as data")
-        for name, draw in result.figures.items():
-            from gradbounds.figure_files import save  # late: it loads matplotlib
+    lines = [*result.lines, *_verdict_lines(result.verdicts), *result.below]
+    lines += [] if out is None else _written(result, out)
+    if as_json:
+        verdicts = {"verdicts": list(result.verdicts)} if result.verdicts else {}
+        print(json_text({"command": command, **result.values, **result.tables, **verdicts}))
+    else:
+        for line in lines:  # rows of tables stay whole
+            print(line if line.startswith("  ") and not line.startswith(_INDENT) else folded(line, indent=_INDENT))
+        for line in result.differences:
+            print(line)
+    return int(strict and (result.alarm or bool(result.differences)))
 
-            print(f"Figure  {save(draw(), out, name)[-1]}")
-    for line in result.differences:
-        print(line)
-    return int(strict and bool(result.differences))
+
+def _written(result: Result, out: Path) -> list[str]:
+    """Tables, verdicts and figures as files; a line for each."""
+    lines = []
+    for name, table in result.tables.items():
+        write_whole(out / f"{name}.csv", table.to_csv(index=False).encode())
+        lines.append(f"Table   {out / f'{name}.csv'}")
+    if result.verdicts:
+        from checks.results import results  # late: a list of runs needs none of what these load
+        from simulate.runs.provenance import session
+
+        write_whole(out / "verdicts.json", results(result.verdicts, [], session()["command"]).encode())
+        lines.append(f"Kept    {out / 'verdicts.json'}, the verdicts as data")
+    for name, draw in result.figures.items():
+        from gradbounds.figure_files import save  # late: it loads matplotlib
+
+        lines.append(f"Figure  {save(draw(), out, name)[-1]}")
+    return lines

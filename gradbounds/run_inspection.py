@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from gradbounds.grid import FIELDS, said, with_words
-from gradbounds.json_output import tell
+from gradbounds.result import Result
 from gradbounds.units import size
 from simulate.runs.manifests import MANIFEST
 from simulate.runs.store import Run
@@ -15,22 +15,19 @@ from simulate.runs.store import Run
 _SHOWN = 30
 
 
-def show(folder: Path) -> int:
+def show(folder: Path) -> Result:
     """Look into a run, or list the runs that a folder holds.
 
     Raises:
         ValueError: the folder is no run and holds none.
     """
     if (folder / MANIFEST).exists():
-        print(_inspection(Run.open(folder)))
-        return 0
+        return _inspection(Run.open(folder))
     folders = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}"))
     if not folders:
         raise ValueError(f"run must be a run folder, or a folder of them, but {str(folder)!r} holds none.")
     table = pd.DataFrame([_line(path) for path in folders])
-    tell(runs=table)
-    print(table.to_string(index=False))
-    return 0
+    return Result(about=f"runs in {folder}", tables={"runs": table}, lines=table.to_string(index=False).splitlines())
 
 
 def _line(folder: Path) -> dict[str, Any]:
@@ -51,9 +48,9 @@ def _line(folder: Path) -> dict[str, Any]:
     }
 
 
-def _inspection(run: Run) -> str:
+def _inspection(run: Run) -> Result:
     about = run.manifest
-    tell(run=str(run.folder), manifest=about)
+    values: dict[str, Any] = {"run": str(run.folder), "manifest": about}
     asked = {name: value for name, value in run.request.items() if name not in ("command", "cells")}
     words = ", ".join(f"{name} {value}" for name, value in asked.items())
     command = run.request.get("command", "no command")
@@ -65,7 +62,7 @@ def _inspection(run: Run) -> str:
         lines.append(f"{started}  {called}  (gradbounds {version}, {processor})")
     tables = list(run.tables([*FIELDS, "cell", "engine", "device", "dtype", "text", "seed", "draw"]))
     if not tables:
-        return "\n".join([*lines, "No draws have landed yet."])
+        return Result(about=f"run {run.folder}", values=values, lines=[*lines, "No draws have landed yet."])
     rows = pa.concat_tables(tables, promote_options="permissive").to_pandas()
     constant = {name: rows[name].iloc[0] for name in rows if name not in ("cell", "draw") and _is_one(rows[name])}
     varying = [name for name in rows if name not in constant and name not in ("cell", "draw")]
@@ -77,17 +74,16 @@ def _inspection(run: Run) -> str:
         .drop(columns="cell")
     )
     cells = cells.sort_values(varying, ignore_index=True)
-    tell(same=constant, cells=cells)
     special = {name: value for name, value in constant.items() if not _is_default(name, value)}
     lines.append(
         "all cells: " + (", ".join(f"{name} {said(name, value)}" for name, value in special.items()) or "as by default")
     )
-    lines.append(with_words(cells.head(_SHOWN)).to_string(index=False))
+    lines += with_words(cells.head(_SHOWN)).to_string(index=False).splitlines()
     if len(cells) > _SHOWN:
         lines.append(
             f"... and {len(cells) - _SHOWN} cells more: gradbounds runs export {run.folder} --csv FILE has them all"
         )
-    return "\n".join(lines)
+    return Result(about=f"run {run.folder}", tables={"cells": cells}, values=values | {"same": constant}, lines=lines)
 
 
 def _is_one(values: pd.Series) -> bool:

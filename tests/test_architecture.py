@@ -85,7 +85,7 @@ ARROWS = {
         "network_text": "",
         "described_network": "grid",
         "json_output": "",
-        "run_inspection": "grid units json_output",
+        "run_inspection": "grid units result",
         "result": "json_output help_text figure_files",
         "actions": (
             "grid recipe progress units table_cache figure_files network_text json_output described_network help_text "
@@ -95,7 +95,7 @@ ARROWS = {
         "flags": "grid",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",
         "commands": "grid recipe clusters actions run_inspection described_network units flags studies result",
-        "cli": "__init__ commands json_output help_text grid plain_text flags",
+        "cli": "__init__ commands json_output help_text grid plain_text flags result",
         "__main__": "cli shadowing",
         "run_suite": "actions",
         "pytest_plugin": "run_suite shadowing",

@@ -1,11 +1,12 @@
 """`gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
+from typing import Any
 
 import sympy as sp
 
 from gradbounds.help_text import folded, prose_width
-from gradbounds.json_output import tell
+from gradbounds.result import Result
 from theory import Stack, predict
 from theory.paper.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
 from theory.stack import SIZES, TITLES
@@ -14,22 +15,32 @@ from theory.stack import SIZES, TITLES
 _HANGING = " " * 13
 
 
-def print_bound(stack: Stack, *, latex: bool) -> int:
-    """Print Theorem 1 for a network of the paper's setting.
+def theorem1(stack: Stack, *, latex: bool = False) -> Result:
+    """Theorem 1 for a network of the paper's setting: the bound, the prediction, and their ratio.
 
     Raises:
         ValueError: the network leaves it.
     """
     if not stack.in_paper:
-        fields = (
-            ", ".join(f"{name} = {value}" for name, value in stack.relaxed.items()) or f"placement {stack.placement}"
-        )
+        relaxed = [f"{name} = {value}" for name, value in stack.relaxed.items()]
+        fields = ", ".join(relaxed or [f"placement {stack.placement}"])
         raise ValueError(
             f"stack must be in the paper's setting for Theorem 1, got {fields}; gradbounds predict has the gradients "
             "of every network without --bound."
         )
-    print(bound_latex(stack) if latex else bound_text(stack))
-    return 0
+    numbers, norm = bound_value(stack), math.sqrt(float(predict(stack)["grad_sq_W2"][-1]))
+    values: dict[str, Any] = {
+        "stack": stack,
+        "bound": float(numbers.value),
+        "predicted": norm,
+        "ratio": float(numbers.value) / norm,
+    }
+    text = bound_latex(stack) if latex else bound_text(stack)
+    return Result(
+        about="Theorem 1",
+        values=values | {"loss_gradient_bound": float(numbers.loss_gradient)},
+        lines=text.splitlines(),
+    )
 
 
 def bound_text(stack: Stack) -> str:
@@ -39,8 +50,6 @@ def bound_text(stack: Stack) -> str:
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
-    b = float(numbers.loss_gradient)
-    tell(stack=stack, bound=float(numbers.value), predicted=norm, ratio=ratio, loss_gradient_bound=b)
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",

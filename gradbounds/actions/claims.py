@@ -8,8 +8,8 @@ from typing import Any
 from checks.results import committed_results
 from checks.verdict import Verdict, at_size
 from gradbounds.help_text import prose_width
-from gradbounds.json_output import tell
 from gradbounds.progress import working
+from gradbounds.result import Result
 from theory import CLAIMS, Claim
 from theory.stack.registry import load_entry_points
 
@@ -17,18 +17,19 @@ from theory.stack.registry import load_entry_points
 _STEPS, _ROWS = 4, 4
 
 
-def list_claims() -> int:
-    """Print every claim with the verdicts that are committed."""
+def list_claims() -> Result:
+    """Every claim with the verdicts that are committed."""
     verdicts = _committed()
     load_entry_points()
-    width = prose_width()
-    tell(claims=[_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()])
+    width, lines = prose_width(), list[str]()
     for claim in CLAIMS.values():
         words = _counted([v for v in verdicts if v.claim == claim.id])
-        print(textwrap.fill(f"{claim.id:4} {claim.kind:12} {claim.source}: {words}", width, subsequent_indent=" " * 5))
-        print(textwrap.indent(textwrap.fill(claim.statement, width - 5), " " * 5))
-    print("\nMore about one: gradbounds claims T1")
-    return 0
+        head = f"{claim.id:4} {claim.kind:12} {claim.source}: {words}"
+        lines += textwrap.wrap(head, width, subsequent_indent=" " * 5)
+        lines += textwrap.wrap(claim.statement, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
+    rows = [_row(claim, [v for v in verdicts if v.claim == claim.id]) for claim in CLAIMS.values()]
+    hint = ["", "More about one: gradbounds claims T1"]
+    return Result(about=f"{len(rows)} claims", values={"claims": rows}, lines=[*lines, *hint])
 
 
 def _row(claim: Claim, verdicts: Sequence[Verdict]) -> dict[str, Any]:
@@ -43,8 +44,8 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
 
 
-def explain(name: str, *, everything: bool = False) -> int:
-    """Print one claim: statement, assumptions, derivation, where it is tight, and what was measured.
+def explain(name: str, *, everything: bool = False) -> Result:
+    """One claim: statement, assumptions, derivation, where it is tight, and what was measured.
 
     Args:
         name: of the claim.
@@ -57,26 +58,27 @@ def explain(name: str, *, everything: bool = False) -> int:
     # By its id, or by its place in the paper where that has one claim: "Theorem 1".
     named = [claim for key, claim in CLAIMS.items() if name.lower() in (key.lower(), _place(claim))]
     claim = named[0] if len(named) == 1 else CLAIMS[name]
-    print(f"{claim.id}  {claim.source} ({claim.kind})\n")
-    _say("Statement", [claim.statement])
-    if everything:
-        _say("Formula, in LaTeX", [claim.latex])
-    _say("Setting", [claim.setting])
-    _say("Assumes", claim.assumptions or ["nothing more"])
     underived = "nothing here" if claim.id in CLAIMS.versions else "nothing: it is an observation"
     with working(f"deriving {claim.id}"):
         derived = _derived(claim.id, everything=everything)
-    _say("Derived", derived or [underived])
-    _say("Tight?", [claim.tight])
-    if claim.untested:
-        _say("Not tested", [f"{claim.id} {claim.untested}."])
     rows = [v for v in _committed() if v.claim == claim.id]
-    tell(claim=claim, verdicts=rows)
     # The paper's own setting comes first: relaxations are many.
     shown = sorted(rows, key=lambda v: bool(v.relaxed))[: None if everything else _ROWS]
     measured = [f"{v.part}: {v.words}\n    {v.numbers}" + (f"\n    {v.setting}" if everything else "") for v in shown]
-    _say(f"Measured: {_counted(rows)}", [*measured, *_more(len(rows) - len(shown), "rows", claim.id)])
-    return 0
+    sections = {
+        "Statement": [claim.statement],
+        **({"Formula, in LaTeX": [claim.latex]} if everything else {}),
+        "Setting": [claim.setting],
+        "Assumes": claim.assumptions or ["nothing more"],
+        "Derived": derived or [underived],
+        "Tight?": [claim.tight],
+        **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
+        f"Measured: {_counted(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
+    }
+    lines = [f"{claim.id}  {claim.source} ({claim.kind})", ""]
+    for head, paragraphs in sections.items():
+        lines += [head, *_folded(paragraphs), ""]
+    return Result(about=f"claim {claim.id}", values={"claim": claim, "verdicts": rows}, lines=lines)
 
 
 def _place(claim: Claim) -> str:
@@ -114,10 +116,8 @@ def _shown(result: object) -> str:
     return sstr(result)
 
 
-def _say(title: str, paragraphs: Iterable[str]) -> None:
-    print(title)
-    width = prose_width()
-    for paragraph in paragraphs:
-        for line in paragraph.splitlines():
-            print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False))
-    print()
+def _folded(paragraphs: Iterable[str]) -> list[str]:
+    """Paragraphs as lines that fit, of which all but the first stand in."""
+    lines = [line for paragraph in paragraphs for line in paragraph.splitlines()]
+    how: Any = {"initial_indent": "  ", "subsequent_indent": "    ", "break_long_words": False}
+    return [part for line in lines for part in textwrap.wrap(line, prose_width(), **how) or [""]]

@@ -63,7 +63,7 @@ def compare(
     check_count("draws", draws, 2)  # one draw has no error
     order = [stack.placement for stack in recipe.stacks()]
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
-        told = sweep_into(Path(folder), recipe, Execution(workers=workers))
+        sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
         samples = Run.open(folder).samples()
     cells = sorted(samples, key=lambda s: (order.index(s.stack.placement), s.stack.depth))
     norms = layer_norms(cells)
@@ -76,7 +76,7 @@ def compare(
         tables={"norms": norms} | ({} if slopes is None else {"exponents": slopes}) | {"spreads": spreads},
         values={"agreement": agreement["agreement"].value_counts().to_dict()},
         lines=[
-            *([] if out is None else told),
+            *([] if out is None else sampled.lines),
             *(none if slopes is None else exponent_lines(slopes)),
             *spread_lines(spreads),
             f"Theory against samples, every quantity and layer: {agreement_counts(agreement)}.",

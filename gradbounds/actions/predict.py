@@ -13,19 +13,19 @@ import pandas as pd
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from gradbounds.described_network import changed, described, variants
-from gradbounds.help_text import folded
-from gradbounds.json_output import tell
-from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out
+from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out, title
 from gradbounds.progress import working
+from gradbounds.result import Result
 from gradbounds.units import duration, seconds_of
 from simulate.counts import check_count
-from simulate.runs.files import write_whole
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.prediction import quick_patterns
 from theory.stack import PAPER
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from simulate import Samples
 
 _DRAWS = 16
@@ -39,12 +39,12 @@ _LONG = 2.0
 
 def predict_stack(
     given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
-    compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str, out: Path | None,
-) -> int:  # fmt: skip
-    """Print one network's table, and write it with its figure into a folder.
+    compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str,
+) -> Result:  # fmt: skip
+    """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
     Raises:
-        ValueError: an argument is outside its range, a configuration cannot be read, or the folder not be written.
+        ValueError: an argument is outside its range, or a configuration cannot be read.
     """
     stack, notes = described(given, config, like, ignore)
     others = {changes: changed(stack, changes) for changes in variants(compare)}
@@ -61,26 +61,32 @@ def predict_stack(
         changes: layer_table(predict(other, patterns=patterns or quick_patterns(other)), None)
         for changes, other in others.items()
     }
-    tell(
-        stack=stack, no_rule=reason or None, not_judged=why_not_judged(stack) or None, exponents=slopes,
-        quantities=table, notes=notes,
-        compared=[{"stack": others[changes], "quantities": beside[changes]} for changes in others],
-    )  # fmt: skip
-    for line in (
-        *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
-        *standing_out(stack, table), 
-        *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
-        *note_lines(notes),
-    ):  # fmt: skip
-        print(line if line.startswith("  ") else folded(line, indent="  "))  # rows of tables stay whole
-    if out is not None:
-        write_whole(out / "prediction.csv", table.to_csv(index=False).encode())
-        from figures.layer_profile import layer_profile  # late, since both load matplotlib
-        from gradbounds.figure_files import save
+    values: dict[str, Any] = {
+        "stack": stack,
+        "no_rule": reason or None,
+        "not_judged": why_not_judged(stack) or None,
+        "notes": notes,
+    }
+    values["exponents"] = slopes
+    values["compared"] = [{"stack": others[changes], "prediction": beside[changes]} for changes in others]
 
-        drawn = save(layer_profile(_profile(stack, table)), out, "gradient_over_layers")[-1]
-        print(f"Table   {out / 'prediction.csv'}\nFigure  {drawn}")
-    return 0
+    def drawn() -> "Figure":
+        from figures.layer_profile import layer_profile  # late: it loads matplotlib
+
+        return layer_profile(_profile(stack, table))
+
+    return Result(
+        about=title(stack),
+        tables={"prediction": table},
+        values=values,
+        lines=[
+            *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
+            *standing_out(stack, table),
+            *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
+            *note_lines(notes),
+        ],
+        figures={"gradient_over_layers": drawn},
+    )  # fmt: skip
 
 
 def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | None, pd.DataFrame | None, str]:

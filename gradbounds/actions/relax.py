@@ -70,7 +70,7 @@ def relax(
     check_count("draws", draws, 2)  # one draw has no error
     steps = _values_of(base, along, _words(values)) if along else {UNRELAXED: {}, **RELAXATIONS}
     grids, left_out = relaxation_grids(base, sizes, steps)
-    told = sweep_into(out, Recipe(grid=tuple(grids), draws=draws, seed=seed), Execution(workers=workers))
+    sampled = sweep_into(out, Recipe(grid=tuple(grids), draws=draws, seed=seed), Execution(workers=workers))
     cells = Run.open(out).samples()
     table, agreement = relaxation_table(cells, base), comparison(cells)
     lines = table_lines(table)
@@ -82,7 +82,7 @@ def relax(
         about=f"{len(steps)} relaxations",
         tables={"relaxations": table},
         values={"left_out": left_out, "agreement": agreement["agreement"].value_counts().to_dict()},
-        lines=[*left_out, *told, *lines, counts],
+        lines=[*left_out, *sampled.lines, *lines, counts],
         figures={"relaxations": partial(relaxation_path, table, along) if along else partial(relaxations, table)},
     )
 

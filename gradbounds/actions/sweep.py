@@ -2,10 +2,12 @@
 
 import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.result import Result
 from gradbounds.units import duration, size
 from simulate import Cell, Run, read_windows
 from simulate.runs.execution import ONE_PROCESS, Execution
@@ -29,8 +31,8 @@ def cells_of(recipe: Recipe) -> list[Cell]:
     ]
 
 
-def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> list[str]:
-    """Sample a recipe into a run folder, or continue it; what is to be said of it."""
+def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *, resume: bool = True) -> Result:
+    """Sample a recipe into a run folder, or continue it."""
     cells = cells_of(recipe)
     run = begin(
         cells, draws=recipe.draws, seed=recipe.seed, out=out, execution=execution, resume=resume,
@@ -38,27 +40,33 @@ def sweep_into(out: Path, recipe: Recipe, execution: Execution = ONE_PROCESS, *,
     )  # fmt: skip
     with progress() as on_block:
         sample_into(cells, draws=recipe.draws, seed=recipe.seed, run=run, execution=execution, on_block=on_block)
-    return [
-        f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}",
-        f"Judge them with: gradbounds check {shlex.quote(str(out))}",
-    ]
+    return Result(
+        about=f"sweep in {out}",
+        values={"run": str(out), "cells": len(cells), "draws": recipe.draws},
+        lines=[
+            f"{len(cells)} cells of at least {recipe.draws} draws (whole blocks) in {out}",
+            f"Judge them with: gradbounds check {shlex.quote(str(out))}",
+        ],
+    )
 
 
-def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> int:
-    """Print what a sweep would take, by a calibration on this machine; nothing is written."""
+def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
+    """What a sweep would take, by a calibration on this machine; nothing is written."""
     cells = cells_of(recipe)
     check_sweep(cells, draws=recipe.draws, seed=recipe.seed, execution=execution)
     workers = execution.workers
     estimate = plan(cells, draws=recipe.draws, workers=workers, limits=execution.limits)
-    print(f"cells   {estimate.cells}")
-    print(f"draws   {estimate.draws} in {estimate.blocks} blocks")
-    print(f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}")
     memory, disk = free_memory(), shutil.disk_usage(_nearest_folder(out)).free
-    print(f"memory  about {size(estimate.memory)}{_beyond(estimate.memory, memory)}")
-    print(f"disk    about {size(estimate.disk)}{_beyond(estimate.disk, disk)}")
+    lines = [
+        f"cells   {estimate.cells}",
+        f"draws   {estimate.draws} in {estimate.blocks} blocks",
+        f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}",
+        f"memory  about {size(estimate.memory)}{_beyond(estimate.memory, memory)}",
+        f"disk    about {size(estimate.disk)}{_beyond(estimate.disk, disk)}",
+    ]
     if out is not None and (out / "manifest.toml").exists():
-        print(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
-    return 0
+        lines.append(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
+    return Result(about="what a sweep takes", values=asdict(estimate), lines=lines)
 
 
 def _beyond(count: float, there: float) -> str:

@@ -11,11 +11,12 @@ from checks.series import Against, exponent_series
 from gradbounds.actions.sweep import cells_of
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.result import Result
 from gradbounds.units import seconds_of
 from simulate import Cell
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
-from simulate.runs.precision import LEAST_DRAWS, Goal, sweep_to
+from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
 from simulate.runs.sweep import begin, distinct
 
 
@@ -73,11 +74,8 @@ def goals_of(cells: Sequence[Cell], *, sem: float | None, exponent: float | None
     return goals
 
 
-def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execution, *, resume: bool) -> int:
+def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execution, *, resume: bool) -> Result:
     """Sample a recipe into a folder until its errors are as small as asked, and say which are not.
-
-    Returns:
-        0, or 1 where a target was not met.
 
     Raises:
         ValueError: an argument is outside its range, or the folder holds another run.
@@ -103,13 +101,21 @@ def sweep_to_target(out: Path, recipe: Recipe, target: Target, execution: Execut
             cells, goals, draws=recipe.draws, most=target.max_draws, seconds=seconds, seed=recipe.seed, run=run,
             execution=execution, on_block=on_block,
         )  # fmt: skip
-    print(f"{len(goals) - len(outcome.missed)} of {len(goals)} targets met with {outcome.counts.sum()} draws in {out}")
-    for goal, error in outcome.missed:
-        print(f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}")
-    if outcome.missed:
-        print("More --max-draws or --max-time continue it.")
-    print(f"Judge them with: gradbounds check {shlex.quote(str(out))}")
-    return 1 if outcome.missed else 0
+    met = f"{len(goals) - len(outcome.missed)} of {len(goals)} targets met with {outcome.counts.sum()} draws in {out}"
+    hint = ["More --max-draws or --max-time continue it."] if outcome.missed else []
+    return Result(
+        about=f"sweep in {out}",
+        values={"run": str(out), "targets": len(goals), "draws": int(outcome.counts.sum())},
+        lines=[met, *hint, f"Judge them with: gradbounds check {shlex.quote(str(out))}"],
+        differences=not_met(outcome),
+    )
+
+
+def not_met(outcome: Outcome) -> list[str]:
+    """The targets that were not met, a line each."""
+    return [
+        f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}" for goal, error in outcome.missed
+    ]
 
 
 def _name(cell: Cell) -> str:

@@ -20,7 +20,7 @@ from gradbounds.actions.runs import judged_samples
 from gradbounds.network_text import network_lines, theory_table, title
 from gradbounds.plain_text import console
 from gradbounds.progress import progress, working
-from gradbounds.result import Result, deliver
+from gradbounds.result import Result
 from simulate import Run, Samples
 from simulate.counts import check_count
 from simulate.runs.execution import Execution
@@ -37,8 +37,8 @@ _REASONS = 5
 """Reasons why numbers are not judged that are shown."""
 
 
-def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> int:
-    """Sample the default experiment, judge it, and leave data, figures and a report; 1 if anything changed.
+def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, workers: int | None) -> Result:
+    """Sample the default experiment, judge it, and leave data, figures and a report.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -68,11 +68,9 @@ def verify(out: Path, draws: int | None, seed: int | None, text: Path | None, wo
         networks=f"{len(cells)} kinds of networks, {draws} networks of each, seed {seed}",
         committed=committed_results(),
     )
-    write_whole(out / "comparison.csv", result.to_frame().to_csv(index=False).encode())
     write_whole(out / "report.html", page.encode())
-    code = deliver(replace(result, differences=[*result.differences, *lost]))
-    print(f"\nReport   {out / 'report.html'}\nFigures  {out / 'figures'}\nData     {out / 'blocks'} (Parquet)")
-    return code
+    files = ["", f"Report  {out / 'report.html'}", f"Figures {out / 'figures'}", f"Data    {out / 'blocks'} (Parquet)"]
+    return replace(result, differences=[*result.differences, *lost], below=[*result.below, *files])
 
 
 def _command(draws: int, seed: int, text: Path | None) -> str:

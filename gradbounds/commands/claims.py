@@ -1,9 +1,12 @@
 """`gradbounds claims`: its flags."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +19,8 @@ class Claims(WithJson):
     claim: Annotated[str, Positional, Flag(name="claim", help="id of the one to explain, such as T1")] = ""
     all: Annotated[bool, Flag(help="of one, every step and every row, not a screen of them")] = False
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> "Result":
+        """What is known of them.
 
         Raises:
             ValueError: there is no such claim, or `all` without one.

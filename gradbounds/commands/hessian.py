@@ -34,8 +34,8 @@ class OfSpectra(IntoFolder):
 
     def measured(
         self, subjects: "Sequence[Subject]", measure: "Callable[[SpectraRequest], Result]", of_what: str = ""
-    ) -> int:
-        """Measure the spectra of networks and deliver them, or say how much that is.
+    ) -> "int | Result":
+        """Measure the spectra of networks, or say how much that is.
 
         Args:
             subjects: the networks.
@@ -43,7 +43,6 @@ class OfSpectra(IntoFolder):
             of_what: said after the number of products, as " over 200 pairs".
         """
         from gradbounds.actions.spectra import SpectraRequest, size
-        from gradbounds.result import deliver
 
         request = SpectraRequest(
             subjects=subjects, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes,
@@ -53,7 +52,7 @@ class OfSpectra(IntoFolder):
         if self.dry_run:
             print(size(request, of_what))
             return 0
-        return deliver(measure(request), out=self.out)
+        return measure(request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,8 @@ class Texts(OfSpectra, OnTexts):
     pairs: Annotated[int | None, optional("only the first so many lines", "INT", "200")] = 200
     seeds: Annotated[int, Flag(help="models of each kind")] = 3
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "int | Result":
+        """What was found, or an exit code."""
         from gradbounds.actions.hessian import models_on_text
         from gradbounds.actions.hessian_subjects import on_text
         from gradbounds.grid import field_values
@@ -102,8 +101,8 @@ class Stacks(OfSpectra):
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> "int | Result":
+        """What was found, or an exit code.
 
         Raises:
             ValueError: another field than placement, width and depth has several values.
@@ -140,8 +139,8 @@ class Module(OfSpectra):
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("32",)
     depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:8:x2",)
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "int | Result":
+        """What was found, or an exit code."""
         from gradbounds.actions.hessian import modules
         from gradbounds.actions.hessian_subjects import of_module
         from gradbounds.grid import field_values
@@ -163,6 +162,6 @@ class Hessian:
         | Annotated[Texts, tyro.conf.subcommand("texts")]
     )
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "int | Result":
+        """What was found, or an exit code."""
         return self.what.run()

@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.described_network import changed, described, variants
 from gradbounds.flags import Flag, WithJson, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 # One that is not given is None: a published model keeps its own there.
 Changes = network(Stack())
@@ -66,8 +69,8 @@ class Predict(WithJson):
         Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
     ] = ("sgd", "adam")
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> "Result":
+        """What theory has.
 
         Raises:
             ValueError: flags exclude each other, or the network is not what they ask for.
@@ -76,20 +79,19 @@ class Predict(WithJson):
             raise ValueError("bound must stand without first_step, and latex with bound.")
         changes = given(self.stack)
         if self.bound:
-            from gradbounds.actions.bound import print_bound
+            from gradbounds.actions.bound import theorem1
 
-            return print_bound(described(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
+            return theorem1(described(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
-            from gradbounds.result import deliver
 
             stack, _ = described(changes, self.config, self.like, self.ignore)
             stacks = [stack, *(changed(stack, each) for each in variants(self.compare))]
-            return deliver(first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed), out=self.out)
+            return first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed)
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(
             changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
             seed=self.seed,
-            patterns=self.patterns, max_time=self.max_time, out=self.out,
+            patterns=self.patterns, max_time=self.max_time
         )  # fmt: skip

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson
 from theory.stack.optimizers import ModuleOptimizer
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +43,8 @@ class Probe(WithJson):
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "Result":
+        """What was found."""
         from checks.models.module_report import probe
         from gradbounds.actions.probe import counted, report
         from gradbounds.grid import field_values
@@ -60,4 +63,4 @@ class Probe(WithJson):
                 device=self.device,
                 on_module=on_module,
             )
-        return report(outcome, self.out, strict=self.strict)
+        return report(outcome, self.out)

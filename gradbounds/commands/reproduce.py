@@ -18,6 +18,6 @@ class Reproduce:
 
     what: _Study
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> Any:
+        """What was found, or an exit code."""
         return self.what.run()

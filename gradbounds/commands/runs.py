@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from gradbounds.flags import Flag, Folder, Positional, WithJson
 from simulate.runs.manifests import read_manifest
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +19,8 @@ class Show(WithJson):
 
     folder: Annotated[Path, Positional, Flag(name="folder", help="run folder, or a folder of them")] = Path("runs")
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "Result":
+        """What is there."""
         from gradbounds.run_inspection import show
 
         return show(self.folder)
@@ -80,6 +83,6 @@ class Runs:
         | Annotated[Export, tyro.conf.subcommand("export")]
     ) = field(default_factory=Show)
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "int | Result":
+        """What was found, or an exit code."""
         return self.what.run()

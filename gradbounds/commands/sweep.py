@@ -14,6 +14,7 @@ from theory import Stack
 from theory.stack.stack import OWN
 
 if TYPE_CHECKING:
+    from gradbounds.result import Result
     from simulate.runs.execution import Execution
 
 # Networks of a grid that are looked at before anything is loaded: some hundredths of a second.
@@ -108,8 +109,8 @@ class Sweep(WithJson):
         bool, optional("print cells, draws, time, memory and disk, or a cluster's job script, and write nothing", None)
     ] = False
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> "int | Result":
+        """What was done, or an exit code.
 
         Raises:
             ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
@@ -134,8 +135,7 @@ class Sweep(WithJson):
             raise ValueError("out must be given: --out FOLDER says where the draws go (or --dry-run what they take).")
         with self._execution(recipe.device) as execution:
             if not self._to_target:
-                print("\n".join(sweep_into(self.out, recipe, execution, resume=self.resume)))
-                return 0
+                return sweep_into(self.out, recipe, execution, resume=self.resume)
             from gradbounds.actions.sweep_to_target import Target, sweep_to_target
 
             target = Target(
@@ -143,7 +143,7 @@ class Sweep(WithJson):
             )
             return sweep_to_target(self.out, recipe, target, execution, resume=self.resume)
 
-    def _with_table(self) -> int:
+    def _with_table(self) -> "Result":
         """A preset that ends with a table.
 
         Raises:
@@ -157,20 +157,18 @@ class Sweep(WithJson):
             )
         grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
-        from gradbounds.result import deliver
-
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
 
             sampling["draws"] = 128 if self.draws is None else self.draws
-            return deliver(compare(grid, out=self.out, **sampling), out=self.out)
+            return compare(grid, out=self.out, **sampling)
         from gradbounds.actions.relax import relax
 
         if self.out is None:
             raise ValueError("out must be given: --out FOLDER says where the draws go.")
         steps: dict[str, Any] = {"along": field_name(self.along), "values": self.values}
         sampling["draws"] = 64 if self.draws is None else self.draws
-        return deliver(relax(grid, out=self.out, **steps, **sampling), out=self.out)
+        return relax(grid, out=self.out, **steps, **sampling)
 
     @property
     def _to_target(self) -> bool:

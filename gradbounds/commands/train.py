@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from gradbounds.commands.sweep import Fields
 from gradbounds.flags import Flag, WithJson, optional
@@ -70,8 +70,8 @@ class Train(WithJson):
         Path | None, optional("folder of the run, with tables, verdicts and figure", "FOLDER", default="none is kept")
     ] = None
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> Any:
+        """What was found.
 
         Raises:
             ValueError: flags exclude each other.

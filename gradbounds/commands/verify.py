@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson, optional
 from simulate.runs.files import write_whole
 from simulate.runs.manifests import read_manifest
+
+if TYPE_CHECKING:
+    from gradbounds.result import Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +24,8 @@ class Verify(WithJson):
     ] = None
     workers: Annotated[int | None, Flag(help="processes; the default is one per core")] = None
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> "Result":
+        """What was found."""
         from gradbounds.actions.verify import verify
 
         return verify(self.out, self.draws, self.seed, self.text, self.workers)
@@ -46,8 +49,8 @@ class Check(WithJson):
         Flag(help="exit with 1 when a verdict is not the committed one, or theory and samples differ, or two runs"),
     ] = False
 
-    def run(self) -> int:
-        """Exit code.
+    def run(self) -> "Result":
+        """What was found.
 
         Raises:
             ValueError: there is no run, or flags exclude each other.
@@ -56,14 +59,12 @@ class Check(WithJson):
             if self.csv is not None or self.layers:
                 raise ValueError("against must stand without csv and layers, which are about one run.")
             from gradbounds.actions.runs import diff
-            from gradbounds.result import deliver
 
-            return deliver(diff(self.folder, self.against), strict=self.strict)
+            return diff(self.folder, self.against)
         read_manifest(self.folder)  # what is no run is said before libraries are loaded
         from gradbounds.actions.verify import check
-        from gradbounds.result import deliver
 
         result = check(self.folder, layers=self.layers)
         if self.csv is not None:
             write_whole(self.csv, result.to_frame().to_csv(index=False).encode())
-        return deliver(result, strict=self.strict)
+        return result

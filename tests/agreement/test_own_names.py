@@ -230,10 +230,8 @@ def test_a_claim_of_ones_own_is_judged_listed_and_explained(capsys):
     register_claim(claim, judge)
     samples = sample(RELAXED, draws=32, seed=0)
     assert [v.claim for v in verdicts([samples])][-1] == "own.loss"
-    assert list_claims() == 0
-    assert "own.loss identity     here: not tested here" in capsys.readouterr().out
-    assert explain("OWN.loss") == 0
-    assert "The loss is ln V" in capsys.readouterr().out
+    assert "own.loss identity     here: not tested here" in str(list_claims())
+    assert "The loss is ln V" in str(explain("OWN.loss"))
     with pytest.raises(
         ValueError, match="^claim must have a new name, got 'own.loss', which stands for something else"
     ):

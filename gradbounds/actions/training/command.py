@@ -1,30 +1,30 @@
 """`gradbounds train`: a run folder of networks that are trained, what every quantity is at each step, and verdicts."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from figures.training_steps import coordinate_check, placement_losses, training_steps
 from gradbounds.actions.sweep import cells_of
-from gradbounds.actions.sweep_to_target import Target, goals_of
+from gradbounds.actions.sweep_to_target import Target, goals_of, not_met
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
 from gradbounds.actions.training.tables import Findings, findings, lines
-from gradbounds.figure_files import save
 from gradbounds.grid import FIELDS
-from gradbounds.json_output import tell, text
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
+from gradbounds.result import Result
 from gradbounds.units import seconds_of
 from simulate import Cell, Run
 from simulate.counts import check_count
 from simulate.runs.execution import ONE_PROCESS, Execution
-from simulate.runs.files import write_whole
 from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import check_sweep, sample_into
@@ -35,8 +35,8 @@ from simulate.training.train import train_task, trainings
 
 def train_into(
     out: Path | None, recipe: Recipe, plan: Plan, execution: Execution = ONE_PROCESS, target: Target | None = None
-) -> int:
-    """Train the networks of a recipe in a run folder, or continue that; print what changes, and write it beside.
+) -> Result:
+    """Train the networks of a recipe in a run folder, or continue that, and say what changes.
 
     Args:
         out: the folder; None for one that is thrown away.
@@ -45,9 +45,6 @@ def train_into(
         execution: by whom.
         target: what is to be known; `Target.sem` is of the changes of logits and of the last layer's features after the
             first step and the last, and `Target.exponent` of their exponents in d.
-
-    Returns:
-        0, or 1 where a target was not met.
 
     Raises:
         ValueError: an argument is outside its range, training does not cover a network, or the folder holds something
@@ -70,16 +67,20 @@ def train_into(
         if outcome is not None:
             counts = {cell.name: int(count) for cell, count in zip(cells, outcome.counts, strict=True)}
         tables = findings(trainings(run, cells, seed=recipe.seed, draws=counts), mup=plan.mup)
-    tell(steps=tables.steps, exponents=tables.exponents, limits=tables.limits, meetings=tables.meetings)
-    print("\n".join(lines(tables)))
-    if out is not None:
-        _write(out, tables, plan)
-    missed = [] if outcome is None else outcome.missed
-    for goal, error in missed:
-        print(f"not met: {goal.name}: standard error {error:.3g} instead of {goal.target:g}")
-    if missed and out is not None:
-        print(f"More --max-draws or --max-time continue {shlex.quote(str(out))}.")
-    return 1 if missed else 0
+    differences = [] if outcome is None else not_met(outcome)
+    drawn, left_out = _without_other_fields(tables.steps)
+    hint = f"More --max-draws or --max-time continue {shlex.quote(str(out))}."
+    return Result(
+        about=f"training of {len(cells)} networks",
+        tables={
+            "training": tables.steps, "exponents": tables.exponents, "limits": tables.limits,
+            "meetings": tables.meetings,
+        },
+        lines=lines(tables),
+        below=[] if out is None else [*left_out, *[hint] * bool(differences)],
+        figures=_figures(drawn, tables, plan),
+        differences=differences,
+    )  # fmt: skip
 
 
 def _goals(cells: Sequence[Cell], target: Target) -> list[Goal]:
@@ -125,32 +126,25 @@ def _trained(
         )  # fmt: skip
 
 
-def _write(out: Path, tables: Findings, plan: Plan) -> None:
-    """Tables, verdicts and figures, into the run's folder."""
-    write_whole(out / "training.csv", tables.steps.to_csv(index=False).encode())
-    print(f"Table    {out / 'training.csv'}")
-    verdicts = {"exponents": tables.exponents, "limits": tables.limits, "meetings": tables.meetings}
-    write_whole(out / "verdicts.json", (text(verdicts) + "\n").encode())
-    print(f"Verdicts {out / 'verdicts.json'}")
-    drawn = _without_other_fields(tables.steps)
+def _figures(drawn: pd.DataFrame, tables: Findings, plan: Plan) -> dict[str, Callable[[], Figure]]:
+    """What the tables can show."""
+    figures: dict[str, Callable[[], Figure]] = {}
     changes = "logit_change_sq" in set(drawn["quantity"])
     moved = drawn[drawn["quantity"] == "feature_change_sq"]["mean"].gt(0).any()  # not where branches add nothing
     if changes:
-        print(f"Figure   {save(training_steps(drawn, tables.limits), out, 'training')[-1]}")
+        figures["training"] = partial(training_steps, drawn, tables.limits)
     if changes and moved and drawn["width"].nunique() > 1:
-        print(f"Figure   {save(coordinate_check(drawn, tables.exponents), out, 'coordinate_check')[-1]}")
+        figures["coordinate_check"] = partial(coordinate_check, drawn, tables.exponents)
     if drawn["placement"].nunique() > 1:
-        print(f"Figure   {save(placement_losses(drawn, plan.rates), out, 'losses')[-1]}")
+        figures["losses"] = partial(placement_losses, drawn, plan.rates)
+    return figures
 
 
-def _without_other_fields(steps: pd.DataFrame) -> pd.DataFrame:
-    """Of networks with the same placement, width and depth those that come first: what figures have a line for."""
+def _without_other_fields(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """What figures have a line for: of networks with the same placement, width and depth the first; and what to say."""
     same = ["placement", "width", "depth"]
     measured = ["quantity", "step", "layer"]
     kept = ~steps.duplicated([*same, *measured])
-    if not kept.all():
-        varied = [
-            name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique(dropna=False).gt(1).any()
-        ]
-        print(f"Figures have the first value alone of what else varies: {', '.join(varied)}.")
-    return steps[kept]
+    varied = [name for name in FIELDS if name in steps and steps.groupby(same)[name].nunique(dropna=False).gt(1).any()]
+    note = [] if kept.all() else [f"Figures have the first value alone of what else varies: {', '.join(varied)}."]
+    return steps[kept], note

@@ -1,7 +1,7 @@
 """`gradbounds reproduce fig3`, as the dataclass of its flags."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from gradbounds.flags import Flag, OnTexts, optional
 
@@ -28,8 +28,8 @@ class Figure3(OnTexts):
     seeds: Annotated[int, Flag(help="models of each kind")] = 2
     ingredients: Annotated[bool, Flag(help="switch each ingredient off in turn too")] = False
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> Any:
+        """What was found, or an exit code."""
         from gradbounds.grid import field_values
         from gradbounds.studies.fig3.reproduce import Fig3Request, reproduce
         from simulate.translation.model import Translation

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from gradbounds.result import Result, deliver
+from gradbounds.result import Result
 from gradbounds.studies.fig3.claims import section_3_4
 from gradbounds.studies.fig3.figure import fig3
 from gradbounds.studies.fig3.table import (
@@ -86,11 +86,8 @@ class Fig3Request:
         return [(model, batches, seed) for model, batches in asked for seed in seeds]
 
 
-def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool) -> int:
+def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool) -> int | Result:
     """Measure, predict, judge and draw; what the folder holds already is not measured again.
-
-    Returns:
-        1 where theory and measurement differ, else 0.
 
     Raises:
         ValueError: an argument is outside its range, or there is no such device.
@@ -124,7 +121,7 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
         differences=[f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"],
     )
     write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())
-    return deliver(result, out=out)
+    return result
 
 
 def _measured(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from gradbounds.flags import Flag, WithJson, optional
 
@@ -29,8 +29,8 @@ class Warmup(WithJson):
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     dry_run: Annotated[bool, Flag(help="say how many runs are left and how long they take, and stop")] = False
 
-    def run(self) -> int:
-        """Exit code."""
+    def run(self) -> Any:
+        """What was found, or an exit code."""
         from gradbounds.studies.warmup.reproduce import WarmupRequest, reproduce_warmup
 
         request = WarmupRequest(

@@ -19,7 +19,7 @@ from checks.experiment import PAPER_WIDTH
 from checks.results import DATA
 from checks.verdict import Setting
 from gradbounds.clusters.place import executing
-from gradbounds.result import Result, deliver
+from gradbounds.result import Result
 from gradbounds.studies.trainer import train
 from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
@@ -89,7 +89,7 @@ def grid_named(preset: str) -> Grid:
         raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
 
 
-def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int:
+def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int | Result:
     """Train, judge and draw; what the folder holds already is not trained again.
 
     Returns:
@@ -151,7 +151,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int:
     )
     write_whole(request.out / "rows.json", rows_file(rows, _command(request)))
     print(f"Rows    {request.out / 'rows.json'}")
-    return deliver(result, out=request.out)
+    return result
 
 
 def _command(request: WarmupRequest) -> str:

@@ -40,7 +40,7 @@ def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
 
 def test_samples_stand_beside_theory(png_alone, capsys, tmp_path):
     found = json.loads(printed(capsys, "--draws", "8", "--seed", "3", "--json", "--out", str(tmp_path / "out")))
-    table = pd.DataFrame(found["quantities"])
+    table = pd.DataFrame(found["prediction"])
     row = table[(table["quantity"] == "grad_W1") & (table["layer"] == 2)].iloc[0]
     values = sample(STACK, draws=8, seed=3)["grad_sq_W1"][:, 1].astype(float)
     assert row["mean"] == pytest.approx(np.sqrt(values.mean()))
@@ -58,7 +58,7 @@ def test_a_field_given_again_is_another_network(capsys):
     ]
     assert [(one["stack"]["placement"], one["stack"]["depth"]) for one in several] == [("pre", 3), ("peri", 2)]
     for one in several:
-        norms = {row["layer"]: row["predicted"] for row in one["quantities"] if row["quantity"] == "grad_W2"}
+        norms = {row["layer"]: row["predicted"] for row in one["prediction"] if row["quantity"] == "grad_W2"}
         expected = predict(replace(STACK, placement=one["stack"]["placement"], depth=one["stack"]["depth"]))
         assert list(norms.values()) == pytest.approx(np.sqrt(expected["grad_sq_W2"]))
     said = printed(capsys, "--compare", "placement=pre", "placement=peri")

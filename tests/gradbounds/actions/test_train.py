@@ -10,6 +10,7 @@ from gradbounds.actions.training.command import train_into
 from gradbounds.actions.training.plan import Plan
 from gradbounds.cli import main
 from gradbounds.recipe import Recipe
+from gradbounds.result import deliver
 from simulate import Run
 from simulate.runs.execution import Execution, InProcess
 from simulate.training import train as training
@@ -27,9 +28,8 @@ def test_the_command(blank_pictures, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "Post-LN, L = 1, logits' change, step 2: d^" in said
     assert "limit d^0.000: " in said
-    verdicts = json.loads((tmp_path / "verdicts.json").read_text())
-    assert len(verdicts["exponents"]) == 4
-    assert {row["step"] for row in verdicts["limits"]} == {1, 2}
+    assert len(pd.read_csv(tmp_path / "exponents.csv")) == 4
+    assert set(pd.read_csv(tmp_path / "limits.csv")["step"]) == {1, 2}
     table = pd.read_csv(tmp_path / "training.csv").set_index(["width", "quantity", "step", "layer"])
     stack = Stack(width=64, depth=1, tokens=2, vocab=4, output_scale=1 / 8)
     rates = {"WV": 0.5, "W1": 0.5, "W2": 0.5, "Wemb": 0.5 / 64}
@@ -48,7 +48,7 @@ def test_figures_have_one_network_a_line(blank_pictures, tmp_path, capsys):
     recipe = Recipe().changed(
         {"placement": ["post", "pre"], "width": 8, "depth": 1, "tokens": [2, 3], "vocab": 4}, draws=2
     )
-    assert train_into(tmp_path, recipe, Plan(steps=1, learning_rate=0.1)) == 0
+    assert deliver(train_into(tmp_path, recipe, Plan(steps=1, learning_rate=0.1)), out=tmp_path) == 0
     assert "Figures have the first value alone of what else varies: tokens." in capsys.readouterr().out
     assert (tmp_path / "losses.png").is_file()
     assert set(pd.read_csv(tmp_path / "training.csv")["tokens"]) == {2, 3}
@@ -95,14 +95,14 @@ def test_a_run_is_continued(blank_pictures, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train_into(tmp_path / "stopped", recipe, plan, Execution(land_every=0.0))
     assert len(done) == 3
-    assert train_into(tmp_path / "stopped", recipe, plan, Execution(workers=2, pool=InProcess())) == 0
+    stopped = train_into(tmp_path / "stopped", recipe, plan, Execution(workers=2, pool=InProcess()))
     assert len(done) == len(set(done)) == 8
     more = recipe.changed({}, draws=64)
-    assert train_into(tmp_path / "whole", more, plan) == train_into(tmp_path / "whole", recipe, plan) == 0
-    tables = [(tmp_path / name / "training.csv").read_bytes() for name in ("stopped", "whole")]
-    assert tables[0] == tables[1]
+    for asked in (more, recipe):
+        whole = train_into(tmp_path / "whole", asked, plan)
+    table = whole.to_frame()
+    pd.testing.assert_frame_equal(stopped.to_frame(), table, check_exact=True)
     monkeypatch.undo()
-    table = pd.read_csv(tmp_path / "whole" / "training.csv")
     table = table.set_index(["placement", "width", "quantity", "step", "layer"])
     stack = Stack(placement="pre", width=16, depth=1, tokens=2, vocab=4)
     found = train(stack, steps=1, learning_rate=0.1, draws=128, seed=0)
@@ -119,12 +119,12 @@ def test_a_precision(blank_pictures, tmp_path, capsys):
     """Draws are added until every change is known as well as asked, or there are as many as may be."""
     recipe = Recipe().changed({"placement": "post", "width": [8, 16, 32], "tokens": 2, "vocab": 4, "depth": 1})
     plan = Plan(steps=1, learning_rate=0.1)
-    assert train_into(tmp_path, recipe, plan, target=Target(sem=0.04)) == 0
+    assert deliver(train_into(tmp_path, recipe, plan, target=Target(sem=0.04)), out=tmp_path) == 0
     table = pd.read_csv(tmp_path / "training.csv")
     changes = table[table["quantity"].isin(["logit_change_sq", "feature_change_sq"]) & (table["step"] == 1)]
     assert (changes["sem"] / changes["mean"] / 2 < 0.04).all()
     assert set(changes["draws"]) - {128}
-    assert train_into(None, recipe, plan, target=Target(exponent=1e-3, max_draws=128)) == 1
+    assert deliver(train_into(None, recipe, plan, target=Target(exponent=1e-3, max_draws=128))) == 1
     assert "not met: exponent in width" in capsys.readouterr().out
     with pytest.raises(ValueError, match="^target_exponent must have three widths"):
         train_into(None, recipe.changed({"width": 8, "depth": [1, 2, 3]}), plan, target=Target(exponent=0.1))
