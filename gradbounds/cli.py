@@ -24,7 +24,7 @@ from gradbounds.commands import HESSIANS, MOVED, RUNS, Command
 from gradbounds.commands.examples import EXAMPLES
 from gradbounds.flags import WithJson
 from gradbounds.grid import FIELDS
-from gradbounds.help_text import Captured, grouped
+from gradbounds.help_text import Captured, folded_help
 from gradbounds.plain_text import PlainText, Unfailing, one_line, write_no_more
 from simulate.runs.files import check_place
 from theory.stack.registry import nearest
@@ -189,7 +189,7 @@ def parsed(arguments: list[str]) -> Any:
             )
     except SystemExit as stop:
         if stop.code in (0, None):
-            print(grouped(shown.getvalue()))
+            print(folded_help(shown.getvalue()))
             _print_examples(arguments)
             return None
         raise ValueError(_one_line(complaint.getvalue(), arguments)) from None

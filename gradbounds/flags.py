@@ -1,6 +1,8 @@
 """How a flag is declared."""
 
-from dataclasses import Field, dataclass, fields, make_dataclass
+import re
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -8,6 +10,7 @@ import tyro
 
 from gradbounds.grid import FIELDS, OWN_WORD, field_value, said
 from theory import Stack
+from theory.stack.groups import GROUPS
 from theory.stack.stack import OWN
 
 Flag = tyro.conf.arg
@@ -23,18 +26,40 @@ def optional(about: str, metavar: str | None, default: str = "") -> Any:
 _TYPES = get_type_hints(Stack)
 
 
-def network(defaults: Stack) -> Any:
-    """A dataclass of a flag for every field of a Stack; one that is not given is None, and its help has the default."""
+def in_groups(flag: Callable[[Field], Any]) -> Any:
+    """A dataclass of a Stack's groups, each of a flag for every field, which help has a box for; None is not given.
 
-    def flag(of: Field) -> tuple[str, Any, Any]:
+    Args:
+        flag: the annotation of a field's flag.
+    """
+
+    def of(group: type) -> tuple[str, Any, Any]:
+        flags = make_dataclass(
+            group.__name__, [(each.name, flag(each), None) for each in fields(group)], frozen=True, kw_only=True
+        )
+        flags.__doc__ = ""
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", group.__name__).lower()
+        return (
+            f"network_{name}",
+            Annotated[flags, tyro.conf.OmitArgPrefixes, Flag(help="")],
+            field(default_factory=flags),
+        )
+
+    groups = make_dataclass("NetworkFlags", [of(group) for group in GROUPS], frozen=True, kw_only=True)
+    groups.__doc__ = "The fields of the Stack that are given."
+    return groups
+
+
+def network(defaults: Stack) -> Any:
+    """Flags for the fields of a Stack, one value each; the help of one has the default."""
+
+    def flag(of: Field) -> Any:
         name, default = of.name, str(said(of.name, getattr(defaults, of.name)))
         choices = "|".join(of.metadata.get("choices", ()))
         kind = Annotated[Any, _number(name)] if not isinstance(of.default, str) else _TYPES[name] | None
-        return name, Annotated[kind, optional(of.metadata["help"], choices or None, default)], None
+        return Annotated[kind, optional(of.metadata["help"], choices or None, default)]
 
-    flags = make_dataclass("NetworkFlags", [flag(each) for each in fields(Stack)], frozen=True, kw_only=True)
-    flags.__doc__ = "The fields of the Stack that are given."
-    return flags
+    return in_groups(flag)
 
 
 def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
@@ -47,8 +72,8 @@ def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
 
 
 def given(flags: Any) -> dict[str, Any]:
-    """The fields of a Stack that `network` flags give."""
-    named = {name: value for name, value in vars(flags).items() if value is not None}
+    """The fields of a Stack that flags give, as they were typed."""
+    named = {name: value for group in vars(flags).values() for name, value in vars(group).items() if value is not None}
     return {name: None if value == OWN_WORD and name in OWN else value for name, value in named.items()}
 
 

@@ -1,22 +1,12 @@
-"""A command's help as it is printed: lines no longer than the terminal, and the network's flags in groups."""
+"""A command's help as it is printed: lines no longer than the terminal."""
 
 import io
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-
-from gradbounds.grid import FIELDS
-from theory.stack.groups import group_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_FLAG = re.compile(r"│ (?:-\w, )?--([a-z0-9-]+)")
-
-_COMMAND = "command"
-
-# Groups from which on a list of flags needs titles.
-_MANY = 4
 
 _WIDTH = 100
 
@@ -41,32 +31,12 @@ class Captured(io.StringIO):
         return (getattr(self._stdout, "encoding", None) or "utf-8").lower()
 
 
-def grouped(text: str) -> str:
-    """The help of a command, a titled rule above each group of a network's flags, and its prose folded.
-
-    A command with flags of few groups, such as widths and depths alone, keeps one list.
-    """
-    flags = [match[1] for line in text.splitlines() if (match := _FLAG.match(_COLOUR.sub("", line)))]
-    titled = len({_title(flag) for flag in flags}) >= _MANY
-    return "\n".join(_lines(text, titled=titled))
-
-
-def _lines(text: str, *, titled: bool) -> Iterator[str]:
-    group = _COMMAND
-    for line in text.splitlines():
-        plain = _COLOUR.sub("", line)
-        if titled and (match := _FLAG.match(plain)) and _title(match[1]) != group:
-            group = _title(match[1])
-            yield f"├─ {group} ".ljust(len(plain) - 1, "─") + "┤"
-        yield line if plain[:1] in tuple("╭│├╰") else folded(line)
-
-
-def _title(flag: str) -> str:
-    """Of the group that a flag belongs to: "network: feed forward" of `--ffn-ratio`."""
-    field = flag.replace("-", "_")
-    if field not in FIELDS:
-        return _COMMAND
-    return "network:" + re.sub(r"(?=[A-Z])", " ", group_of(field).__name__).lower()
+def folded_help(text: str) -> str:
+    """The help of a command, its prose folded and its boxes as they are."""
+    drawn = tuple("╭│╰")
+    return "\n".join(
+        line if _COLOUR.sub("", line)[:1] in drawn and line else folded(line) for line in text.splitlines()
+    )
 
 
 def prose_width() -> int:

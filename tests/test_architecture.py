@@ -91,7 +91,7 @@ ARROWS = {
             "grid recipe progress units table_cache figure_files network_text json_output described_network help_text "
             "clusters plain_text result"
         ),
-        "help_text": "grid",
+        "help_text": "",
         "flags": "grid",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",
         "commands": "grid recipe clusters actions run_inspection described_network units flags studies result",

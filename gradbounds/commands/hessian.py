@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, IntoFolder, OnTexts, Positional, optional
+from gradbounds.flags import Flag, IntoFolder, OnTexts, Positional, given, optional
 from gradbounds.grid import FIELDS, stacks
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Texts(OfSpectra, OnTexts):
 class Stacks(OfSpectra):
     """Spectra of the Hessian and the Gauss-Newton matrix of simplified stacks, and theory beside the latter."""
 
-    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
 
     def run(self) -> "int | Result":
@@ -110,8 +110,8 @@ class Stacks(OfSpectra):
         from gradbounds.actions.hessian import simplified_stacks
         from gradbounds.actions.hessian_subjects import of_stack
 
-        given = {name: list(value) for name in FIELDS if (value := getattr(self.grid, name)) is not None}
-        networks = list(stacks(_STACKS | given))
+        values = {name: list(each) for name, each in given(self.grid).items()}
+        networks = list(stacks(_STACKS | values))
         several = [
             name for name in FIELDS if len({getattr(stack, name) for stack in networks}) > 1 and name not in _SIZES
         ]

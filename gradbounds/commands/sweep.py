@@ -2,15 +2,14 @@
 
 from collections import deque
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.flags import Flag, WithJson, optional
-from gradbounds.grid import FIELDS, OWN_WORD, TIED, field_name, stacks
+from gradbounds.flags import Flag, WithJson, given, in_groups, optional
+from gradbounds.grid import OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
-from theory import Stack
 from theory.stack.stack import OWN
 
 if TYPE_CHECKING:
@@ -25,17 +24,18 @@ _PRESETS = (*PRESETS, *WITH_TABLE)
 Preset = Literal[_PRESETS]  # type: ignore[valid-type]
 
 
-def _flag(name: str) -> tuple[str, Any, Any]:
+def _flag(of: Field) -> Any:
+    name = of.name
     words = f"; {' or '.join(map(repr, TIED[name]))} follows the width" if name in TIED else ""
-    choices, number = FIELDS[name].metadata.get("choices"), not isinstance(FIELDS[name].default, str)
+    choices, number = of.metadata.get("choices"), not isinstance(of.default, str)
     metavar = f"{'|'.join(choices)} [...]" if choices else "VALUE|A:B:xF|A:B:+S [...]" if number else "TEXT [...]"
     metavar = f"{OWN_WORD}|{metavar}" if name in OWN else metavar
-    about = Flag(help=FIELDS[name].metadata["help"] + words, metavar=metavar, help_behavior_hint="")
-    return name, Annotated[tuple[str, ...] | None, about], None
+    about = Flag(help=of.metadata["help"] + words, metavar=metavar, help_behavior_hint="")
+    return Annotated[tuple[str, ...] | None, about]
 
 
-Fields = make_dataclass("Fields", [_flag(f.name) for f in fields(Stack)], frozen=True, kw_only=True)
-Fields.__doc__ = "The values of every field of the Stack; they make a product."
+Fields = in_groups(_flag)
+"""The values of every field of the Stack; they make a product."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +155,7 @@ class Sweep(WithJson):
             raise ValueError(
                 f"preset {self.preset} must stand with fields, draws, seed, workers, out, along and values alone."
             )
-        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        grid = given(self.grid)
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
@@ -214,7 +214,7 @@ class Sweep(WithJson):
         Raises:
             ValueError: they contradict each other, or a value makes no sense.
         """
-        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        grid = given(self.grid)
         if self.zip:
             grid["zip"] = [[field_name(name) for name in group.split(",")] for group in self.zip]
         if self.file is not None and self.preset is not None:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, WithJson, optional
-from gradbounds.grid import FIELDS
+from gradbounds.flags import Flag, WithJson, given, optional
 from gradbounds.recipe import Recipe
 from theory.stack.optimizers import TRAINING_OPTIMIZERS
 
@@ -21,7 +20,7 @@ class Train(WithJson):
     has both. Wide networks never have their matrices drawn.
     """
 
-    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)  # type: ignore[valid-type]
+    grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)
     steps: Annotated[int, Flag(help="steps of training")] = 10
     learning_rate: Annotated[float, Flag(help="rate of every matrix, in the unit of --rate-unit")] = 0.1
     rate_unit: Annotated[
@@ -82,7 +81,7 @@ class Train(WithJson):
         from gradbounds.clusters.place import executing
         from simulate.runs.execution import Execution
 
-        grid = {name: value for name in FIELDS if (value := getattr(self.grid, name)) is not None}
+        grid = given(self.grid)
         plan = Plan(
             steps=self.steps,
             learning_rate=self.learning_rate,

@@ -287,11 +287,6 @@ GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Matrices, Residual, Atten
 """In the order in which a Stack has their fields."""
 
 
-def group_of(name: str) -> type[Group]:
-    """The group that a field of a Stack belongs to."""
-    return next(group for group in GROUPS if name in {f.name for f in fields(group)})
-
-
 def own_fields(group: type[Group]) -> dict[str, Any]:
     """The fields of a group by name, as `dataclasses.fields` has them."""
     return {f.name: f for f in fields(group)}
