@@ -58,7 +58,8 @@ def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
     if draws:
         shown = table
         if has_theory:
-            shown = table.assign(mean=table["mean"] / table["predicted"], sem=table["sem"] / table["predicted"].abs())
+            expected = table["predicted"].where(table["predicted"] != 0)  # of 0 nothing is a multiple
+            shown = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
         what = "Samples over theory" if has_theory else "Samples, root mean squares"
         lines += [f"{what}: {draws} networks, +- standard error", *_block(shown, "mean", "sem"), ""]
     return [*lines, *_over_layers(table, "predicted" if has_theory else "mean")]
@@ -190,8 +191,14 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
     steps = {
         (name, layer): norm / _size(stack, name, layer)
         for name, norms in gradients.items()
+        if name != "grad_scalar"  # which is 0, and no step is large or small beside it
         for layer, norm in enumerate(norms, start=1)
     }
+    if not steps:
+        return [
+            *lines,
+            "- Of the layers only the scalars have a gradient: no matrix there moves at the first step.",
+        ]
     (name, layer), largest = max(steps.items(), key=lambda item: item[1])
     (other, above), smallest = min(steps.items(), key=lambda item: item[1])
     lines.append(

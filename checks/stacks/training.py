@@ -15,7 +15,6 @@ from scipy import stats
 from checks.fits import LEAST_POINTS, power_law
 from checks.statistics import MARGIN, Agreement, Array, Estimate, estimate, scalar_agreement
 from checks.verdict import EXPONENT_MARGIN, Word
-from simulate.training.schedule import has_scalars
 from simulate.training.train import Training
 from theory import NoRuleError
 from theory.first_step.prediction import first_step
@@ -102,7 +101,7 @@ def _claimed(
 ) -> tuple[float, str] | None:
     """The exponent of the root mean square that there should be, and by what."""
     if mup:
-        return None if has_scalars(series[0].stack) else (0.0, "limit")
+        return None if series[0].stack.has_scalars else (0.0, "limit")
     schedules = [training.schedule for training in series]
     if any(len(set(schedule.rates.values())) > 1 for schedule in schedules) or schedules[0].factors[0] == 0:
         return None
@@ -115,7 +114,7 @@ def _claimed(
         except NoRuleError:
             pass
     # Where branches begin at nothing, features move by what scalars learn, which is another order.
-    limited = rule.name == "sgd" and not has_scalars(series[0].stack)
+    limited = rule.name == "sgd" and not series[0].stack.has_scalars
     return (STANDARD[quantity] + slope, "limit") if limited else None
 
 

@@ -131,7 +131,7 @@ class ConditionedEngine(MapEngine):
     def __init__(self, streams: RandomStreams, dtype: torch.dtype) -> None:
         self.streams = streams
         self.dtype = dtype
-        self.gradients = GradientNorms()
+        self.gradients, self.scalars = GradientNorms(), []
         self._rooms: dict[torch.dtype, Tensor] = {}
         keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize

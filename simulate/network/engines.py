@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.random_streams import RandomStreams
+from simulate.network.scalars import Scalar, ScalarUse
 
 ENCODER = "encoder_"
 """What roles of an encoder's matrices begin with."""
@@ -38,6 +39,7 @@ class Engine(Protocol):
     streams: RandomStreams
     dtype: torch.dtype
     gradients: "GradientNorms"
+    scalars: list[Scalar]
 
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
@@ -45,9 +47,9 @@ class Engine(Protocol):
         """The product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
 
     def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """What a branch of a layer, from 1, returns, times the placement's factor or what the engine has instead."""
+        """What a branch of a layer, from 1, returns, times a factor or, learned, the layer's scalar in its place."""
 
 
 class GradientNorms:
@@ -100,6 +102,7 @@ class MapEngine(ABC):
     streams: RandomStreams
     dtype: torch.dtype
     gradients: GradientNorms
+    scalars: list[Scalar]
 
     @abstractmethod
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
@@ -109,10 +112,6 @@ class MapEngine(ABC):
             ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
         """
 
-    def branch_scalar(self, layer: int) -> RandomMap | None:
-        """The scalar of a layer, from 1, as a map that multiplies rows by it; None where the placement's counts."""
-        return None
-
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
     ) -> Float[Tensor, "draws rows d_out"]:
@@ -120,11 +119,15 @@ class MapEngine(ABC):
         return self._through(self.map(name, rows.shape[-1], d_out, std, uniform=uniform), name, rows)
 
     def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
-        """What a branch returns, times the scalar of the layer, or else times a factor."""
-        scalar = self.branch_scalar(layer)
-        return times(rows, factor) if scalar is None else self._through(scalar, "scalar", rows)
+        """What a branch returns, times a factor; or times the scalar of its layer, which is made here, and 0 then."""
+        if not learned:
+            return times(rows, factor)
+        while len(self.scalars) < layer:
+            zeros = torch.zeros(self.streams.draws, dtype=self.dtype, device=self.streams.device)
+            self.scalars.append(Scalar(zeros))
+        return self._through(ScalarUse(self.scalars[layer - 1]), "scalar", rows)
 
     def _through(self, random_map: RandomMap, name: str, rows: Tensor) -> Tensor:
         product: Tensor = _Apply.apply(rows, random_map, self.gradients, name, self.gradients.open(name))
@@ -140,6 +143,7 @@ class EncoderEngine:
 
     def __init__(self, engine: Engine) -> None:
         self.engine, self.streams, self.dtype, self.gradients = engine, engine.streams, engine.dtype, engine.gradients
+        self.scalars: list[Scalar] = []
 
     def apply(
         self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
@@ -148,7 +152,7 @@ class EncoderEngine:
         return self.engine.apply(ENCODER + name, rows, d_out, std, uniform=uniform)
 
     def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
         """The rows times the factor."""
         return times(rows, factor)
@@ -165,7 +169,7 @@ class GivenMatrices:
 
     def __init__(self, streams: RandomStreams, matrices: dict[str, list[Tensor]]) -> None:
         self.streams = streams
-        self.gradients = GradientNorms()  # of no maps
+        self.gradients, self.scalars = GradientNorms(), list[Scalar]()  # of no maps
         self._left = {name: iter(group) for name, group in matrices.items()}
         self.dtype = next(iter(matrices.values()))[0].dtype
 
@@ -176,7 +180,7 @@ class GivenMatrices:
         return rows @ next(self._left[name])
 
     def scaled_branch(
-        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float
+        self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
         """The rows times the factor."""
         return times(rows, factor)

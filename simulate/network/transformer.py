@@ -62,7 +62,9 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     for branch in branches:
         output = branch(into)
         output = normalize(stack, output) if placement.output_norm else output
-        parts.append(engine.scaled_branch(_dropped(engine, output, stack.dropout), step.layer, step.branch))
+        parts.append(
+            engine.scaled_branch(_dropped(engine, output, stack.dropout), step.layer, step.branch, learned=step.learned)
+        )
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, step.residual), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added
@@ -263,6 +265,8 @@ def run(
         record.network(name, gradient.square().sum((1, 2)))
     record_last_norm(stack, record, total.detach(), output_gradient, last_gradient, positions=count)
     record.gradients(stack, engine.gradients)
+    for scalar in engine.scalars:
+        record.layer("grad_sq_scalar", scalar.slope.square())
     if stack.output_transform == "added":
         record.network("grad_sq_WH", engine.gradients.of("WH")[:, 0])
     of_words = 0.0 if words is None else words.gradient_sq(stack, gradients[0], *of_rows)

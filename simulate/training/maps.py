@@ -11,7 +11,6 @@ from simulate.network.random_streams import RandomStreams
 from simulate.training.drawn import DrawnMap
 from simulate.training.history import HistoryMap, unknown
 from simulate.training.optimizers import Optimizer
-from simulate.training.scalars import Scalar, ScalarUse
 
 LearningMap = DrawnMap | HistoryMap
 
@@ -23,19 +22,15 @@ class LearningMaps(MapEngine):
         streams: the only source of randomness, of so many draws in one batch; its device is the engine's.
         dtype: of tokens.
         drawn: whether matrices are drawn; otherwise only what they do to the rows that meet them.
-        scalars: whether branches are multiplied by scalars that begin at 0 and learn, in place of the placement's.
         passes: how often the network is likely to run, so that there is room for what its matrices do.
     """
 
-    def __init__(
-        self, streams: RandomStreams, dtype: torch.dtype, *, drawn: bool, scalars: bool = False, passes: int = 1
-    ) -> None:
+    def __init__(self, streams: RandomStreams, dtype: torch.dtype, *, drawn: bool, passes: int = 1) -> None:
         self.streams, self.dtype = streams, dtype
         keep_freed_memory()
-        self.gradients = GradientNorms()
+        self.gradients, self.scalars = GradientNorms(), []
         self.maps: dict[str, list[LearningMap]] = {}
-        self.scalars: list[Scalar] = []
-        self._drawn, self._passes, self._with_scalars = drawn, passes, scalars
+        self._drawn, self._passes = drawn, passes
         self._met: dict[str, int] = {}
 
     def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> LearningMap:
@@ -59,18 +54,11 @@ class LearningMaps(MapEngine):
             return DrawnMap(self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std))
         return DrawnMap(self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std))
 
-    def branch_scalar(self, layer: int) -> ScalarUse | None:
-        """The scalar of a layer, from 1; 0 at the first step."""
-        if not self._with_scalars:
-            return None
-        while len(self.scalars) < layer:
-            zeros = torch.zeros(self.streams.draws, dtype=self.dtype, device=self.streams.device)
-            self.scalars.append(Scalar(zeros))
-        return ScalarUse(self.scalars[layer - 1])
-
     def begin(self) -> None:
         """Begin another forward pass."""
         self.gradients, self._met = GradientNorms(), {}
+        for scalar in self.scalars:
+            scalar.gradient = None  # which a scalar that is held fixed has not taken
 
     def learn(self, optimizer: Optimizer, rates: Mapping[str, float]) -> None:
         """One step of an optimizer, by the gradients of the latest backward pass.
@@ -80,5 +68,7 @@ class LearningMaps(MapEngine):
             rates: by role; what has another role stays as it is.
         """
         for role, rate in rates.items():
-            for learner in self.scalars if role == "scalar" else self.maps.get(role, []):
+            for scalar in self.scalars if role == "scalar" else ():
+                scalar.learn(rate, optimizer.momentum, optimizer.weight_decay)
+            for learner in self.maps.get(role, []):
                 learner.learn(optimizer, rate)

@@ -77,12 +77,7 @@ def _check_number(name: str, value: object) -> None:
 
 def roles(stack: Stack) -> list[str]:
     """What can be trained: the matrices of the layers and the output matrix, and ReZero's scalars."""
-    return [*weight_shapes(stack), "Wemb", *(["scalar"] if has_scalars(stack) else [])]
-
-
-def has_scalars(stack: Stack) -> bool:
-    """Whether branches are multiplied by scalars that learn: those of ReZero that are not held fixed."""
-    return stack.placement == "rezero" and stack.branch_scale is None
+    return [*weight_shapes(stack), "Wemb", *(["scalar"] if stack.has_scalars else [])]
 
 
 def check_covered(stack: Stack, schedule: Schedule) -> None:
@@ -92,7 +87,7 @@ def check_covered(stack: Stack, schedule: Schedule) -> None:
         ValueError: `theory.coverage` has a gap of "training", or ReZero's scalars are to be stepped by polar factors.
     """
     require(stack, "training")
-    if has_scalars(stack) and schedule.optimizer.name != "sgd":
+    if stack.has_scalars and schedule.optimizer.name != "sgd":
         raise ValueError(
             f"optimizer must be 'sgd' for ReZero, whose scalars are no matrices, got {schedule.optimizer.name!r}; a "
             "branch_scale holds them fixed."

@@ -25,7 +25,7 @@ from simulate.text import TextWindows, read_windows
 from simulate.training.cells import TrainingCell, arrays_in, as_columns, training_cell
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
-from simulate.training.schedule import BatchName, Schedule, has_scalars, roles
+from simulate.training.schedule import BatchName, Schedule, roles
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import TrainingOptimizer
 from theory.stack.quantities import array_of
@@ -200,7 +200,7 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
     with one_thread(), fitting(cell):
         streams = RandomStreams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
-        maps = LearningMaps(streams, dtype, drawn=drawn, scalars=has_scalars(cell.stack), passes=schedule.steps + 1)
+        maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
         quantities = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
         return {name: value.cpu().numpy() for name, value in quantities.items()}
 

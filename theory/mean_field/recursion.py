@@ -137,6 +137,10 @@ def gradients_from(
 def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
     """E‖∂L/∂W‖² by role and layer, from the energies of every sub-layer from above."""
     roles = {role: [part[role] for part in reversed(energies) if role in part] for role in weight_shapes(stack)}
+    if stack.has_scalars:  # one of a layer, for all its sub-layers
+        slopes = [part["scalar"] for part in reversed(energies) if "scalar" in part]
+        each = len(slopes) // stack.depth
+        roles["scalar"] = [sum(slopes[start : start + each]) for start in range(0, len(slopes), each)]
     return {f"grad_sq_{role}": [stack.width * energy for energy in layers] for role, layers in roles.items() if layers}
 
 

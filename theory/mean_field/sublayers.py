@@ -216,6 +216,8 @@ def sublayer(
             below_branch, branch_energies = branch_pullback(dropped, of_branch)
             parts.append(below_branch)
             energies |= branch_energies
+        if step.learned:
+            energies["scalar"] = slope_sq(tokens, gradient, [made for _, _, made, _ in branch_outputs], stack)
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
@@ -229,6 +231,17 @@ def sublayer(
             step, stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
         )
     return Passed(after, total, pullback, recorded, inside)
+
+
+def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[Kernel], stack: Stack) -> Number:
+    """E (∂L/∂τ)²/d of a scalar τ = 0, by kernels of the gradient at the sum and of what its branches would add.
+
+    ∂L/∂τ is Σ_i g_i·f_i over tokens and branches. While τ is 0 nothing above has met a branch's last matrix, so that f
+    is orthogonal to g in the mean, with E (g_i·f_i)(g_j·f_j) = G_ij F_ij; products of two branches vanish likewise.
+    """
+    kept = 1.0 - stack.dropout
+    slopes = [tokens.total(tokens.scale_diagonal(made, 1.0 / kept) * gradient) for made in branches]
+    return reduce(add, slopes) / stack.width
 
 
 def asks_for_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:

@@ -28,6 +28,7 @@ class Step:
         kinds: of its branches.
         residual: α.
         branch: τ.
+        learned: whether τ is a scalar of the layer that learns.
         input_scale: κ.
         energy: name of the quantity that z has.
         ends_layer: whether the next sub-layer is of another layer.
@@ -38,6 +39,7 @@ class Step:
     kinds: tuple[Kind, ...]
     residual: float
     branch: float
+    learned: bool
     input_scale: float
     energy: str
     ends_layer: bool
@@ -62,6 +64,7 @@ def plan(stack: Stack) -> tuple[Step, ...]:
     for layer in range(1, stack.depth + 1):
         like = stack.of_layer(layer)
         composition = like.composition
-        scales = composition.residual(like.depth), composition.branch(like.depth), composition.input_scale(layer)
+        tau = composition.branch(like.depth), stack.has_scalars
+        scales = composition.residual(like.depth), *tau, composition.input_scale(layer)
         steps += [Step(layer, like, terms, *scales, _ENERGIES[terms[-1]], terms is sums[-1]) for terms in sums]
     return tuple(steps)

@@ -39,11 +39,11 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
 
 def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
     """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
-    cross_names = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy"}
+    absent = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy", "grad_sq_scalar"}
     encoder_quantities = [
         replace(q, name=f"encoder_{name}", meaning=f"{q.meaning}, in the encoder", in_paper=False)
         for name, q in quantities.items()
-        if q.per_layer and name not in cross_names
+        if q.per_layer and name not in absent
     ]
     return quantities | {q.name: q for q in encoder_quantities}
 
@@ -84,6 +84,12 @@ _OF_STACK: dict[str, Quantity] = {
         _weight_gradient("XV", "the value matrix of the attention to a source"),
         _weight_gradient("XO", "the matrix after the attention to a source"),
         _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
+        Quantity(
+            name="grad_sq_scalar",
+            meaning="squared loss gradient with respect to a layer's scalar, which multiplies its branches (ReZero)",
+            per_layer=True,
+            in_paper=False,
+        ),
         _weight_gradient("WH", "the matrix of the transform before the output matrix, where there is one"),
         _weight_gradient("Wemb", "the output matrix"),
         Quantity(

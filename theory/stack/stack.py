@@ -193,6 +193,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return self.composition.branch(self.depth) == 0.0
 
     @property
+    def has_scalars(self) -> bool:
+        """Whether a scalar of every layer multiplies its branches, 0 at initialization, and learns: ReZero's."""
+        return self.placement == "rezero" and self.branch_scale is None and not self.lower_layers
+
+    @property
     def normalized_output(self) -> bool:
         """Whether the output matrix is given tokens of one length."""
         return self.composition.normalized_output and self.normalization != "tanh"

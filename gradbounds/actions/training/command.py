@@ -29,7 +29,6 @@ from simulate.runs.precision import LEAST_DRAWS, Goal, Outcome, sweep_to
 from simulate.runs.provenance import manifest
 from simulate.runs.sweep import check_sweep, sample_into
 from simulate.training.cells import TrainingCell
-from simulate.training.schedule import has_scalars
 from simulate.training.train import train_task, trainings
 
 
@@ -91,7 +90,7 @@ def _goals(cells: Sequence[Cell], target: Target) -> list[Goal]:
     """
     if target.sem is None and target.exponent is None:
         return []
-    if fixed := [cell.stack for cell in cells if cell.stack.is_idle and not has_scalars(cell.stack)]:
+    if fixed := [cell.stack for cell in cells if cell.stack.is_idle and not cell.stack.has_scalars]:
         raise ValueError(
             "branch_scale must be above 0 for training to a precision, which is that of features' changes too: none "
             f"where branches add nothing, got {fixed[0]}."

@@ -14,7 +14,7 @@ from simulate.text import TextWindows
 from simulate.training.cells import cheaper_engine, training_cell
 from simulate.training.maps import LearningMaps
 from simulate.training.optimizers import Optimizer
-from simulate.training.schedule import Schedule, has_scalars, roles
+from simulate.training.schedule import Schedule, roles
 from simulate.training.train import batches, train, train_block, trained
 from tests.helpers.implied import implied_matrix
 from tests.helpers.same_law import differences, repeated_words
@@ -62,12 +62,11 @@ CASES = {
 def test_training_is_that_of_a_plain_loop(case, engine):
     """At the matrices that were drawn, or that all products imply; to rounding, which training may amplify."""
     stack, schedule = CASES[case]
-    scalars = has_scalars(stack)
-    maps = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=engine == "dense", scalars=scalars)
+    maps = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=engine == "dense")
     kept, given = [], batches(Cell(stack, engine), schedule, maps)
     found = trained(stack, schedule, maps, (kept.append(one) or one for one in given))
     if engine == "dense":  # the same seed draws the same matrices
-        again = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=True, scalars=scalars)
+        again = LearningMaps(RandomStreams([4], 2), torch.float64, drawn=True)
         trained(stack, replace(schedule, steps=0), again, batches(Cell(stack, engine), schedule, again))
         matrices = {role: [one.weight for one in group] for role, group in again.maps.items()}
     else:

@@ -180,6 +180,9 @@ def _below_sublayer(
     own_kernel = own_stream @ inside.added @ own_stream.mT
     noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own_stream
     empty = 0.0 * gradient.mean
+    slopes = (
+        {"scalar": (inside.added * gradient.kernel(total)).sum((-2, -1)) / step.stack.width} if step.learned else {}
+    )
     branch_gradient, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
     of_branch = branch_gradient.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     branch_gradient = branch_gradient.below_norm(place, inside.made_scales)
@@ -198,7 +201,7 @@ def _below_sublayer(
         alpha * gradient.words,
         alpha * gradient.mean + given.mean,
     )
-    return passed, overlaps, alpha * own_stream, energies
+    return passed, overlaps, alpha * own_stream, energies | slopes
 
 
 def _root(scales: Number) -> Array:

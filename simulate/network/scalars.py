@@ -1,12 +1,10 @@
-"""Scalars that multiply branches and are trained, as ReZero's: one for each layer, 0 at initialization."""
+"""Scalars that multiply branches and learn, as ReZero's: one for each layer, 0 at initialization."""
 
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-
-from simulate.training.optimizers import Optimizer
 
 
 @dataclass(slots=True)
@@ -15,26 +13,32 @@ class Scalar:
 
     Attributes:
         value: the number.
+        gradient: since the latest step; None where no branch has been pulled back.
     """
 
     value: Float[Tensor, " draws"]
+    gradient: Float[Tensor, " draws"] | None = field(init=False, default=None)
     _momentum: Float[Tensor, " draws"] | float = field(init=False, default=0.0)
-    _gradient: Float[Tensor, " draws"] | None = field(init=False, default=None)
+
+    @property
+    def slope(self) -> Float[Tensor, " draws"]:
+        """The gradient.
+
+        Raises:
+            RuntimeError: no branch has been pulled back since the latest step.
+        """
+        if self.gradient is None:
+            raise RuntimeError("a scalar must be pulled back before it learns, and learns once for each time.")
+        return self.gradient
 
     def add_gradient(self, gradient: Float[Tensor, " draws"]) -> None:
         """Add what comes from one branch."""
-        self._gradient = gradient if self._gradient is None else self._gradient + gradient
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
-    def learn(self, optimizer: Optimizer, rate: float) -> None:
-        """One step of an optimizer along the gradient since the latest one.
-
-        Raises:
-            RuntimeError: there was none.
-        """
-        gradient, self._gradient = self._gradient, None
-        if gradient is None:
-            raise RuntimeError("a scalar must be pulled back before it learns, and learns once for each time.")
-        self._momentum = optimizer.momentum * self._momentum + gradient + optimizer.weight_decay * self.value
+    def learn(self, rate: float, momentum: float, weight_decay: float) -> None:
+        """One step of SGD along the gradient since the latest one."""
+        gradient, self.gradient = self.slope, None
+        self._momentum = momentum * self._momentum + gradient + weight_decay * self.value
         self.value = self.value - rate * self._momentum
 
 
