@@ -273,6 +273,8 @@ def unmeasured(stack: Stack) -> str:
     given = (stack.residual_scale, stack.branch_scale, stack.branch_gain) != (None, None, None)
     if given or stack.final_norm == "added":
         return "alpha, tau, beta and final norms of one's own are not measured"
+    if stack.input_scaling != "none" or (stack.attention_factor, stack.feed_forward_factor) != (1.0, 1.0):
+        return "inputs of branches scaled by the layer, and factors on one branch alone, are not measured"
     if stack.branch_scaling != "none" or stack.lower_share or stack.norm_gain != 1.0 or stack.normalization == "tanh":
         return "scaled branches, layers of two placements, gains of norms and tanh in their place are not measured"
     if stack.loss_share < 1.0 or stack.output_transform == "added" or stack.positions == "learned_segment":

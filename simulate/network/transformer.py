@@ -49,7 +49,7 @@ def residual(x: Stream, branch: Stream) -> Stream:
 
 
 def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) -> tuple[Stream, Stream, Stream]:
-    """One sub-layer: z = α x + τ Σ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
+    """One sub-layer: z = α x + Σ τ D(N(f(κ N(x)))), D the dropout, of one branch f or several in parallel.
 
     Each norm stands where the placement has one.
 
@@ -59,12 +59,11 @@ def sublayer(step: Step, engine: Engine, x: Stream, branches: Sequence[Branch]) 
     stack, placement = step.stack, step.stack.composition
     into = _scaled(normalize(stack, x) if placement.input_norm else x, step.input_scale)
     parts = []
-    for branch in branches:
+    for branch, tau in zip(branches, step.branches, strict=True):
         output = branch(into)
         output = normalize(stack, output) if placement.output_norm else output
-        parts.append(
-            engine.scaled_branch(_dropped(engine, output, stack.dropout), step.layer, step.branch, learned=step.learned)
-        )
+        output = _dropped(engine, output, stack.dropout)
+        parts.append(engine.scaled_branch(output, step.layer, tau, learned=step.learned))
     added = parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
     total = residual(_scaled(x, step.residual), added)
     return (normalize(stack, total) if placement.stream_norm else total), total, added

@@ -17,6 +17,7 @@ from tests.helpers.relaxed_cases import ALONE, TOGETHER
 from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
+from theory.first_step.prediction import first_step
 from theory.stack import SIZES
 
 
@@ -178,6 +179,26 @@ def test_no_branch_is_the_identity():
     np.testing.assert_array_equal(prediction["hidden_energy"], 1.0)
     np.testing.assert_array_equal(prediction["grad_sq_W2"], 0.0)
     assert prediction["input_gradient_sq"] * 8 == pytest.approx(prediction["loss_gradient_sq"], rel=1e-12)
+
+
+def test_scaled_inputs_and_branches_are_what_others_say():
+    """LayerNorm Scaling is a placement as well; and a factor on one branch is one on its last matrix, but for its own.
+
+    The first step of SGD too, to how its samples are drawn.
+    """
+    fields = {"depth": 3, "tokens": 4, "vocab": 16, "width": 64}
+    for of in (predict, lambda stack: {"gain": first_step(stack).gain, "curvature": first_step(stack).curvature}):
+        one, other = (
+            of(Stack(placement="scaled", **fields)),
+            of(Stack(placement="pre", input_scaling="layer", **fields)),
+        )
+        for name in one:
+            np.testing.assert_allclose(other[name], one[name], rtol=1e-12, err_msg=name)
+    for factor, its_gain, own in (("attention_factor", "value_gain", "WV"), ("feed_forward_factor", "down_gain", "W2")):
+        branch, matrix = predict(Stack(**{factor: 1.7}, **fields)), predict(Stack(**{its_gain: 1.7}, **fields))
+        for name in matrix:
+            ratio = 1.7**2 if name == f"grad_sq_{own}" else 1.0
+            np.testing.assert_allclose(branch[name], matrix[name] * ratio, rtol=1e-12, err_msg=name)
 
 
 def test_many_sequences_leave_the_expected_gradient():

@@ -41,6 +41,9 @@ ALONE: list[dict[str, Any]] = [
     {"head_width": 2048, "output_projection": "random", "attention_dropout": 0.2},
     {"layout": "parallel"},
     {"branch_gain": 0.6},
+    {"attention_factor": 1.6},
+    {"feed_forward_factor": 0.5},
+    {"input_scaling": "layer", "layout": "parallel", "attention_factor": 2.0},
     {"norm_epsilon": 0.5},
     {"dropout": 0.2},
     {"attention_dropout": 0.2},
@@ -114,5 +117,14 @@ TOGETHER: list[dict[str, Any]] = [
         "positions": "learned_segment", "loss_share": 0.5, "sequences": 2, "ffn_ratio": 4.0, "init_std": 0.03,
     },
     {"placement": "pre", "output_transform": "added", "normalization": "rms", "dropout": 0.1, "embeddings": "tied"},
+    {
+        "placement": "pre", "embeddings": "tied", "vocab": 256, "attention_factor": 0.6, "feed_forward_factor": 1.4,
+        "input_scaling": "layer", "mask": "causal", "query_key_scale": 1.0, "heads": 4,
+    },
+    {"placement": "residual", "attention_factor": 1.7, "source_tokens": 3, "mask": "causal"},
+    {
+        "placement": "deepnorm", "lower_placement": "scaled", "lower_share": 0.5, "input_scaling": "layer",
+        "attention_factor": 2.0, "dropout": 0.1,
+    },
     {"placement": "peri", "mask": "causal", "window": 3, "sequences": 2, "loss_on": "last", "ffn_ratio": 2.0},
 ]  # fmt: skip

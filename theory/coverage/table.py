@@ -207,7 +207,7 @@ GAPS = (
     ),
     Gap(
         ("layer_growth",),
-        "tied embeddings, a source, parallel branches, layers that differ, tau or a norm's gain other than 1, tanh, an "
+        "tied embeddings, a source, parallel branches, layers that differ, tau, kappa or a norm's gain but 1, tanh, an "
         "epsilon, dropped attention weights, a causal mask with dropout or a window of 1, given masks, or queries "
         "that are the keys with logits over √d_k",
         "both branches one after the other, all layers alike, with norms of gain 1 and no epsilon, untied embeddings, "

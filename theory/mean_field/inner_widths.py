@@ -155,7 +155,7 @@ def attention_widths(stack: Stack) -> InnerWidths:
     stack, random = stack.of_layer(1), stack.output_projection == "random"
     excess = (GAUSSIAN - 1) * stack.width / (stack.key_heads * stack.key_width)
     energy = gain(stack, "WV") * (gain(stack, "WO") if random else 1.0)
-    return _widths(stack, energy, excess if random else 2 * (excess - (GAUSSIAN - 1)))
+    return _widths(stack, stack.attention_factor, energy, excess if random else 2 * (excess - (GAUSSIAN - 1)))
 
 
 def feed_forward_widths(stack: Stack) -> InnerWidths:
@@ -164,13 +164,14 @@ def feed_forward_widths(stack: Stack) -> InnerWidths:
         return _NONE
     stack, of = stack.of_layer(1), unit_moments(stack)
     times = stack.width / stack.ffn_width
-    return _widths(stack, of.energy * gain(stack, "W2"), (of.kurtosis - 1) * times, of.shared * times)
+    energy = of.energy * gain(stack, "W2")
+    return _widths(stack, stack.feed_forward_factor, energy, (of.kurtosis - 1) * times, of.shared * times)
 
 
-def _widths(stack: Stack, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
-    """From the energy that a branch makes of an input of energy 1, and the excess of what is inside."""
+def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: float = 0.0) -> InnerWidths:
+    """From the branch's factor on τ, the energy that it makes of an input of energy 1, and the excess inside."""
     composition, kept = stack.composition, 1.0 - stack.dropout
-    energy = composition.branch(stack.depth) ** 2 * (1.0 if composition.output_norm else energy) / kept
+    energy = (factor * composition.branch(stack.depth)) ** 2 * (1.0 if composition.output_norm else energy) / kept
     # Streams without a norm grow: a branch has its largest share where the stream is still the least of the inputs.
     fixed = (composition.input_norm or composition.output_norm) and stack.embedding_norm == "none"
     least = float(stack.input_covariance.diagonal().min()) + (stack.positions != "none")

@@ -187,16 +187,17 @@ def sublayer(
     divides the energy of each token's branch by 1 − p, both ways, and leaves products of two tokens alone.
     """
     stack, composition = step.stack, step.stack.composition
-    alpha, tau_sq, kappa_sq, kept = step.residual, step.branch**2, step.input_scale**2, 1.0 - step.stack.dropout
+    alpha, kappa_sq, kept = step.residual, step.input_scale**2, 1.0 - step.stack.dropout
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
     branch_outputs = []
-    for branch in branches:
+    for branch, tau in zip(branches, step.branches, strict=True):
         kernel, branch_pullback, statistics = branch(tokens, given)
+        tau_sq = tau**2
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
-        branch_outputs.append((kernel, scales, out.kernel, branch_pullback))
+        branch_outputs.append((kernel, scales, out.kernel, branch_pullback, tau_sq))
         recorded |= statistics
     total = TokenMoments(summed, means)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
@@ -208,7 +209,7 @@ def sublayer(
         if tracked and composition.stream_norm:
             overlaps = removed(stack, tokens, gradient, total)
         parts, energies = [], SquaredNorms()
-        for kernel, scales, _, branch_pullback in branch_outputs:
+        for kernel, scales, _, branch_pullback, tau_sq in branch_outputs:
             dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
@@ -217,7 +218,7 @@ def sublayer(
             parts.append(below_branch)
             energies |= branch_energies
         if step.learned:
-            energies["scalar"] = slope_sq(tokens, gradient, [made for _, _, made, _ in branch_outputs], stack)
+            energies["scalar"] = slope_sq(tokens, gradient, [made for _, _, made, *_ in branch_outputs], stack)
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
@@ -226,7 +227,7 @@ def sublayer(
 
     inside = None
     if len(branch_outputs) == 1:
-        ((kernel, scales, added, _),) = branch_outputs
+        ((kernel, scales, added, *_),) = branch_outputs
         inside = Inside(
             step, stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
         )

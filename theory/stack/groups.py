@@ -24,6 +24,7 @@ DepthScaling = Literal["none", "depth", "layer"]
 Projection = Literal["identity", "random"]
 Normalization = Literal["layer", "rms", "tanh", "none"]
 BranchScaling = Literal["none", "depth", "inverse_depth", "layer"]
+InputScaling = Literal["none", "layer"]
 QueryKey = Literal["untied", "tied"]
 AttentionScale = Literal["sqrt", "linear"]
 Mask = Literal["none", "causal", "given"]
@@ -70,6 +71,7 @@ class FeedForward(Group):
     activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
     leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
+    feed_forward_factor: float = real(1.0, "factor on tau of feed-forward branches alone", **_POSITIVE)
 
     def _check(self) -> None:
         super()._check()
@@ -129,6 +131,10 @@ class Residual(Group):
         "none", get_args(BranchScaling),
         "factor on tau: none, 1/sqrt(L) (depth), 1/L (inverse_depth), or 1/sqrt(l) in layer l (layer)",
     )  # fmt: skip
+    input_scaling: InputScaling = choice(
+        "none", get_args(InputScaling),
+        "factor on what every branch is given, after the norm if it has one: none, or 1/sqrt(l) in layer l (layer)",
+    )  # fmt: skip
     branch_gain: float | None = own_unless_given(
         "beta of the branches' matrices; own is the placement's", **_OF_MATRICES
     )
@@ -163,6 +169,7 @@ class Attention(Group):
     """Which tokens a token attends to, and by what."""
 
     output_projection: Projection = choice("identity", get_args(Projection), "W^O after attention: none, or random")
+    attention_factor: float = real(1.0, "factor on tau of attention alone, to a source as well", **_POSITIVE)
     attention_dropout: float = real(
         0.0, "share of the attention weights that is dropped", allowed="a number in [0, 1)",
         low=0, high=np.nextafter(1, 0),

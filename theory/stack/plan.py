@@ -20,14 +20,14 @@ _ENERGIES: dict[Kind, str] = {"attention": "attention_energy", "cross": "cross_e
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One sub-layer, z = α x + τ Σ N(f(κ N(x))), of one branch f or of several in parallel.
+    """One sub-layer, z = α x + Σ τ N(f(κ N(x))), of one branch f or of several in parallel.
 
     Attributes:
         layer: l = 1..L.
         stack: the stack whose layers are all like this one; its composition says which norms there are.
         kinds: of its branches.
         residual: α.
-        branch: τ.
+        branches: τ of each kind.
         learned: whether τ is a scalar of the layer that learns.
         input_scale: κ.
         energy: name of the quantity that z has.
@@ -38,11 +38,17 @@ class Step:
     stack: Stack
     kinds: tuple[Kind, ...]
     residual: float
-    branch: float
+    branches: tuple[float, ...]
     learned: bool
     input_scale: float
     energy: str
     ends_layer: bool
+
+    @property
+    def branch(self) -> float:
+        """τ of the one branch."""
+        (tau,) = self.branches
+        return tau
 
 
 def kinds(stack: Stack) -> tuple[Kind, ...]:
@@ -50,6 +56,11 @@ def kinds(stack: Stack) -> tuple[Kind, ...]:
     if stack.branches != "both":
         return ("attention",) if stack.branches == "attention" else ("units",)
     return ("attention", "cross", "units") if stack.source_tokens else ("attention", "units")
+
+
+def _factor(stack: Stack, kind: Kind) -> float:
+    """The factor on τ that branches of one kind have."""
+    return stack.feed_forward_factor if kind == "units" else stack.attention_factor
 
 
 def plan(stack: Stack) -> tuple[Step, ...]:
@@ -64,7 +75,13 @@ def plan(stack: Stack) -> tuple[Step, ...]:
     for layer in range(1, stack.depth + 1):
         like = stack.of_layer(layer)
         composition = like.composition
-        tau = composition.branch(like.depth), stack.has_scalars
-        scales = composition.residual(like.depth), *tau, composition.input_scale(layer)
-        steps += [Step(layer, like, terms, *scales, _ENERGIES[terms[-1]], terms is sums[-1]) for terms in sums]
+        alpha, tau, kappa = (
+            composition.residual(like.depth),
+            composition.branch(like.depth),
+            composition.input_scale(layer),
+        )
+        for terms in sums:
+            factors = tuple(tau * _factor(like, kind) for kind in terms)
+            energy, last = _ENERGIES[terms[-1]], terms is sums[-1]
+            steps.append(Step(layer, like, terms, alpha, factors, stack.has_scalars, kappa, energy, last))
     return tuple(steps)

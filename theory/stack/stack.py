@@ -185,6 +185,9 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         if self.branch_scaling in _OF_DEPTH:
             branch, power = composition.branch, _OF_DEPTH[self.branch_scaling]
             composition = replace(composition, branch=lambda depth: branch(depth) * depth**-power)
+        if self.input_scaling == "layer":
+            own = composition.input_scale
+            composition = replace(composition, input_scale=lambda layer: own(layer) * layer**-0.5)
         return composition
 
     @property

@@ -144,7 +144,13 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
                 branches.insert(1, lambda rows, layer, prefix: attention(rows, layer, prefix, memory))
             for together in [branches] if stack.layout == "parallel" else [[branch] for branch in branches]:
                 read = x if name == "post" else norm(x)
-                sums.append(alpha * x + tau * sum(branch(read, layer, prefix) for branch in together))
+                read = read / (layer + 1) ** 0.5 if stack.input_scaling == "layer" else read
+                made = [
+                    (stack.feed_forward_factor if branch is feed_forward else stack.attention_factor)
+                    * branch(read, layer, prefix)
+                    for branch in together
+                ]
+                sums.append(alpha * x + tau * sum(made))
                 x = sums[-1] if name == "pre" else norm(sums[-1])
         own = stack.final_norm == "own" and (stack.placement == "post" or stack.normalization == "none")
         return x if own else norm(x, last=True), sums
