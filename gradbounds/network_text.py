@@ -189,10 +189,11 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
             f"- The cosine between two tokens is {first:.2f} after the first layer and {last:.2f} after the last."
         )
     steps = {
-        (name, layer): norm / _size(stack, name, layer)
+        (name, layer): norm / size
         for name, norms in gradients.items()
-        if name != "grad_scalar"  # which is 0, and no step is large or small beside it
+        if name != "grad_scalar"
         for layer, norm in enumerate(norms, start=1)
+        if (size := _size(stack, name, layer)) > 0  # beside 0 no step is small
     }
     if not steps:
         return [

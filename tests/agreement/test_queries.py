@@ -79,7 +79,14 @@ THEORY = [
     {"query_key_scale": 1.0, "attention_scale": "linear"},
     {"query_key_scale": 1.2, "heads": 8, "kv_heads": 2, "placement": "pre", "mask": "causal", "window": 2},
     {"query_key_scale": 1.3, "attention_scale": "linear", "query_key": "tied"},
-]
+    {"query_key_scale": 1.0, "query_gain": 0.0, "heads": 4, "mask": "causal"},
+    {"query_key_scale": 1.0, "query_gain": 2.0, "key_gain": 0.6, "heads": 4, "source_tokens": 3, "placement": "pre"},
+    {
+        "query_key_scale": 1.0, "query_gain": 0.5, "query_key_norm": "head", "heads": 8, "norm_epsilon": 0.1,
+        "embeddings": "tied", "vocab": 128, "placement": "peri",
+    },
+    {"query_key_scale": 1.0, "query_gain": 0.6, "embeddings": "tied", "vocab": 128, "placement": "pre", "depth": 1},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", THEORY, ids=str)
@@ -236,6 +243,24 @@ def test_without_norms_the_rule_is_approximate():
     assert set(comparison([samples])["agreement"]) == {"", "beyond"}  # "" where nothing is predicted
 
 
+@pytest.mark.parametrize("more", [{"annealed": True}, {"patterns": 64}], ids=str)
+def test_factors_of_queries_and_keys(more):
+    """Where their product is 1 only the gradients of the matrices themselves change; a W^Q of zeros is no queries."""
+    fields = {"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "query_key_scale": 1.2, "heads": 4}
+    plain, apart = (predict(Stack(**fields, **gains), **more) for gains in ({}, {"query_gain": 2.0, "key_gain": 0.5}))
+    for name in plain:
+        ratio = {"grad_sq_WQ": 0.25, "grad_sq_WK": 4.0}.get(name, 1.0)
+        np.testing.assert_allclose(apart[name], plain[name] * ratio, rtol=1e-9, err_msg=name)
+    without, zeros = (
+        predict(Stack(**fields | {"query_key_scale": 0.0})),
+        predict(Stack(**fields, query_gain=0.0), **more),
+    )
+    for name in without:
+        np.testing.assert_allclose(zeros[name], without[name], rtol=1e-6, err_msg=name)
+    assert not zeros["grad_sq_WK"].any()
+    assert zeros["grad_sq_WQ"].all()
+
+
 def test_squared_norms_are_not_negative():
     """Of identical tokens queries and keys have no gradient, which rounding may not make less than that."""
     found = predict(Stack(input_correlation=1.0, tokens=4, query_key_scale=1.5), patterns=64)
@@ -246,6 +271,8 @@ def test_squared_norms_are_not_negative():
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"heads": 3}, "^heads must divide width = 512, got 3"),
+    ({"query_key": "tied", "key_gain": 2.0}, "^query_gain and key_gain must be 1 where one matrix has queries"),
+    ({"query_key_norm": "head", "query_key_scale": 1.0, "query_gain": 0.0}, "^query_gain .* above 0 with query_key_"),
     ({"heads": 8, "kv_heads": 3}, "^kv_heads must be 0 or divide heads = 8, .*, got 3"),
     ({"heads": 8, "kv_heads": 16}, "^kv_heads must be 0 or divide heads = 8, .*, got 16"),
     ({"heads": 8, "kv_heads": 4, "query_key": "tied"}, "^kv_heads must be 0 or divide .* where one matrix has"),

@@ -28,7 +28,7 @@ def named(relaxed):
 def test_every_field_is_relaxed_somewhere():
     """Queries and keys have tests of their own, `test_queries`."""
     queries = {"query_key_scale", "query_key", "query_key_norm", "attention_scale", "rotary", "rotary_base"}
-    queries |= {"logit_softcap"}
+    queries |= {"logit_softcap", "query_gain", "key_gain"}
     assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
 
 

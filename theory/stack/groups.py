@@ -94,6 +94,8 @@ class Matrices(Group):
         "none", get_args(DepthScaling),
         "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer)",
     )  # fmt: skip
+    query_gain: float = real(1.0, "factor on the standard deviation of W^Q; 0 for a W^Q of zeros", allowed=_SOME, low=0)
+    key_gain: float = real(1.0, "factor on the standard deviation of W^K; 0 for a W^K of zeros", allowed=_SOME, low=0)
     value_gain: float = real(1.0, "factor on the standard deviation of W^V", **_POSITIVE)
     projection_gain: float = real(1.0, "factor on the standard deviation of W^O", **_POSITIVE)
     gate_gain: float = real(1.0, "factor on the standard deviation of WG", **_POSITIVE)

@@ -117,6 +117,12 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
                 f"label_groups must be at most tokens = {self.tokens}, and 0 with tied embeddings, got "
                 f"{self.label_groups!r} with embeddings {self.embeddings!r}."
             )
+        gains = self.query_gain, self.key_gain
+        if (self.query_key == "tied" and gains != (1.0, 1.0)) or (self.query_key_norm != "none" and 0.0 in gains):
+            raise ValueError(
+                "query_gain and key_gain must be 1 where one matrix has queries and keys, and above 0 with "
+                f"query_key_norm, got {self.query_gain!r} and {self.key_gain!r}."
+            )
         if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
             raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
         if self.layout == "parallel" and (self.source_tokens or self.composition.second_stream):

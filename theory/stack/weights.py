@@ -61,14 +61,15 @@ _GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": 
 def gain(stack: Stack, role: str) -> float:
     """Variance of an entry times d_in: what a matrix does to the energy per coordinate, the placement's β² included.
 
-    Queries and keys have their own, s².
+    Queries and keys have their own, s² times the square of their factor.
 
     Raises:
         ValueError: gains differ from layer to layer, so that they are those of `stack.of_layer(layer)`.
     """
     role = role.replace("X", "W")
     if role in ("WQ", "WK"):
-        return stack.query_key_scale**2
+        own = stack.query_gain if role == "WQ" else stack.key_gain
+        return (stack.query_key_scale * own) ** 2
     d_in, d_out = weight_shapes(stack)[role]
     energy_gain = _energy_gain(stack, role, d_in, d_out)
     energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2

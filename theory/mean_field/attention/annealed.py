@@ -31,13 +31,13 @@ _SMALL = 1e-3
 
 def annealed_attention(stack: Stack) -> Branch[Pair]:
     """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O; every number of heads is the same."""
-    n, s_sq = stack.tokens, stack.query_key_scale**2
+    n, of_queries, of_keys = stack.tokens, gain(stack, "WQ"), gain(stack, "WK")
     value_gain = gain(stack, "WV")
     projection_gain = 1.0 if stack.output_projection == "identity" else gain(stack, "WO")
 
     def branch(tokens: KernelLayout[Pair], kernel: Pair) -> tuple[Pair, BranchPullback[Pair], Recorded]:
         q, c = kernel.diagonal, kernel.off
-        variance = float(s_sq**2 * q * (q - c))
+        variance = float(of_queries * of_keys * q * (q - c))
         own_overlap, cross, own_slope, cross_slope = softmax_moments(variance, float(c / q), n)
         values = Pair(c + (q - c) * own_overlap, c + (q - c) * cross) * value_gain
 
@@ -50,12 +50,12 @@ def annealed_attention(stack: Stack) -> Branch[Pair]:
             # Every row of weights sums to 1, so that the total over pairs stays.
             to_values = Pair(back, (above.diagonal + (n - 1) * above.off - back) / max(1, n - 1))
             energies["WV"] = tokens.total(kernel * to_values)
-            slopes = Pair(above.diagonal * own_slope, above.off * cross_slope) * (s_sq * value_gain * (q - c))
-            to_queries = slopes * (q - c)
+            slopes = Pair(above.diagonal * own_slope, above.off * cross_slope) * (value_gain * (q - c))
+            to_queries = slopes * (q - c) * of_keys
             key = q * slopes.diagonal + (n - 1) * c * slopes.off
-            to_keys = Pair(key, -key / max(1, n - 1))
+            to_keys = Pair(key, -key / max(1, n - 1)) * of_queries
             energies |= {"WQ": tokens.total(kernel * to_queries), "WK": tokens.total(kernel * to_keys)}
-            return to_values * value_gain + (to_queries + to_keys) * s_sq, energies
+            return to_values * value_gain + to_queries * of_queries + to_keys * of_keys, energies
 
         # E Σ A a = σ² (1 − E Σ A²), by parts.
         entropy = cross_entropy(variance**0.5, n) - variance * (1.0 - own_overlap)

@@ -1,6 +1,7 @@
 """Attention weights at random: queries, keys and logits of one head at its own width d_k, and dropped weights.
 
-A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, independent Gaussians of covariance s² Q.
+A head's queries q_i = x_i W^Q and keys k_j = x_j W^K have d_k coordinates, independent Gaussians of covariance s² Q,
+each with an s of its own.
 The logits a_ij = q_i·k_j/√d_k (or over d_k) are Gaussian given the queries, and Gaussian themselves only as d_k grows;
 and a gradient asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with the logits.
 """
@@ -13,6 +14,7 @@ from scipy.special import softmax
 
 from theory.mean_field.kernels import cholesky
 from theory.stack import Stack
+from theory.stack.weights import gain
 
 Array = NDArray[np.float64]
 
@@ -72,11 +74,11 @@ def sampled_patterns(
         logits = logit_scale(stack) * (turned[0] @ turned[1].mT)
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
         if stack.query_key_norm != "none":
-            first, second = sizes = _sizes(stack, queries), _sizes(stack, keys)
+            first, second = sizes = _sizes(stack, "WQ", queries), _sizes(stack, "WK", keys)
             logits = logits / (first[..., :, None] * second[..., None, :])
             queries, keys = (
-                stack.query_key_scale**2 * product / (size[..., :, None] * size[..., None, :])
-                for product, size in ((queries, first), (keys, second))
+                gain(stack, role) * product / (size[..., :, None] * size[..., None, :])
+                for role, product, size in (("WQ", queries, first), ("WK", keys, second))
             )
         if stack.logit_softcap:
             capped = np.tanh(logits / stack.logit_softcap)
@@ -87,14 +89,18 @@ def sampled_patterns(
 
 
 def logit_scale(stack: Stack) -> float:
-    """Logits over z_i·z_j where q_i·k_j = s² z_i·z_j, but for norms and caps."""
-    divisor = stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5
-    return stack.query_key_scale**2 / divisor
+    """Logits over z_i·z_j where q_i·k_j is z_i·z_j times the scales of W^Q and W^K, but for norms and caps."""
+    return float((gain(stack, "WQ") * gain(stack, "WK")) ** 0.5 * bare_logit_scale(stack))
 
 
-def _sizes(stack: Stack, products: Array) -> Array:
+def bare_logit_scale(stack: Stack) -> float:
+    """What queries times keys are multiplied by."""
+    return 1.0 / (stack.key_width if stack.attention_scale == "linear" else stack.key_width**0.5)
+
+
+def _sizes(stack: Stack, role: str, products: Array) -> Array:
     """Root mean squares of queries, or of keys, of every head or of all heads together, (..., heads, N)."""
-    squares = stack.query_key_scale**2 * np.linalg.diagonal(products)
+    squares = gain(stack, role) * np.linalg.diagonal(products)
     if stack.query_key_norm == "all":
         squares = np.broadcast_to(squares.mean(-2, keepdims=True), squares.shape)
     return np.sqrt(squares + stack.norm_epsilon)

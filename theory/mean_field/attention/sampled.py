@@ -127,7 +127,6 @@ def query_path(
     `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of patterns.
     A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
     """
-    s_sq = stack.query_key_scale**2
     weights, products = patterns.weights, (patterns.queries, patterns.keys)
     values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
     if removed is not None:
@@ -140,23 +139,24 @@ def query_path(
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
     # Over d_k a gradient is smaller by √d_k; and a norm divides it again, whose projection is O(1/d_k).
     shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
-    if patterns.sizes is None:
-        shrink *= s_sq
-    else:
+    gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
+    others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
+    if patterns.sizes is not None:
         to_queries, to_keys = (
             part / (size[..., :, None] * size[..., None, :])
             for part, size in zip((to_queries, to_keys), patterns.sizes, strict=True)
         )
     parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
     # Of identical tokens these are zero, which rounding must not make negative, and exactly where each sees one token.
-    shrink_energy = shrink * bool((weights.max(-1) < 1.0).any())
+    moved = bool((weights.max(-1) < 1.0).any())
     energies = {
-        kind + role: shrink_energy * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
+        kind + role: shrink * others[role] * moved * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
         for role, (part, kernel) in parts.items()
     }
     if tied:
         energies = {kind + "Q": sum(energies.values())}
-    return energies, s_sq * shrink * to_queries.sum(-3), s_sq * shrink * to_keys.sum(-3)
+    below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, _) in parts.items())
+    return energies, *below
 
 
 def head_gain(stack: Stack, kind: str) -> float:

@@ -7,7 +7,7 @@ and keys is along keys and queries: through W^Q and W^K it comes back with coeff
 
 import numpy as np
 
-from theory.mean_field.attention.patterns import Patterns, logit_scale, rotated
+from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, logit_scale, rotated
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
 from theory.mean_field.kernels import Array
@@ -81,10 +81,11 @@ def _along_queries(stack: Stack, given: Array, patterns: Patterns, certain: Arra
     """
     gradients, products = _at_queries_and_keys(stack, patterns, certain)
     shared = gradients[1].reshape(*gradients[1].shape[:-3], stack.key_heads, -1, *gradients[1].shape[-2:]).sum(-3)
-    # Gradients are those of s z, with z the coordinates.
-    of_both = [(logit_scale(stack) / stack.query_key_scale) ** 2 * g @ g.mT for g in (gradients[0], shared)]
+    # Gradients are those of s z, with z the coordinates: the logits' scale without the matrix's own.
+    sizes, scale = (gain(stack, "WQ"), gain(stack, "WK")), bare_logit_scale(stack) ** 2
+    of_both = [scale * other * g @ g.mT for g, other in zip((gradients[0], shared), reversed(sizes), strict=True)]
     queries, keys = (kernel.sum(-3) for kernel in of_both)
-    noise = stack.query_key_scale**2 * (queries + keys)
+    noise = sizes[0] * queries + sizes[1] * keys
     # Tokens that are equal, or nearly, have no inverse.
     inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
     along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
@@ -106,7 +107,8 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
     if stack.rotary:
         gradients = [rotated(stack, gradient, -1) for gradient in gradients]
     if patterns.sizes is not None:
-        gradients = [_below_norm(stack, *side) for side in zip(gradients, rows, patterns.sizes, strict=True)]
+        sides = zip(("WQ", "WK"), gradients, rows, patterns.sizes, strict=True)
+        gradients = [_below_norm(stack, *side) for side in sides]
         rows = patterns.coordinates
     products = [_dot(gradient, side) for gradient, side in zip(gradients, rows, strict=True)]
     return (gradients[0], gradients[1]), products[0] + products[1]
@@ -118,9 +120,9 @@ def _dot(left: Array, other: Array) -> Array:
     return np.asarray(left[..., :axes] @ other[..., :axes].mT)
 
 
-def _below_norm(stack: Stack, gradient: Array, normed: Array, sizes: Array) -> Array:
+def _below_norm(stack: Stack, role: str, gradient: Array, normed: Array, sizes: Array) -> Array:
     """The gradient below the norm that divided queries, or keys, by these sizes: it takes out their own direction."""
-    along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * stack.query_key_scale**2 / stack.key_width
+    along = np.linalg.diagonal(_dot(gradient, normed))[..., None] * gain(stack, role) / stack.key_width
     if stack.query_key_norm == "all":
         along = along.mean(-3, keepdims=True)
     missing = max(normed.shape[-1] - gradient.shape[-1], 0)
