@@ -91,47 +91,6 @@ def log_variance(values: ArrayLike) -> Array:
         return np.asarray(np.var(np.log(np.asarray(values, dtype=float)), axis=0, ddof=1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Spread:
-    """How draws of a positive quantity scatter, in terms that heavy tails do not spoil.
-
-    A product of many random factors, such as a gradient far from the output at large L/d, has a mean that a few draws
-    make; its median and the variance of its logarithm are what a hundred draws can tell.
-
-    Attributes:
-        median: the sample median.
-        interval: its distribution-free interval, at least of the stated level.
-        log_mean: mean of the natural logarithm.
-        log_variance: variance of the natural logarithm.
-    """
-
-    median: float
-    interval: tuple[float, float]
-    log_mean: Estimate
-    log_variance: Estimate
-
-
-def spread(values: ArrayLike, level: float = 0.95) -> Spread:
-    """Median and logarithms of draws of one quantity, (draws,).
-
-    Raises:
-        ValueError: fewer than two draws, or a draw that is not positive.
-    """
-    values = np.asarray(values, dtype=float)
-    if not (values > 0).all():
-        raise ValueError(f"values must be positive to have logarithms, got {values.min():g} among them.")
-    log = np.log(values)
-    mean = estimate(log)
-    squares = estimate((log - mean.mean) ** 2)
-    limits = scipy.stats.quantile_test(values, q=np.median(values), p=0.5).confidence_interval(level)
-    return Spread(
-        median=float(np.median(values)),
-        interval=(float(limits.low), float(limits.high)),
-        log_mean=mean,
-        log_variance=Estimate(log_variance(values), squares.sem, len(log)),
-    )
-
-
 def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Array:
     """How far a mean strays from its expectation by chance in all but `false_alarm` of cases.
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from theory.stack.activations import ACTIVATIONS as NAMES
-from theory.stack.activations import CHECKED_AT, RegisteredActivation
+from theory.stack.activations import CHECKED_AT, LEAK, RegisteredActivation
 
 TorchFunction = Callable[[Tensor], Tensor]
 
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, TorchFunction] = {
 """By the value of `Stack.activation`, with torch's own defaults; an activation may work in place."""
 
 
-def activation_of(name: str, leak: float = 0.01) -> TorchFunction:
+def activation_of(name: str, leak: float = LEAK) -> TorchFunction:
     """A built-in or a registered activation; `leak` is leaky ReLU's slope left of 0.
 
     Raises:

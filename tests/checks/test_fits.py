@@ -12,7 +12,7 @@ from checks.fits import (
     power_law,
     slope_weights,
 )
-from checks.statistics import CHANCE, MARGIN, Estimate, agreement, equivalence, estimate, spread
+from checks.statistics import CHANCE, MARGIN, Estimate, agreement, equivalence, estimate
 from tests.helpers.experiments import WIDTHS, coverage, exponent_alarms, power
 
 RNG = np.random.default_rng
@@ -140,25 +140,6 @@ def test_equivalence_is_rarely_claimed_at_the_edge_of_the_margin():
     claimed = int((agreement(e, 1.0) == "agrees").sum())
     assert stats.binom(20_000, 0.025).sf(claimed - 1) > 1e-5
     assert claimed > 300, "and not for lack of power"
-
-
-def test_spread_of_a_heavy_tail():
-    """Log-normal draws with variance 4: the mean's interval misses, median and log-variance cover. 500 experiments."""
-    rng, inside = RNG(8), np.zeros(3)
-    for _ in range(500):
-        found = spread(values := np.exp(rng.normal(0, 2, 100)))
-        low, high = estimate(values).interval()
-        inside += [
-            found.interval[0] <= 1 <= found.interval[1],
-            np.less_equal(*np.abs((found.log_variance.mean - 4, 2.2 * found.log_variance.sem))),
-            low <= np.exp(2) <= high,
-        ]
-    median, log_variance, mean = inside / 500
-    assert median > 0.92
-    assert log_variance > 0.9
-    assert mean < 0.85, "this is why there is a median"
-    with pytest.raises(ValueError, match="^values must be positive to have logarithms, got 0 among them"):
-        spread([1.0, 0.0])
 
 
 def test_the_alarm_of_the_suite_is_rarer_than_these():

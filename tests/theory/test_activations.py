@@ -7,9 +7,10 @@ import pytest
 from scipy import integrate
 
 from theory import Stack, predict
-from theory.mean_field.activations import ACTIVATIONS, LEAK
+from theory.mean_field.activations import ACTIVATIONS
 from theory.mean_field.kernels import MatrixLayout, Pair, PairLayout
 from theory.stack import Activation
+from theory.stack.activations import LEAK
 
 PHI = {
     "relu": (lambda u: max(u, 0.0), lambda u: float(u > 0)),

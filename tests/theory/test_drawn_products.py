@@ -71,7 +71,7 @@ def test_queries_and_keys_of_a_narrow_network(placement):
         SentencePair(np.arange(source) + 9 * k, np.arange(n) + 9 * k, np.arange(n) + 9 * k) for k in range(sequences)
     ]
     drawn, means = (
-        predict_group(stack, pairs, np.random.default_rng(0), patterns=128, finite_width=drawn)
+        predict_group(stack, pairs, np.random.default_rng(0), patterns=128, finite_width=drawn)[0]
         for drawn in (True, False)
     )
     measured = sample(replace(stack, sequences=sequences), draws=512, seed=1)
@@ -116,5 +116,5 @@ def test_draws_of_wide_networks_are_means(fields):
 def test_a_branch_that_adds_nothing():
     pairs = [SentencePair(np.arange(3), np.arange(4) + k, np.arange(4)) for k in range(4)]
     stack = Stack(placement="rezero", width=8, depth=1, tokens=4, vocab=20, query_key_scale=1.0)
-    found = predict_group(stack, pairs, np.random.default_rng(0), patterns=2, finite_width=True)
+    found = predict_group(stack, pairs, np.random.default_rng(0), patterns=2, finite_width=True)[0]
     assert found["grad_sq_WQ"] == 0.0

@@ -18,7 +18,7 @@ def test_pairs_of_one_length_are_sequences():
     windows = np.array([[1, 2, 1, 3, 2], [3, 4, 4, 1, 1]])
     pairs = [SentencePair(np.arange(3) + 10 * k, one[:-1], one[1:]) for k, one in enumerate(windows)]
     expected = predict(stack, windows)
-    found = predict_group(replace(stack, sequences=1), pairs, np.random.default_rng(0), patterns=1)
+    found = predict_group(replace(stack, sequences=1), pairs, np.random.default_rng(0), patterns=1)[0]
     for name in expected:
         if "token_correlation" not in name:  # there of one sequence, here of all
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-9, err_msg=name)
@@ -33,19 +33,19 @@ def test_minibatches_beyond_a_group():
     ]
     four = predict_minibatch(stack, pairs, size=4, groups=2, patterns=1)
     chosen = np.random.default_rng(0).choice(8, (2, 4), replace=False)
-    groups = [predict_group(stack, [pairs[k] for k in group], draw, patterns=1)["grad_sq_W2"] for group in chosen]
+    groups = [predict_group(stack, [pairs[k] for k in group], draw, patterns=1)[0]["grad_sq_W2"] for group in chosen]
     np.testing.assert_allclose(four["grad_sq_W2"], np.mean(groups, axis=0), rtol=1e-9)
     limit = predict_minibatch(stack, pairs, size=1e12, groups=2, patterns=1)["grad_sq_W2"]
     one = predict_minibatch(stack, pairs, size=1, groups=2, patterns=1)["grad_sq_W2"]
     np.testing.assert_allclose(four["grad_sq_W2"], limit + (one - limit) / 4, rtol=1e-9)
     ragged = [SentencePair(np.arange(3), *(draw.integers(5, size=(2, n)))) for n in (3, 3, 20, 20)]
     size = 46**2 / (2 * 9 + 2 * 400)
-    together = predict_group(stack, ragged, draw, patterns=1)["grad_sq_W2"]
+    together = predict_group(stack, ragged, draw, patterns=1)[0]["grad_sq_W2"]
     np.testing.assert_allclose(
         predict_minibatch(stack, ragged, size=size, groups=1, patterns=1)["grad_sq_W2"], together
     )
     # One pair of the text, chosen by the square of its length, as mini-batches of whole texts weigh it.
-    own = [predict_group(stack, [pair], draw, patterns=1)["grad_sq_W2"] for pair in ragged]
+    own = [predict_group(stack, [pair], draw, patterns=1)[0]["grad_sq_W2"] for pair in ragged]
     np.testing.assert_allclose(
         predict_minibatch(stack, ragged, size=1, groups=1, patterns=1)["grad_sq_W2"],
         np.average(own, axis=0, weights=[9, 9, 400, 400]),

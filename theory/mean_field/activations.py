@@ -13,10 +13,7 @@ from scipy.special import expit, ndtr
 from theory.mean_field.gaussian import normal_rule, relu_kernel, relu_slope_kernel, relu_squared_kernel
 from theory.mean_field.kernels import Kernel, KernelLayout
 from theory.stack.activations import ACTIVATIONS as NAMES
-from theory.stack.activations import Function, Moment
-
-LEAK = 0.01
-"""Slope of leaky ReLU left of 0, as in torch."""
+from theory.stack.activations import LEAK, Function, Moment
 
 # Poles of tanh and SiLU are at distances of π/2 and π; the trapezoidal rule at this step per unit leaves 1e-10, and
 # 4e-7 where u = v, whose poles are double (the slope of tanh; GELU is entire).
@@ -103,7 +100,8 @@ class GaussianMoment:
         Raises:
             ValueError: the variances are so large that the quadrature would not fit into memory.
         """
-        return _moment(self.function, min(first, second), max(first, second), covariance)
+        both = _moments(self.function, min(first, second), max(first, second), abs(covariance))
+        return both[0] if covariance >= 0 else both[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,31 +139,6 @@ class Given:
 
     def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         return self.derivative(u)
-
-
-@dataclass(frozen=True, slots=True)
-class Smooth:
-    """An activation and its derivative as functions of arrays."""
-
-    moment: GaussianMoment
-    slope_moment: GaussianMoment
-
-    def kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        return tokens.gaussian(self.moment, kernel)
-
-    def slope_kernel(self, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-        return tokens.gaussian(self.slope_moment, kernel)
-
-    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.moment.function(u)
-
-    def slope(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.slope_moment.function(u)
-
-
-def _moment(function: Callable[[Any], Any], first: float, second: float, covariance: float) -> float:
-    positive, negative = _moments(function, first, second, abs(covariance))
-    return positive if covariance >= 0 else negative
 
 
 @lru_cache(maxsize=4096)
@@ -296,14 +269,19 @@ def _tanh_slope(u: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1 - np.tanh(u) ** 2
 
 
+def _smooth(function: Function, derivative: Function) -> Given:
+    """An analytic activation, whose moments are quadratures."""
+    return Given(function, derivative, GaussianMoment(function), GaussianMoment(derivative))
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Homogeneous(relu_kernel, relu_slope_kernel, 0.0),
     "leaky_relu": _leaky_relu(LEAK),
     "relu_squared": ReluSquared(),
     "identity": Homogeneous(_identity, _one, 1.0),
-    "gelu": Smooth(GaussianMoment(_gelu), GaussianMoment(_gelu_slope)),
-    "gelu_tanh": Smooth(GaussianMoment(_gelu_tanh), GaussianMoment(_gelu_tanh_slope)),
-    "silu": Smooth(GaussianMoment(_silu), GaussianMoment(_silu_slope)),
-    "tanh": Smooth(GaussianMoment(np.tanh), GaussianMoment(_tanh_slope)),
+    "gelu": _smooth(_gelu, _gelu_slope),
+    "gelu_tanh": _smooth(_gelu_tanh, _gelu_tanh_slope),
+    "silu": _smooth(_silu, _silu_slope),
+    "tanh": _smooth(np.tanh, _tanh_slope),
 }
 """By the value of `Stack.activation`."""

@@ -30,14 +30,9 @@ Source: this project.
 
 import sympy as sp
 
-from theory.coverage import gaps, require
+from theory.coverage import require
 from theory.mean_field.gaussian import softmax_overlap
 from theory.stack import Stack
-
-
-def has_zero_mean_hessian(stack: Stack) -> bool:
-    """Whether E over the output matrix of the Hessian below it is 0, exactly: the output stays on one sphere."""
-    return not gaps(stack, "mean_hessian")
 
 
 def mean_hessian_trace(stack: Stack) -> float:

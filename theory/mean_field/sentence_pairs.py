@@ -43,7 +43,7 @@ def predict_group(
     patterns: int,
     embedding_dropout: float = 0.0,
     finite_width: bool = False,
-) -> dict[str, Array]:
+) -> tuple[dict[str, Array], dict[str, Array]]:
     """Large-width means over patterns of attention, of the loss averaged over all target tokens of some pairs.
 
     Args:
@@ -56,24 +56,12 @@ def predict_group(
             anew for every pattern, in the place of their means (`theory.mean_field.drawn_products`).
 
     Returns:
-        Quantities by name, () or (L,); token correlations are over all pairs of tokens.
+        Quantities by name, () or (L,); token correlations are over all pairs of tokens. And the same with the sums,
+        over pairs, of squares of what each alone adds to the gradients.
 
     Raises:
         ValueError: the mask is given, for one length; or, at finite width, branches end in a norm or there are two
             streams.
-    """
-    together, _ = _together_and_each(stack, pairs, generator, patterns, embedding_dropout, finite_width)
-    return together
-
-
-def _together_and_each(
-    stack: Stack, pairs: Sequence[SentencePair], generator: np.random.Generator, patterns: int, dropout: float,
-    finite_width: bool,
-) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
-    """As `predict_group`; and with the sums, over pairs, of squares of what each alone adds to the gradients.
-
-    Raises:
-        ValueError: as there.
     """
     if stack.mask == "given":
         raise ValueError("mask must be 'none' or 'causal' for pairs of sentences, whose lengths differ, got 'given'.")
@@ -81,11 +69,12 @@ def _together_and_each(
         raise ValueError(
             f"placement must have one stream and no norm after its branches at finite width, got {stack.placement!r}."
         )
-    means = _sampled(stack, pairs, generator, patterns, dropout, MatrixLayout)
+    means = _sampled(stack, pairs, generator, patterns, embedding_dropout, MatrixLayout)
     if not finite_width:
         return means
     # What draws make of a norm's size, E 1/q > 1/E q, fluctuations of gradients undo; so the others are not drawn.
-    drawn = _sampled(stack, pairs, generator, patterns, dropout, partial(DrawnLayout, generator=generator.spawn(1)[0]))
+    layout = partial(DrawnLayout, generator=generator.spawn(1)[0])
+    drawn = _sampled(stack, pairs, generator, patterns, embedding_dropout, layout)
     together, each = (
         of_means | {name: value for name, value in of_draws.items() if name.endswith(_QUERIES_AND_KEYS)}
         for of_means, of_draws in zip(means, drawn, strict=True)
@@ -97,7 +86,7 @@ def _sampled(
     stack: Stack, pairs: Sequence[SentencePair], generator: np.random.Generator, patterns: int, dropout: float,
     layout: Callable[[int, Array], MatrixLayout],
 ) -> tuple[dict[str, Array], dict[str, Array]]:  # fmt: skip
-    """What `_together_and_each` gives, of tokens laid out like that.
+    """What `predict_group` gives, of tokens laid out like that.
 
     Gradients of all pairs together and of each are of the same patterns: they differ by little, which the error of two
     samples would bury.
@@ -188,7 +177,9 @@ def predict_minibatch(
     squares, products, left = [], [], 0.0
     for chosen in generator.choice(len(pairs), (groups, 4), replace=False):
         group = [pairs[k] for k in chosen]
-        together, each = _together_and_each(stack, group, generator, patterns, embedding_dropout, finite_width)
+        together, each = predict_group(
+            stack, group, generator, patterns=patterns, embedding_dropout=embedding_dropout, finite_width=finite_width
+        )
         squares.append(each)
         products.append({name: together[name] - each[name] for name in each})
         # A pair's share of the loss is its length's, so that long pairs count with its square.

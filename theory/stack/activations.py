@@ -11,6 +11,8 @@ from theory.stack.registry import Table
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "leaky_relu", "relu_squared", "identity"]
 
+LEAK = 0.01
+"""Slope of leaky ReLU left of 0 unless another is given, as in torch."""
 Function = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 Moment = Callable[[float, float, float], float]
 

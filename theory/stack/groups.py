@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.stack.activations import ACTIVATIONS, Activation
+from theory.stack.activations import ACTIVATIONS, LEAK, Activation
 from theory.stack.fields import Group, choice, integer, matrix, named, own_unless_given, real, zeros_and_ones
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS
@@ -39,7 +39,6 @@ FinalNorm = Literal["own", "added"]
 Branches = Literal["both", "attention", "feed_forward"]
 Layout = Literal["sequential", "parallel"]
 
-_LEAK = 0.01
 _TANH = 0.5
 _SOME = "a number from 0 to 1e100"
 _POSITIVE: Any = {"allowed": "a positive finite number, from 1e-100 to 1e100", "low": 1e-100, "high": 1e100}
@@ -69,13 +68,13 @@ class FeedForward(Group):
 
     ffn_ratio: float = real(1.0, "r; the feed-forward width is r d", **_POSITIVE)
     activation: Activation | str = named("relu", ACTIVATIONS, "nonlinearity phi of the feed-forward units")
-    leaky_slope: float = real(_LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
+    leaky_slope: float = real(LEAK, "slope of leaky ReLU left of 0", allowed="a number in [-1, 1]", low=-1, high=1)
     ffn: Ffn = choice("plain", get_args(Ffn), "feed-forward units phi(x W1), or gated ones phi(x WG) * (x W1)")
     feed_forward_factor: float = real(1.0, "factor on tau of feed-forward branches alone", **_POSITIVE)
 
     def _check(self) -> None:
         super()._check()
-        if self.leaky_slope != _LEAK and self.activation != "leaky_relu":
+        if self.leaky_slope != LEAK and self.activation != "leaky_relu":
             raise ValueError(f"leaky_slope must stand with activation 'leaky_relu', got {self.activation!r}.")
 
 
@@ -294,8 +293,3 @@ class Loss(Group):
 
 GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Matrices, Residual, Attention, Inputs, Loss)
 """In the order in which a Stack has their fields."""
-
-
-def own_fields(group: type[Group]) -> dict[str, Any]:
-    """The fields of a group by name, as `dataclasses.fields` has them."""
-    return {f.name: f for f in fields(group)}
