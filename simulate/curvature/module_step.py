@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from simulate.curvature.first_step import Direction, break_even_rate, direction
 from simulate.curvature.operators import plain_operations
-from simulate.modules.factories import Factory, Loss, Made, ProbeError, called, made, module_seed, named_size, seeded
+from simulate.modules.factories import Called, Factory, Loss, Made, ProbeError, of_every_module, seeded
 from simulate.modules.layers import LayerList, layer_lists
 from theory.stack.optimizers import MODULE_OPTIMIZERS
 
@@ -70,20 +70,15 @@ def module_steps(
     for name in optimizers:
         if name not in MODULE_OPTIMIZERS:
             raise ValueError(f"first_step must name some of {', '.join(MODULE_OPTIMIZERS)}, got {name!r}.")
-    rows: list[dict[str, Any]] = []
-    done = 0
-    for width in widths:
-        for depth in depths:
-            for number in range(seeds):
-                own_seed = module_seed(seed, width, depth, number)
-                with seeded(own_seed), named_size(width, depth):
-                    module_rows = one_step(
-                        made(factory, width, depth, own_seed, device), optimizers, own_seed, layers, depth
-                    )
-                rows += [{"width": width, "depth": depth, "seed": number} | row for row in module_rows]
-                done += 1
-                if on_module is not None:
-                    on_module(done, len(widths) * len(depths) * seeds)
+
+    def measure(one: Made, own_seed: int, depth: int, _: int) -> list[dict[str, Any]]:
+        return one_step(one, optimizers, own_seed, layers, depth)
+
+    every = of_every_module(measure, factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module)
+    rows = [
+        {"width": width, "depth": depth, "seed": number} | row
+        for (width, depth, number), of_module in every for row in of_module
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -160,7 +155,7 @@ class Path:
         buffers = {name: b.clone() for name, b in self.buffers.items()}
         tensors = {f"module.{name}": value for name, value in {**self.held, **buffers, **moved}.items()}
         with self._fixed():
-            return torch.func.functional_call(_Calling(self.one.module), tensors, (self.one.inputs,))
+            return torch.func.functional_call(Called(self.one.module), tensors, ({"inputs": self.one.inputs},))
 
     def loss_of(self, output: Any) -> Tensor:
         """The loss, of the same labels and noise every time."""
@@ -170,17 +165,6 @@ class Path:
         """The loss at θ − rate u."""
         with torch.no_grad():
             return float(self.loss_of(self.output({name: self.held[name] - rate * step for name, step in u.items()})))
-
-
-class _Calling(nn.Module):
-    """A module that takes its inputs as one argument."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, inputs: Any) -> Any:
-        return called(self.module, inputs)
 
 
 def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str, Tensor]) -> dict[str, list[str]]:

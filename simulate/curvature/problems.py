@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from simulate.modules.factories import Factory, called, made, seeded
+from simulate.modules.factories import Called, Factory, made, seeded
 from simulate.network.engines import EncoderEngine, GivenMatrices
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
@@ -194,15 +194,6 @@ def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64
     return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
 
 
-class _FromFactory(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, inputs: Mapping[str, Any]) -> Any:
-        return called(self.module, inputs["inputs"])
-
-
 class _OwnLoss(nn.Module):
     reduction = "sum"
 
@@ -230,4 +221,4 @@ def module_problem(factory: Factory, width: int, depth: int, *, seed: int, devic
         parameter.requires_grad_(parameter.grad is not None)
     built.module.zero_grad(set_to_none=True)
     data = [({"inputs": built.inputs}, torch.zeros(1, device=device))]
-    return Problem(_FromFactory(built.module), _OwnLoss(built.loss), data)
+    return Problem(Called(built.module), _OwnLoss(built.loss), data)

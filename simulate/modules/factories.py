@@ -2,14 +2,16 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+T = TypeVar("T")
 Loss = Callable[[Any], Tensor]
 Batch = Callable[[int], tuple[Any, Loss]]
 Factory = Callable[[int, int], tuple[nn.Module, Batch]]
@@ -128,6 +130,51 @@ def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Ma
         inputs, loss = batch(seed)
     with _stage(f"module and batch of {name!r} on {device!r}"):
         return Made(name, module.to(device), _moved(inputs, device), loss)
+
+
+def of_every_module(
+    measure: Callable[[Made, int, int, int], T], factory: Factory, widths: Sequence[int], depths: Sequence[int],
+    seeds: int, *, seed: int, device: str, on_module: Callable[[int, int], None] | None,
+) -> Iterator[tuple[tuple[int, int, int], T]]:  # fmt: skip
+    """What is measured of every module, one in memory at a time, with its width, its depth and its number.
+
+    Args:
+        measure: of what the factory made, the seed that it was made with, its depth and its number.
+        factory: makes it.
+        widths: that it takes.
+        depths: that it takes.
+        seeds: how many modules of each size.
+        seed: root seed.
+        device: of module and batch.
+        on_module: called with how many modules are done, and of how many, after each.
+
+    Raises:
+        ProbeError: something of the user's failed.
+    """
+    places = list(product(widths, depths, range(seeds)))
+    for done, (width, depth, number) in enumerate(places, start=1):
+        own_seed = module_seed(seed, width, depth, number)
+        with seeded(own_seed), named_size(width, depth):
+            measured = measure(made(factory, width, depth, own_seed, device), own_seed, depth, number)
+        if on_module is not None:
+            on_module(done, len(places))
+        yield (width, depth, number), measured
+
+
+class Called(nn.Module):
+    """A module that takes its inputs as one argument, under the name "inputs".
+
+    Args:
+        module: what is called.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Mapping[str, Any]) -> Any:
+        """Its output."""
+        return called(self.module, inputs["inputs"])
 
 
 def called(module: nn.Module, inputs: Any) -> Any:

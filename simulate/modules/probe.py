@@ -6,6 +6,7 @@ measured by hooks on its layers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from simulate.counts import check_count
-from simulate.modules.factories import Factory, made, module_seed, named_size, seeded
+from simulate.modules.factories import Factory, Made, of_every_module
 from simulate.modules.hooks import ModuleRecorder
 from simulate.modules.layers import LayerList, layer_lists, token_axis
 from simulate.modules.nearest_stack import nearest_stack
@@ -94,32 +95,22 @@ def probe(
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
     stacks: dict[tuple[int, int], Stack] = {}
-    done = 0
-    for width in widths:
-        for depth in depths:
-            for number in range(seeds):
-                own_seed = module_seed(seed, width, depth, number)
-                with seeded(own_seed), named_size(width, depth):
-                    module_rows, module_notes, stack = _one(
-                        factory, width, depth, own_seed, layers, device, respond=number < _ASKED
-                    )
-                done += 1
-                if on_module is not None:
-                    on_module(done, len(widths) * len(depths) * seeds)
-                rows += [(width, depth, number, *row) for row in module_rows]
-                notes |= dict.fromkeys(module_notes)
-                if stack is not None:
-                    stacks.setdefault((width, depth), stack)
+    for (width, depth, number), (module_rows, module_notes, stack) in of_every_module(
+        partial(_one, layers), factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module
+    ):
+        rows += [(width, depth, number, *row) for row in module_rows]
+        notes |= dict.fromkeys(module_notes)
+        if stack is not None:
+            stacks.setdefault((width, depth), stack)
     return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
 
 
 def _one(
-    factory: Factory, width: int, depth: int, seed: int, globs: Sequence[str], device: str, *, respond: bool
+    globs: Sequence[str], built: Made, _: int, depth: int, number: int
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
-    built = made(factory, width, depth, seed, device)
     module = built.module
     lists = layer_lists(module, globs, depth)
-    recorder = ModuleRecorder(lists, token_axis(module), respond=respond)
+    recorder = ModuleRecorder(lists, token_axis(module), respond=number < _ASKED)
     with recorder:
         loss = built.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]

@@ -1,6 +1,6 @@
 """Independent draws of random networks: named quantities of each."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -25,11 +25,11 @@ from simulate.runs.memory import BatchLimits, fitting, next_batch
 from simulate.runs.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
 from theory.stack import Stack
-from theory.stack.quantities import array_of
+from theory.stack.quantities import NamedArrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Samples(Mapping[str, NDArray[np.floating]]):
+class Samples(NamedArrays):
     """Values of named quantities over draws.
 
     Attributes:
@@ -41,15 +41,6 @@ class Samples(Mapping[str, NDArray[np.floating]]):
     cell: Cell
     seeds: NDArray[np.integer]
     arrays: dict[str, NDArray[np.floating]]
-
-    def __getitem__(self, name: str) -> NDArray[np.floating]:
-        return array_of(self.arrays, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
     def __repr__(self) -> str:
         return f"<Samples of {self.stack!r}: {self.draws} draws of {len(self)} quantities>"

@@ -28,11 +28,11 @@ from simulate.training.optimizers import Optimizer
 from simulate.training.schedule import BatchName, Schedule, roles
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import TrainingOptimizer
-from theory.stack.quantities import array_of
+from theory.stack.quantities import NamedArrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Training(Mapping[str, NDArray[np.floating]]):
+class Training(NamedArrays):
     """Values of named quantities over draws and steps.
 
     The names are those of samples, and two more where the batch stays the same: `feature_change_sq` of a layer,
@@ -51,15 +51,6 @@ class Training(Mapping[str, NDArray[np.floating]]):
     schedule: Schedule
     seed: int
     arrays: dict[str, NDArray[np.floating]]
-
-    def __getitem__(self, name: str) -> NDArray[np.floating]:
-        return array_of(self.arrays, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
     def __repr__(self) -> str:
         of = f"{self.draws} draws of {len(self)} quantities, {self.schedule.steps} steps"

@@ -1,6 +1,5 @@
 """Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.mean_field.tied.units import own_numbers
 from theory.stack import Stack, check_stack
-from theory.stack.quantities import array_of
+from theory.stack.quantities import NamedArrays
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +41,7 @@ _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction(Mapping[str, NDArray[np.float64]]):
+class Prediction(NamedArrays):
     """Predicted means by quantity name: shape () or, per layer, (L,) with layer l at index l - 1.
 
     Attributes:
@@ -54,15 +53,6 @@ class Prediction(Mapping[str, NDArray[np.float64]]):
     stack: Stack
     arrays: Arrays
     errors: Arrays = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> NDArray[np.float64]:
-        return array_of(self.arrays, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.arrays)
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
     def __repr__(self) -> str:
         return f"<Prediction of {self.stack!r}: {len(self)} quantities>"

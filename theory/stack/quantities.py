@@ -1,12 +1,12 @@
 """The measured quantities: one name each, used by predictor, sampler, table, check and figure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
+
+from numpy.typing import NDArray
 
 from theory.stack.registry import nearest
-
-Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,14 +166,26 @@ QUANTITIES: dict[str, Quantity] = _with_encoder(_OF_STACK)
 """Every quantity by name."""
 
 
-def array_of(arrays: Mapping[str, Entry], name: str) -> Entry:
-    """The array of a quantity.
+class NamedArrays(Mapping[str, NDArray[Any]]):
+    """A mapping of its `arrays` by the names of quantities."""
 
-    Raises:
-        KeyError: there is none of this name; it says which name is near.
-    """
-    try:
-        return arrays[name]
-    except KeyError:
-        near = nearest(str(name), arrays).strip() or f"There are {', '.join(arrays)}."
-        raise KeyError(f"no quantity {name!r} here. {near}") from None
+    __slots__ = ()
+    arrays: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The array of a quantity.
+
+        Raises:
+            KeyError: there is none of this name; it says which name is near.
+        """
+        try:
+            return self.arrays[name]
+        except KeyError:
+            near = nearest(str(name), self.arrays).strip() or f"There are {', '.join(self.arrays)}."
+            raise KeyError(f"no quantity {name!r} here. {near}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
