@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from gradbounds.studies.initial_statistics import largest_eigenvalue as largest
+from gradbounds.studies.largest_eigenvalue import dyson, matrices, prediction
+from gradbounds.studies.largest_eigenvalue.prediction import largest_eigenvalues, residual_edge, residual_frobenius
 from simulate.curvature.operators import extreme_eigenvalues
 from simulate.curvature.problems import stack_problem
 from tests.helpers.twins.residual import SmallStack, coupling, parts_along
 from theory import Stack
-from theory.mean_field.hessian import dyson, largest_eigenvalue, matrices
-from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge, residual_frobenius
 
 SIZES = {"width": 64, "depth": 1, "tokens": 3, "vocab": 1024}
 NETWORKS = 6
@@ -113,7 +113,7 @@ def test_the_two_ways_of_sampled_outputs(monkeypatch):
     """With many classes to a coordinate the output matrix's own block, which one way leaves out, is of order d/V."""
     stack = Stack(width=8, depth=1, tokens=3, vocab=360)
     with_block = largest_eigenvalues(stack, samples=2)
-    monkeypatch.setattr(largest_eigenvalue, "_MOST_ROWS", 0)
+    monkeypatch.setattr(prediction, "_MOST_ROWS", 0)
     without = largest_eigenvalues(stack, samples=2)
     for name in ("hessian", "gauss_newton"):
         assert getattr(without, name) == pytest.approx(getattr(with_block, name), rel=0.03)

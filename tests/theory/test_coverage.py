@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import gradbounds as gb
+from gradbounds.studies.largest_eigenvalue.prediction import largest_eigenvalues
 from simulate.curvature.problems import StackModule
 from theory import NoRuleError, Stack, predict
 from theory.coverage import GAPS, SUBJECTS, Gap, gaps
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.prediction import first_step
 from theory.mean_field.gauss_newton import gauss_newton_norms, gauss_newton_traces
-from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues
 from theory.mean_field.mean_hessian import mean_hessian_trace
 from theory.paper.layer_growth import layer_factor
 

@@ -14,13 +14,13 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from gradbounds.figure_files import save
 from gradbounds.studies.initial_statistics import largest_eigenvalue
 from gradbounds.studies.largest_eigenvalue.figure import hessian_eigenvalue
+from gradbounds.studies.largest_eigenvalue.prediction import largest_eigenvalues, residual_edge, residual_frobenius
 from simulate.curvature.operators import extreme_eigenvalues
 from simulate.curvature.problems import stack_problem
 from tests.evidence.test_mean_hessian import ALONG
 from tests.helpers.evidence_file import kept_case, record, rounded
 from tests.helpers.twins.residual import SmallStack, coupling
 from theory import Stack
-from theory.mean_field.hessian.largest_eigenvalue import largest_eigenvalues, residual_edge, residual_frobenius
 
 pytestmark = [
     pytest.mark.evidence,

@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.mean_field.hessian.matrices import OUTPUT, Matrices, Name, entries
+from gradbounds.studies.largest_eigenvalue.matrices import OUTPUT, Matrices, Name, entries
 from theory.mean_field.kernels import Array
 
 Curvature = Callable[[Array], Array | None]

@@ -7,9 +7,9 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.special import softmax
 from scipy.stats import sem
 
+from gradbounds.studies.largest_eigenvalue.dyson import Curvature, edge, tangent_kernels
+from gradbounds.studies.largest_eigenvalue.matrices import OUTPUT, Matrices, matrices_of
 from theory.coverage import require
-from theory.mean_field.hessian.dyson import Curvature, edge, tangent_kernels
-from theory.mean_field.hessian.matrices import OUTPUT, Matrices, matrices_of
 from theory.mean_field.inputs import sampled_labels
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
@@ -73,7 +73,7 @@ def residual_edge(stack: Stack) -> float:
 
 
 def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> LargestEigenvalues:
-    """λ_max of Hessian and Gauss-Newton matrix, all parameters, from the Dyson equation of `theory.mean_field.hessian`.
+    """λ_max of Hessian and Gauss-Newton matrix, all parameters, by the Dyson equation.
 
     The n outputs of norm √d and the output matrix are sampled, and with them logits, softmax and labels; everything
     below is the equation's. Where n V > 1100 the output matrix's own block is left out, of order d/V beside the rest.
