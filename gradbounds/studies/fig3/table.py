@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from gradbounds.studies.fig3.sentence_pairs import SentencePair, predict_minibatch
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import END, ParallelText
 from theory import Stack
 from theory.mean_field.concentration import excess_probability
-from theory.mean_field.sentence_pairs import SentencePair, predict_minibatch
 
 INGREDIENTS: dict[str, dict[str, Any]] = {
     "cross-attention": {"cross": False},

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gradbounds.studies.fig3.sentence_pairs import SentencePair, predict_group, predict_minibatch
 from theory import Stack, predict
-from theory.mean_field.sentence_pairs import SentencePair, predict_group, predict_minibatch
 
 
 def test_pairs_of_one_length_are_sequences():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from theory.mean_field.drawn_products import DrawnLayout
+from gradbounds.studies.fig3.drawn_products import DrawnLayout
 from theory.mean_field.inputs import Inputs, Source, equal_weights, position_kernel, position_means
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import forward_pass, quantities_of
@@ -53,7 +53,7 @@ def predict_group(
         patterns: how many; their standard error is not given.
         embedding_dropout: share of the coordinates of the inputs that is dropped.
         finite_width: take gradients of queries and keys from products of tokens that are drawn at the stack's width,
-            anew for every pattern, in the place of their means (`theory.mean_field.drawn_products`).
+            anew for every pattern, in the place of their means (`gradbounds.studies.fig3.drawn_products`).
 
     Returns:
         Quantities by name, () or (L,); token correlations are over all pairs of tokens. And the same with the sums,

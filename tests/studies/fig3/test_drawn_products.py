@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
+from gradbounds.studies.fig3.drawn_products import DrawnLayout
+from gradbounds.studies.fig3.sentence_pairs import SentencePair, _sampled, predict_group
 from simulate import sample
 from tests.helpers.same_law import differences
 from theory import Stack
-from theory.mean_field.drawn_products import DrawnLayout
 from theory.mean_field.kernels import MatrixLayout
-from theory.mean_field.sentence_pairs import SentencePair, _sampled, predict_group
 
 COUNT, DRAWS = 3, 20000
 
