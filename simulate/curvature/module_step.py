@@ -71,8 +71,8 @@ def module_steps(
         if name not in MODULE_OPTIMIZERS:
             raise ValueError(f"first_step must name some of {', '.join(MODULE_OPTIMIZERS)}, got {name!r}.")
 
-    def measure(one: Made, own_seed: int, depth: int, _: int) -> list[dict[str, Any]]:
-        return one_step(one, optimizers, own_seed, layers, depth)
+    def measure(module: Made, own_seed: int, depth: int, _: int) -> list[dict[str, Any]]:
+        return one_step(module, optimizers, own_seed, layers, depth)
 
     every = of_every_module(measure, factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module)
     rows = [

@@ -218,7 +218,7 @@ def sublayer(
             parts.append(below_branch)
             energies |= branch_energies
         if step.learned:
-            energies["scalar"] = slope_sq(tokens, gradient, [made for _, _, made, *_ in branch_outputs], stack)
+            energies["scalar"] = slope_sq(tokens, gradient, [kernel for _, _, kernel, *_ in branch_outputs], stack)
         below = reduce(add, parts) * kappa_sq / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
@@ -241,7 +241,7 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
     is orthogonal to g in the mean, with E (g_i·f_i)(g_j·f_j) = G_ij F_ij; products of two branches vanish likewise.
     """
     kept = 1.0 - stack.dropout
-    slopes = [tokens.total(tokens.scale_diagonal(made, 1.0 / kept) * gradient) for made in branches]
+    slopes = [tokens.total(tokens.scale_diagonal(kernel, 1.0 / kept) * gradient) for kernel in branches]
     return reduce(add, slopes) / stack.width
 
 

@@ -6,7 +6,7 @@ group refuses what is wrong by itself, and Stack what its groups do not allow to
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np

@@ -192,8 +192,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             branch, power = composition.branch, _OF_DEPTH[self.branch_scaling]
             composition = replace(composition, branch=lambda depth: branch(depth) * depth**-power)
         if self.input_scaling == "layer":
-            own = composition.input_scale
-            composition = replace(composition, input_scale=lambda layer: own(layer) * layer**-0.5)
+            placements_scale = composition.input_scale
+            composition = replace(composition, input_scale=lambda layer: placements_scale(layer) * layer**-0.5)
         return composition
 
     @property

@@ -68,8 +68,8 @@ def gain(stack: Stack, role: str) -> float:
     """
     role = role.replace("X", "W")
     if role in ("WQ", "WK"):
-        own = stack.query_gain if role == "WQ" else stack.key_gain
-        return (stack.query_key_scale * own) ** 2
+        factor = stack.query_gain if role == "WQ" else stack.key_gain
+        return (stack.query_key_scale * factor) ** 2
     d_in, d_out = weight_shapes(stack)[role]
     energy_gain = _energy_gain(stack, role, d_in, d_out)
     energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
