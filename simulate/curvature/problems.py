@@ -24,8 +24,8 @@ from simulate.translation.model import Translation, Translator, padded
 from simulate.translation.parallel_text import PADDING, ParallelText
 from theory.coverage import require
 from theory.stack import Stack
-from theory.stack.initializations import INITIALIZATIONS
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.initializations import NORMAL, Law
+from theory.stack.weights import gain, law, weight_shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,17 +142,13 @@ class StackModule(nn.Module):
                 for layer in range(1, part.depth + 1):
                     for role, (d_in, d_out) in weight_shapes(part).items():
                         std = (gain(part.of_layer(layer), role) / d_in) ** 0.5
-                        uniform = INITIALIZATIONS[part.initialization].uniform
-                        self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, uniform=uniform)
+                        self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, law=law(part))
         self._add("Wemb", "", (stack.width, stack.vocab), stack.output_scale * stack.width**-0.5, dtype)
 
     def _add(
-        self, role: str, end: str, shape: tuple[int, int], std: float, dtype: torch.dtype, *, uniform: bool = False
+        self, role: str, end: str, shape: tuple[int, int], std: float, dtype: torch.dtype, *, law: Law = NORMAL
     ) -> None:
-        if uniform:
-            entries = (self._streams.uniform(*shape, dtype=dtype)[0] - 0.5) * 12**0.5
-        else:
-            entries = self._streams.normal(*shape, dtype=dtype)[0]
+        entries = self._streams.entries(*shape, std=1.0, law=law, dtype=dtype)[0]
         self.register_parameter(role + end, nn.Parameter(entries * std))
         self.names.setdefault(role, []).append(role + end)
 

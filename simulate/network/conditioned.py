@@ -21,6 +21,7 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.network.engines import GradientNorms, MapEngine, inner
 from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
+from theory.stack.initializations import NORMAL, Law
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
 # rows, far below what any recorded quantity shows (1 - token_correlation is right down to a few ε).
@@ -33,8 +34,8 @@ _LEAST = 1e-15
 _TINY = torch.finfo(torch.float32).tiny
 
 NORMAL_ONLY = (
-    "engine must be 'dense' for matrices with uniform entries (initialization xavier_uniform, pytorch): conditioning "
-    "is exact for normal ones. Xavier-normal has the same large-width theory."
+    "engine must be 'dense' for matrices with uniform entries (initialization xavier_uniform, pytorch) or cut ones "
+    "(truncation): conditioning is exact for normal ones, which have the same large-width theory."
 )
 
 # Random numbers and sums in float64 take two passes over memory: in pieces of this many numbers, the second is over a
@@ -136,13 +137,13 @@ class ConditionedEngine(MapEngine):
         keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> ConditionedMap:
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> ConditionedMap:
         """A fresh map.
 
         Raises:
-            ValueError: entries are to be uniform.
+            ValueError: entries are not to be normal.
         """
-        if uniform:
+        if law != NORMAL:
             raise ValueError(NORMAL_ONLY)
         return ConditionedMap(self, d_out, std)
 

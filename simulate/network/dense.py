@@ -6,6 +6,7 @@ from torch import Tensor
 
 from simulate.network.engines import GradientNorms, MapEngine, inner
 from simulate.network.random_streams import RandomStreams
+from theory.stack.initializations import NORMAL, Law
 
 
 class DenseMap:
@@ -53,12 +54,9 @@ class DenseEngine(MapEngine):
         self.full_gradients: dict[str, list[Tensor]] = {}
         self._keep = keep
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> DenseMap:
-        """A fresh map with its own matrix per draw, of normal or uniform entries."""
-        if uniform:
-            weight = self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std)
-        else:
-            weight = self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std)
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> DenseMap:
+        """A fresh map with its own matrix per draw, of entries of that law."""
+        weight = self.streams.entries(d_in, d_out, std=std, law=law, dtype=self.dtype)
         # The output matrix alone is always kept: Theorem 1 is judged with its spectral norm.
         if self._keep or name == "Wemb":
             self.weights.setdefault(name, []).append(weight)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from simulate.network.random_streams import RandomStreams
 from simulate.network.scalars import Scalar, ScalarUse
+from theory.stack.initializations import NORMAL, Law
 
 ENCODER = "encoder_"
 """What roles of an encoder's matrices begin with."""
@@ -42,7 +43,7 @@ class Engine(Protocol):
     scalars: list[Scalar]
 
     def apply(
-        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
         """The product x W with the next matrix of a role (W1, W2, ...), in the order of the layers."""
 
@@ -105,18 +106,18 @@ class MapEngine(ABC):
     scalars: list[Scalar]
 
     @abstractmethod
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool) -> RandomMap:
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law) -> RandomMap:
         """The next map of a role, in the order of the layers.
 
         Raises:
-            ValueError: entries are to be uniform, and the engine is exact for normal ones alone.
+            ValueError: entries are not to be normal, and the engine is exact for normal ones alone.
         """
 
     def apply(
-        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
         """The product x W with the next map of a role, differentiable once; `gradients` receives its squared norm."""
-        return self._through(self.map(name, rows.shape[-1], d_out, std, uniform=uniform), name, rows)
+        return self._through(self.map(name, rows.shape[-1], d_out, std, law=law), name, rows)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
@@ -146,10 +147,10 @@ class EncoderEngine:
         self.scalars: list[Scalar] = []
 
     def apply(
-        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
         """The other's product, with the next matrix of the encoder's role."""
-        return self.engine.apply(ENCODER + name, rows, d_out, std, uniform=uniform)
+        return self.engine.apply(ENCODER + name, rows, d_out, std, law=law)
 
     def scaled_branch(
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
@@ -174,7 +175,7 @@ class GivenMatrices:
         self.dtype = next(iter(matrices.values()))[0].dtype
 
     def apply(
-        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, uniform: bool = False
+        self, name: str, rows: Float[Tensor, "draws rows d_in"], d_out: int, std: float, *, law: Law = NORMAL
     ) -> Float[Tensor, "draws rows d_out"]:
         """The product with the next matrix of a role, whatever was asked of its entries."""
         return rows @ next(self._left[name])

@@ -3,11 +3,14 @@
 So a number does not depend on how many blocks are sampled together.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Generator, Tensor
+
+from theory.stack.initializations import Law
 
 # Bytes; torch begins a tensor of the CPU at a multiple.
 _ALIGNED = 64
@@ -46,6 +49,16 @@ class RandomStreams:
         for part, generator in self._parts(numbers):
             part.uniform_(generator=generator)
         return numbers
+
+    def entries(self, *shape: int, std: float, law: Law, dtype: torch.dtype) -> Tensor:
+        """Independent numbers of that law and standard deviation, (draws, *shape)."""
+        if law.uniform:
+            return self.uniform(*shape, dtype=dtype).sub_(0.5).mul_(12**0.5 * std)
+        if not law.cut:
+            return self.normal(*shape, dtype=dtype).mul_(std)
+        # By the inverse of the distribution function, which at most 5 standard deviations leave numbers for.
+        size, share = std * (2.0 / law.variance) ** 0.5, math.erf(law.cut / 2**0.5)
+        return self.uniform(*shape, dtype=dtype).mul_(2.0).sub_(1.0).mul_(share).erfinv_().mul_(size)
 
     def integers(self, end: int, *shape: int) -> Tensor:
         """Independent integers below `end`, (draws, *shape)."""

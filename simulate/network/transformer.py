@@ -19,9 +19,8 @@ from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
-from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.plan import Kind, Step, plan
-from theory.stack.weights import gain, rows_met, transform_gain, weight_shapes
+from theory.stack.weights import gain, law, rows_met, transform_gain, weight_shapes
 
 Source = Float[Tensor, "draws source width"]
 Branch = Callable[[Stream], Stream]
@@ -89,7 +88,7 @@ def apply_weight(
     """The product with a fresh matrix of a layer, as the stack initializes it."""
     d_in, d_out = weight_shapes(stack)[role]
     std = d_in**-0.5 * gain(stack, role) ** 0.5
-    return engine.apply(role, rows, d_out, std, uniform=INITIALIZATIONS[stack.initialization].uniform)
+    return engine.apply(role, rows, d_out, std, law=law(stack))
 
 
 def attention(stack: Stack, engine: Engine, record: Record, x: Stream, memory: Source | None = None) -> Stream:
@@ -211,8 +210,8 @@ def _transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
     """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H))."""
     if stack.output_transform == "none":
         return output
-    std, uniform = (transform_gain(stack) / stack.width) ** 0.5, INITIALIZATIONS[stack.initialization].uniform
-    before = engine.apply("WH", output, stack.width, std, uniform=uniform)
+    std = (transform_gain(stack) / stack.width) ** 0.5
+    before = engine.apply("WH", output, stack.width, std, law=law(stack))
     return normalize(stack, activation_of(stack.activation, stack.leaky_slope)(before))
 
 

@@ -10,8 +10,8 @@ import torch
 from simulate.network.conditioned import NORMAL_ONLY
 from simulate.text import TextWindows
 from theory.stack import Stack, check_stack
-from theory.stack.initializations import INITIALIZATIONS
-from theory.stack.weights import rows_met, weight_shapes
+from theory.stack.initializations import NORMAL
+from theory.stack.weights import law, rows_met, weight_shapes
 
 EngineName = Literal["auto", "conditioned", "dense"]
 DtypeName = Literal["float32", "float64"]
@@ -54,7 +54,7 @@ class Cell:
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {getattr(self, name)!r}.")
         object.__setattr__(self, "device", device_name(self.device))
-        if self.engine == "conditioned" and INITIALIZATIONS[self.stack.initialization].uniform:
+        if self.engine == "conditioned" and law(self.stack) != NORMAL:
             raise ValueError(NORMAL_ONLY)
         if self.text is not None:
             _check_text(self.stack, self.text)
@@ -109,7 +109,7 @@ def cheaper_engine(stack: Stack) -> EngineName:
     Both are exact for every Stack with normal matrices; uniform ones are drawn. Conditioning draws 4 n d numbers a
     layer instead of 3 d², but works on more of them: it wins from about d = 6 n, as `python -m bench engines` measures.
     """
-    if INITIALIZATIONS[stack.initialization].uniform:
+    if law(stack) != NORMAL:
         return "dense"
     rows = max(stack.rows, stack.sequences * stack.source_tokens)
     return "conditioned" if stack.width >= _CONDITIONED_FROM * rows else "dense"

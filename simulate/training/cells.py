@@ -21,8 +21,9 @@ from simulate.runs.store import Run
 from simulate.text import TextWindows
 from simulate.training.schedule import Schedule, check_covered
 from theory.stack import Stack
-from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.initializations import NORMAL
 from theory.stack.quantities import QUANTITIES
+from theory.stack.weights import law
 
 # Random numbers of a pass of all draws that share a batch of tensors: about 8 MiB of them, which every step keeps.
 _BLOCK_NORMALS = 2**21
@@ -101,7 +102,7 @@ def cheaper_engine(stack: Stack, steps: int) -> Literal["dense", "conditioned"]:
 
     Every step adds n rows to what a matrix is known to do, and meets all of them.
     """
-    if INITIALIZATIONS[stack.initialization].uniform:
+    if law(stack) != NORMAL:
         return "dense"
     return "conditioned" if stack.width >= _CONDITIONED_FROM * stack.rows * (steps + 1) else "dense"
 

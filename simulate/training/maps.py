@@ -11,6 +11,7 @@ from simulate.network.random_streams import RandomStreams
 from simulate.training.drawn import DrawnMap
 from simulate.training.history import HistoryMap, unknown
 from simulate.training.optimizers import Optimizer
+from theory.stack.initializations import NORMAL, Law
 
 LearningMap = DrawnMap | HistoryMap
 
@@ -33,26 +34,24 @@ class LearningMaps(MapEngine):
         self._drawn, self._passes = drawn, passes
         self._met: dict[str, int] = {}
 
-    def map(self, name: str, d_in: int, d_out: int, std: float, *, uniform: bool = False) -> LearningMap:
+    def map(self, name: str, d_in: int, d_out: int, std: float, *, law: Law = NORMAL) -> LearningMap:
         """The next map of a role; a fresh one at the first step.
 
         Raises:
-            ValueError: entries are to be uniform, and matrices are not drawn.
+            ValueError: entries are not to be normal, and matrices are not drawn.
         """
-        if uniform and not self._drawn:
+        if law != NORMAL and not self._drawn:
             raise ValueError(NORMAL_ONLY)
         place = self._met[name] = self._met.get(name, -1) + 1
         known = self.maps.setdefault(name, [])
         if place == len(known):
-            known.append(self._fresh(d_in, d_out, std, uniform))
+            known.append(self._fresh(d_in, d_out, std, law))
         return known[place]
 
-    def _fresh(self, d_in: int, d_out: int, std: float, uniform: bool) -> LearningMap:
+    def _fresh(self, d_in: int, d_out: int, std: float, law: Law) -> LearningMap:
         if not self._drawn:
             return unknown(self.streams, self.dtype, d_in, d_out, std, self._passes)
-        if uniform:
-            return DrawnMap(self.streams.uniform(d_in, d_out, dtype=self.dtype).sub_(0.5).mul_(12**0.5 * std))
-        return DrawnMap(self.streams.normal(d_in, d_out, dtype=self.dtype).mul_(std))
+        return DrawnMap(self.streams.entries(d_in, d_out, std=std, law=law, dtype=self.dtype))
 
     def begin(self) -> None:
         """Begin another forward pass."""

@@ -96,7 +96,8 @@ def test_theory_is_what_samples_do(relaxed, placement):
     In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most
     0.3% of false alarms in each, with a fixed seed.
     """
-    width = 256 if relaxed.get("initialization") in ("xavier_uniform", "pytorch") else 1024
+    dense = "truncation" in relaxed or relaxed.get("initialization") in ("xavier_uniform", "pytorch")
+    width = 256 if dense else 1024
     stack = Stack(**{"placement": placement, "width": width, "depth": 3, "tokens": 4, "vocab": 16} | relaxed)
     samples = sample(stack, draws=192, seed=1)
     worst, names = off(samples, predict(stack))

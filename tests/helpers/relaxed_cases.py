@@ -18,6 +18,7 @@ ALONE: list[dict[str, Any]] = [
     {"initialization": "xavier_uniform", "ffn_ratio": 2.0},
     {"initialization": "pytorch"},
     {"init_std": 0.02, "ffn_ratio": 2.0},
+    {"truncation": 1.0, "mask": "causal"},
     {"depth_scaling": "depth", "output_projection": "random"},
     {"depth_scaling": "layer", "output_projection": "random"},
     {"value_gain": 0.5},

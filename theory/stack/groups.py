@@ -89,6 +89,10 @@ class Matrices(Group):
         "standard deviation of W^V, W^O, W1, W2 and WG whatever their shapes; own is the initialization's",
         **_OF_MATRICES,
     )
+    truncation: float = real(
+        0.0, "c; normal entries are cut at c times their standard deviation, and smaller for it; 0 for none",
+        allowed="0 or a number from 0.01 to 5", low=0, high=5,
+    )  # fmt: skip
     depth_scaling: DepthScaling = choice(
         "none", get_args(DepthScaling),
         "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer)",
@@ -107,6 +111,11 @@ class Matrices(Group):
             raise ValueError(
                 f"init_std must be left out where another initialization is given, got {self.init_std!r} with "
                 f"{self.initialization!r}."
+            )
+        if self.truncation and (self.truncation < 0.01 or INITIALIZATIONS[self.initialization].uniform):
+            raise ValueError(
+                "truncation must be 0 or a number from 0.01 to 5, and 0 for uniform entries, got "
+                f"{self.truncation!r} with {self.initialization!r}."
             )
 
 

@@ -1,5 +1,6 @@
 """Initializations: how large the entries of a layer's matrices are."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +20,34 @@ class Initialization:
     gain: Callable[[str, int, int], float]
     uniform: bool = False
     source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What entries of a matrix are like but for their variance.
+
+    Attributes:
+        uniform: whether they are uniform, and not normal.
+        cut: standard deviations at which normal ones are cut; 0 for none.
+    """
+
+    uniform: bool = False
+    cut: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """That of standard normal numbers once they are cut; 1 of all others.
+
+        >>> round(Law(cut=2.0).variance ** 0.5, 4)
+        0.8796
+        """
+        if not self.cut:
+            return 1.0
+        density = math.exp(-0.5 * self.cut**2) / math.sqrt(2.0 * math.pi)
+        return 1.0 - 2.0 * self.cut * density / math.erf(self.cut / math.sqrt(2.0))
+
+
+NORMAL = Law()
 
 
 def _pytorch(role: str, d_in: int, d_out: int) -> float:

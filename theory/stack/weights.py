@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.initializations import INITIALIZATIONS, Law
 from theory.stack.plan import ROLES, kinds
 from theory.stack.stack import Stack
 
@@ -48,11 +48,16 @@ def transform_gain(stack: Stack) -> float:
     return _energy_gain(stack, "WH", d, d)
 
 
+def law(stack: Stack) -> Law:
+    """What entries of all matrices but the output matrix are like."""
+    return Law(INITIALIZATIONS[stack.initialization].uniform, stack.truncation)
+
+
 def _energy_gain(stack: Stack, role: str, d_in: int, d_out: int) -> float:
     """Variance of an entry times d_in, as the standard deviation of all matrices or the initialization has it."""
     if stack.init_std is not None:
-        return stack.init_std**2 * d_in
-    return float(INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out))
+        return law(stack).variance * stack.init_std**2 * d_in
+    return law(stack).variance * float(INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out))
 
 
 _GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}
@@ -69,7 +74,7 @@ def gain(stack: Stack, role: str) -> float:
     role = role.replace("X", "W")
     if role in ("WQ", "WK"):
         factor = stack.query_gain if role == "WQ" else stack.key_gain
-        return (stack.query_key_scale * factor) ** 2
+        return law(stack).variance * (stack.query_key_scale * factor) ** 2
     d_in, d_out = weight_shapes(stack)[role]
     energy_gain = _energy_gain(stack, role, d_in, d_out)
     energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
