@@ -29,12 +29,12 @@ class Train(WithJson):
     ] = "one"
     parametrization: Annotated[
         Literal["standard", "mup"],
-        Flag(help="mup: output_scale d^(-1/2), and for W_emb a rate that is d times smaller; for sgd"),
+        Flag(help="mup: output_scale d^(-1/2), and a rate d times smaller for W_emb, with adam for all matrices"),
     ] = "standard"
     optimizer: Annotated[
-        str, Flag(help="sgd, or polar: Muon with the exact polar factor", metavar="|".join(TRAINING_OPTIMIZERS))
+        str, Flag(help="sgd, adam, or polar: Muon with the exact polar factor", metavar="|".join(TRAINING_OPTIMIZERS))
     ] = "sgd"
-    momentum: Annotated[float, Flag(help="momentum, in [0, 1)")] = 0.0
+    momentum: Annotated[float, Flag(help="momentum, in [0, 1); beta_1 of adam")] = 0.0
     weight_decay: Annotated[float, Flag(help="weight decay")] = 0.0
     batch: Annotated[Literal["same", "fresh"], Flag(help="the same batch at every step, or another")] = "same"
     draws: Annotated[int, Flag(help="networks of every kind, at least 2; rounded up to whole blocks")] = 16

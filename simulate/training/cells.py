@@ -93,7 +93,12 @@ def training_cell(
         ValueError: the stack has what training does not cover, or an argument is unknown.
     """
     check_covered(stack, schedule)
-    chosen = cheaper_engine(stack, schedule.steps) if engine == "auto" else engine
+    elementwise = schedule.optimizer.name == "adam"
+    if elementwise and engine == "conditioned":
+        raise ValueError(
+            "engine must be 'dense' for adam, whose steps are elementwise and have no low rank, got 'conditioned'."
+        )
+    chosen = ("dense" if elementwise else cheaper_engine(stack, schedule.steps)) if engine == "auto" else engine
     return TrainingCell(stack, chosen, device, dtype, text, schedule=schedule)
 
 

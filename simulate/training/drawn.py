@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.engines import inner
-from simulate.training.optimizers import Optimizer, polar_factor
+from simulate.training.optimizers import EPSILON, SECOND, Optimizer, polar_factor
 
 
 @dataclass(slots=True)
@@ -20,6 +20,8 @@ class DrawnMap:
 
     weight: Float[Tensor, "draws d_in d_out"]
     _momentum: Float[Tensor, "draws d_in d_out"] | None = field(init=False, default=None)
+    _squares: Float[Tensor, "draws d_in d_out"] | float = field(init=False, default=0.0)
+    _steps: int = field(init=False, default=0)
     _rows: Tensor | None = field(init=False, default=None)
     _gradient: Tensor | None = field(init=False, default=None)
 
@@ -53,6 +55,12 @@ class DrawnMap:
             raise RuntimeError("a map must be pulled back before it learns, and learns once for each time.")
         if optimizer.weight_decay and not optimizer.decoupled:
             gradient = gradient + optimizer.weight_decay * self.weight
+        self._steps += 1
+        if optimizer.name == "adam":
+            self.weight = (1.0 - rate * optimizer.weight_decay) * self.weight - rate * self._of_adam(
+                gradient, optimizer
+            )
+            return
         before = torch.zeros_like(gradient) if self._momentum is None else self._momentum
         self._momentum = optimizer.momentum * before + gradient
         if not optimizer.decoupled:
@@ -61,3 +69,11 @@ class DrawnMap:
         # Decomposed in float64, as cores are: what is in the numerical range must not hang on the dtype.
         step = polar_factor(self._momentum.double(), *self.weight.shape[1:]).to(self.weight.dtype)
         self.weight = (1.0 - rate * optimizer.weight_decay) * self.weight - rate * step
+
+    def _of_adam(self, gradient: Tensor, optimizer: Optimizer) -> Tensor:
+        """Mean over root mean square of the gradients so far, both as if no zeros had stood before them."""
+        before = torch.zeros_like(gradient) if self._momentum is None else self._momentum
+        self._momentum = optimizer.momentum * before + (1.0 - optimizer.momentum) * gradient
+        self._squares = SECOND * self._squares + (1.0 - SECOND) * gradient.square()
+        mean = self._momentum / (1.0 - optimizer.momentum**self._steps)
+        return mean / ((self._squares / (1.0 - SECOND**self._steps)).sqrt() + EPSILON)

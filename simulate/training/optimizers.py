@@ -1,4 +1,4 @@
-"""Optimizers whose steps are matrices of low rank: SGD with momentum and weight decay, and polar factors."""
+"""Optimizers: SGD with momentum and weight decay and polar factors, whose steps are of low rank, and Adam."""
 
 from dataclasses import asdict, dataclass
 
@@ -11,7 +11,12 @@ from theory.stack.optimizers import TRAINING_OPTIMIZERS, TrainingOptimizer
 # Of a polar factor: singular values below so much of the largest are rounding, squared 1e-10 as in docs/first_step.md.
 _NUMERICAL_RANGE = 1e-5
 
-_NOT_TRAINED = {"muon": ": training has the exact polar factor, and no Newton-Schulz steps"}
+_NOT_TRAINED = {
+    "muon": ": training has 'polar', its exact polar factor, of every matrix, and no Newton-Schulz or Nesterov's steps"
+}
+
+SECOND, EPSILON = 0.999, 1e-8
+"""Of Adam: the decay of the mean square, and what is added to its root; the defaults of torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +25,17 @@ class Optimizer:
 
     With g the gradient, v the momentum and η the rate, "sgd" is that of `torch.optim.SGD`: v ← μ v + g + λ W,
     W ← W - η v. "polar" is v ← μ v + g, W ← (1 - η λ) W - η polar(v) √max(1, d_out/d_in): `torch.optim.Muon` without
-    Nesterov's step, and with the exact polar factor where it has Newton-Schulz steps.
+    Nesterov's step, and with the exact polar factor where it has Newton-Schulz steps. "adam" is that of
+    `torch.optim.AdamW` with betas (μ, 0.999) and its ε, 1e-8: where μ is 0 and gradients are far above ε its first step
+    is η times their sign.
 
     Attributes:
-        name: "sgd" or "polar".
+        name: "sgd", "polar" or "adam".
         momentum: μ, at least 0 and below 1.
         weight_decay: λ, at least 0.
 
     Raises:
-        ValueError: an argument is outside its range; an elementwise optimizer, whose steps have no low rank.
+        ValueError: an argument is outside its range.
     """
 
     name: TrainingOptimizer = "sgd"
@@ -38,8 +45,7 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.name not in TRAINING_OPTIMIZERS:
             raise ValueError(
-                f"optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch, got {self.name!r}"
-                f"{_NOT_TRAINED.get(self.name, '')}."
+                f"optimizer must be 'sgd', 'polar' or 'adam', got {self.name!r}{_NOT_TRAINED.get(self.name, '')}."
             )
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum must be a number in [0, 1), got {self.momentum!r}.")
@@ -48,8 +54,8 @@ class Optimizer:
 
     @property
     def decoupled(self) -> bool:
-        """Whether weight decay stays out of the momentum, as Muon's does."""
-        return self.name == "polar"
+        """Whether weight decay stays out of the momentum, as Muon's and AdamW's does."""
+        return self.name != "sgd"
 
     @property
     def stored(self) -> dict[str, str | float]:

@@ -110,9 +110,10 @@ def train(
             "scalar" of ReZero): the others are fixed.
         draws: how many networks, at least 1.
         seed: root seed, a nonnegative integer.
-        optimizer: "sgd" as torch has it, or "polar", Muon with the exact polar factor. Others are refused.
-        momentum: of all matrices, in [0, 1).
-        weight_decay: of all matrices; in the gradient for "sgd", beside it for "polar".
+        optimizer: "sgd" as torch has it, "polar", Muon with the exact polar factor, or "adam", torch's AdamW, for which
+            matrices are drawn. Others are refused.
+        momentum: of all matrices, in [0, 1); Adam's beta_1.
+        weight_decay: of all matrices; in the gradient for "sgd", beside it for the others.
         factors: of the learning rate at each step, as a warm-up has them; None for 1.
         batch: "same" trains on one batch of inputs and labels, "fresh" draws another before each step; words of a text
             and positions keep their vectors.

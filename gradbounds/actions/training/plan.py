@@ -21,8 +21,8 @@ class Plan:
         steps: their number.
         learning_rate: of every matrix.
         in_critical_rates: whether the rate is in units of each network's critical rate in theory.
-        mup: whether σ_e is d^(-1/2) and the rate of W_emb is divided by d.
-        optimizer: "sgd" or "polar".
+        mup: whether σ_e is d^(-1/2) and the rate of W_emb, with Adam those of all matrices, is divided by d.
+        optimizer: "sgd", "polar" or "adam".
         momentum: of every matrix.
         weight_decay: of every matrix.
         batch: "same" or "fresh".
@@ -50,14 +50,14 @@ class Plan:
         """The network, in the parametrization.
 
         Raises:
-            ValueError: it is mu-P, and the output scale is given, or the optimizer is not SGD.
+            ValueError: it is mu-P, and the output scale is given, or the optimizer is neither SGD nor Adam.
         """
         if not self.mup:
             return given
-        if given.output_scale != 1.0 or self.optimizer != "sgd" or self.in_critical_rates:
+        if given.output_scale != 1.0 or self.optimizer == "polar" or self.in_critical_rates:
             raise ValueError(
                 "parametrization must be 'standard' with an output_scale, with polar and with rates in critical ones; "
-                "'mup' here is a rule for the rates of sgd, which sets output_scale to d^(-1/2)."
+                "'mup' here is a rule for the rates of sgd and adam, which sets output_scale to d^(-1/2)."
             )
         return replace(given, output_scale=given.width**-0.5)
 
@@ -86,7 +86,9 @@ class Plan:
             ValueError: the rate is in critical ones, and theory has none.
         """
         if self.mup:
-            return dict.fromkeys(roles(stack), self.learning_rate) | {"Wemb": self.learning_rate / stack.width}
+            divided = self.learning_rate / stack.width
+            hidden = divided if self.optimizer == "adam" else self.learning_rate
+            return dict.fromkeys(roles(stack), hidden) | {"Wemb": divided}
         if not self.in_critical_rates:
             return self.learning_rate
         try:

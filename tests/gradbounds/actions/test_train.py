@@ -152,13 +152,16 @@ def test_json_and_critical_rates(capsys):
         (["--draws", "1"], "draws must be an integer of at least 2, got 1."),
         (["--steps", "0"], "steps must be an integer of at least 1, got 0."),
         (
-            ["--optimizer", "adam"],
-            "optimizer must be 'sgd' or 'polar', whose steps have the rank of the batch, got 'adam'.",
+            ["--optimizer", "adam", "--engine", "conditioned"],
+            "engine must be 'dense' for adam, whose steps are elementwise and have no low rank, got 'conditioned'.",
         ),
         (["--parametrization", "mup", "--optimizer", "polar"], "parametrization must be 'standard' with"),
         (["--dropout", "0.1", "--rate-unit", "critical"], "rate-unit must be 'one' where theory has no critical rate"),
         (["--placement", "rezero", "--optimizer", "polar"], "optimizer must be 'sgd' for ReZero"),
-        (["--optimizer", "muon"], "got 'muon': training has the exact polar factor, and no Newton-Schulz steps."),
+        (
+            ["--optimizer", "muon"],
+            "got 'muon': training has 'polar', its exact polar factor",
+        ),
     ],
 )
 def test_what_is_refused(capsys, more, message):

@@ -1,4 +1,4 @@
-"""The slow obvious twin of training: one draw, a network written out, gradients by autograd, torch's own SGD."""
+"""The slow obvious twin of training: one draw, a network written out, gradients by autograd, torch's own steps."""
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ def trained_slowly(stack, weights, batches, schedule):
     rule = schedule.optimizer
     groups = [{"params": held[role], "name": role} for role in schedule.rates]
     sgd = torch.optim.SGD(groups, lr=0.0, momentum=rule.momentum, weight_decay=rule.weight_decay)
+    adam = torch.optim.AdamW(groups, lr=0.0, betas=(rule.momentum, 0.999), weight_decay=rule.weight_decay)
     momenta = {role: [torch.zeros_like(w) for w in held[role]] for role in schedule.rates}
     found, first = [], None
     for step, (x, labels) in enumerate(batches):
@@ -43,10 +44,11 @@ def trained_slowly(stack, weights, batches, schedule):
         )
         if step == schedule.steps:
             break
-        for group in sgd.param_groups:
-            group["lr"] = schedule.rates_at(step)[group["name"]]
-        if rule.name == "sgd":
-            sgd.step()
+        if rule.name in ("sgd", "adam"):
+            torch_rule = sgd if rule.name == "sgd" else adam
+            for group in torch_rule.param_groups:
+                group["lr"] = schedule.rates_at(step)[group["name"]]
+            torch_rule.step()
             continue
         with torch.no_grad():
             for role, rate in schedule.rates_at(step).items():
