@@ -69,7 +69,7 @@ def test_adam_in_mup_keeps_its_changes():
     one = {"steps": 2, "draws": 32, "seed": 0, "optimizer": "adam", "momentum": 0.9}
     for powers, ratio, rate in (((1.0, -0.5), 1.0, 0.2), ((0.0, 0.0), 4.0, 1e-4)):
         changes = []
-        for width in (64, 256):
+        for width in (32, 128):
             stack = Stack(placement="pre", width=width, depth=2, tokens=4, vocab=16, output_scale=width ** powers[1])
             change = train(stack, learning_rate=rate * width ** -powers[0], **one)["feature_change_sq"]
             changes.append(float(change[:, 1, -1].mean()) ** 0.5)
