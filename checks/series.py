@@ -1,6 +1,6 @@
 """Cells that differ in one field alone: as they are, for exponents, and as tables for the figures of scaling."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from typing import Literal, Protocol, TypeVar
 
@@ -27,17 +27,20 @@ T = TypeVar("T", bound=HasStack)
 _FIXED = [f.name for f in fields(Stack) if f.name not in ("placement", "vocab")]
 
 
-def exponent_series(cells: Sequence[T], against: Against, *, proportional: bool = False) -> list[list[T]]:
+def exponent_series(
+    cells: Sequence[T], against: Against, *, proportional: bool = False, free: Collection[str] = ()
+) -> list[list[T]]:
     """Cells that differ in `against` alone, of at least three values, in its order.
 
     Args:
         cells: of any grid.
         against: "width" or "depth".
         proportional: whether the vocabulary is to be in proportion to the width, instead of fixed.
+        free: fields that may follow it as they like.
     """
     series: dict[tuple[object, ...], dict[int, T]] = {}
     for cell in cells:
-        fixed = asdict(cell.stack)
+        fixed = {name: field for name, field in asdict(cell.stack).items() if name not in free}
         value = fixed.pop(against)
         if proportional:
             fixed["vocab"] = cell.stack.vocab / cell.stack.width

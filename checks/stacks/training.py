@@ -5,14 +5,15 @@ widths where there is one, or else against the limit. Changes are roots of mean 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.fits import LEAST_POINTS, power_law
+from checks.fits import power_law
+from checks.series import exponent_series
 from checks.statistics import MARGIN, Agreement, Array, Estimate, estimate, scalar_agreement
 from checks.verdict import EXPONENT_MARGIN, Word
 from simulate.training.train import Training
@@ -40,17 +41,8 @@ def width_series(found: Sequence[Training], *, mup: bool) -> Iterator[tuple[dict
         found: of any grid.
         mup: whether the output scale follows the width as well.
     """
-    groups: dict[tuple[object, ...], dict[int, Training]] = {}
-    for training in found:
-        fixed = asdict(training.stack)
-        width = fixed.pop("width")
-        if mup:
-            fixed.pop("output_scale")
-        groups.setdefault(tuple(fixed.values()), {})[width] = training
-    for group in groups.values():
-        if len(group) >= LEAST_POINTS:
-            series = [group[width] for width in sorted(group)]
-            yield {"placement": series[0].stack.placement, "depth": series[0].stack.depth}, series
+    for series in exponent_series(found, "width", free=["output_scale"] if mup else []):
+        yield {"placement": series[0].stack.placement, "depth": series[0].stack.depth}, series
 
 
 def width_exponents(found: Sequence[Training], *, mup: bool, at: Sequence[int] = ()) -> pd.DataFrame:

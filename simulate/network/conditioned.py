@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from simulate.network.allocator import keep_freed_memory
-from simulate.network.engines import GradientNorms, MapEngine, inner
+from simulate.network.engines import GradientNorms, MapEngine, inner, taken
 from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
 from theory.stack.initializations import NORMAL, Law
@@ -107,9 +107,7 @@ class ConditionedMap:
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
-        if self._state is None:
-            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
-        (rows, rows_gram, lower, extra, normals), self._state = self._state, None
+        (rows, rows_gram, lower, extra, normals), self._state = taken(self._state, "applied", "is pulled back"), None
         n, d_in = rows.shape[1:]
         gradient_gram = self._engine.gram(gradient)
         root = factor(gradient_gram, ROOT_RIDGE)[0]

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.network.engines import GradientNorms, MapEngine, inner
+from simulate.network.engines import GradientNorms, MapEngine, inner, taken
 from simulate.network.random_streams import RandomStreams
 from theory.stack.initializations import NORMAL, Law
 
@@ -27,9 +27,7 @@ class DenseMap:
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
-        rows, self._rows = self._rows, None
-        if rows is None:
-            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once.")
+        rows, self._rows = taken(self._rows, "applied", "is pulled back"), None
         if self._full_gradients is not None:
             self._full_gradients.insert(0, rows.mT @ gradient)
         grams = self._product(rows, rows.mT), self._product(gradient, gradient.mT)

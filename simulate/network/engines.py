@@ -6,7 +6,7 @@ matrix does.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from simulate.network.random_streams import RandomStreams
 from simulate.network.scalars import Scalar, ScalarUse
 from theory.stack.initializations import NORMAL, Law
 
+T = TypeVar("T")
 ENCODER = "encoder_"
 """What roles of an encoder's matrices begin with."""
 
@@ -51,6 +52,17 @@ class Engine(Protocol):
         self, rows: Float[Tensor, "draws rows width"], layer: int, factor: float, *, learned: bool
     ) -> Float[Tensor, "draws rows width"]:
         """What a branch of a layer, from 1, returns, times a factor or, learned, the layer's scalar in its place."""
+
+
+def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
+    """What a map kept of what was done to it first, for what is done then.
+
+    Raises:
+        RuntimeError: nothing was kept, or it was taken before.
+    """
+    if kept is None:
+        raise RuntimeError(f"a {what} must be {first} before it {then}, and {then} once for each time.")
+    return kept
 
 
 class GradientNorms:

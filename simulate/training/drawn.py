@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.network.engines import inner
+from simulate.network.engines import inner, taken
 from simulate.training.optimizers import EPSILON, SECOND, Optimizer, polar_factor
 
 
@@ -38,9 +38,7 @@ class DrawnMap:
         Raises:
             RuntimeError: the map was not applied since it was last pulled back.
         """
-        rows, self._rows = self._rows, None
-        if rows is None:
-            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once for each time.")
+        rows, self._rows = taken(self._rows, "applied", "is pulled back"), None
         self._gradient = rows.mT @ gradient
         return gradient @ self.weight.mT, inner(rows @ rows.mT, gradient @ gradient.mT)
 
@@ -50,9 +48,7 @@ class DrawnMap:
         Raises:
             RuntimeError: there was none since the latest step.
         """
-        gradient, self._gradient = self._gradient, None
-        if gradient is None:
-            raise RuntimeError("a map must be pulled back before it learns, and learns once for each time.")
+        gradient, self._gradient = taken(self._gradient, "pulled back", "learns"), None
         if optimizer.weight_decay and not optimizer.decoupled:
             gradient = gradient + optimizer.weight_decay * self.weight
         self._steps += 1

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from simulate.network.engines import inner
+from simulate.network.engines import inner, taken
 from simulate.network.random_streams import RandomStreams
 from simulate.training.optimizers import Optimizer, polar_factor
 
@@ -214,9 +214,7 @@ class HistoryMap:
         Raises:
             RuntimeError: the map was not applied since it was last pulled back.
         """
-        met, self._met = self._met, None
-        if met is None:
-            raise RuntimeError("a map must be applied before it is pulled back, and is pulled back once for each time.")
+        met, self._met = taken(self._met, "applied", "is pulled back"), None
         pulled = known_of(gradient, self.gradients, self.inputs, self._fresh(gradient, self.inputs))
         self._gradient = met.mT @ pulled
         core = self.weight.core
@@ -231,9 +229,7 @@ class HistoryMap:
         Raises:
             RuntimeError: there was none since the latest step.
         """
-        gradient, self._gradient = self._gradient, None
-        if gradient is None:
-            raise RuntimeError("a map must be pulled back before it learns, and learns once for each time.")
+        gradient, self._gradient = taken(self._gradient, "pulled back", "learns"), None
         weight, momentum = self.weight.grown(gradient), self.momentum.grown(gradient)
         coupled = 0.0 if optimizer.decoupled else optimizer.weight_decay
         share = optimizer.momentum * self.momentum.share + coupled * self.weight.share
