@@ -1,6 +1,6 @@
 """The exponents of the last layer's gradient in d and L held against samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -48,13 +48,12 @@ def width_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """
     rows = []
     saturated = [s for s in cells if abs(s.stack.output_scale**2 / s.stack.width - 1) < 1e-6]
-    for which, key in ((cells, _fixed_scale), (saturated, _scale_follows)):
-        for vocab_of in (_vocab_itself, _vocab_ratio):
-            for (placement, fixed), group in grouped(which, partial(_series, key, vocab_of)):
-                series = sorted(group, key=lambda s: s.stack.width)
-                if len({s.stack.width for s in series}) >= LEAST_POINTS:
-                    subject = _exponent(placement, "exponent in d", "width", fixed)
-                    rows.append(_width_row(subject, series))
+    for which, follows in ((cells, False), (saturated, True)):
+        for proportional in (False, True):
+            key = partial(_width_series, proportional=proportional, follows=follows)
+            for placement, fixed, series, widths in _long_series(which, key, "width"):
+                subject = _exponent(placement, "exponent in d", "width", fixed)
+                rows.append(_width_row(subject, series, widths))
     return sorted(rows, key=lambda row: row.part)
 
 
@@ -62,8 +61,7 @@ def _exponent(placement: str, quantity: str, against: Against, fixed: tuple[tupl
     return Subject(placement=placement, quantity=quantity, kind="exponent", against=against, held=fixed)
 
 
-def _width_row(subject: Subject, series: list[Samples]) -> Verdict:
-    widths = np.array([float(s.stack.width) for s in series])
+def _width_row(subject: Subject, series: list[Samples], widths: Array) -> Verdict:
     last = last_layers(series)
     measured = last.exponent(widths, last.measured)
     predicted = last.exponent(widths, last.predicted).exponent
@@ -113,11 +111,7 @@ def _width_row(subject: Subject, series: list[Samples]) -> Verdict:
 def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """H2: how fast the bound leaves the norm behind as d grows at fixed V/d, where ‖W_emb‖₂ does not bend it."""
     rows = []
-    for (placement, fixed), group in grouped(cells, partial(_series, _fixed_scale, _vocab_ratio)):
-        series = sorted(group, key=lambda s: s.stack.width)
-        widths = np.array([float(s.stack.width) for s in series])
-        if len(set(widths)) < LEAST_POINTS:
-            continue
+    for placement, fixed, series, widths in _long_series(cells, partial(_width_series, proportional=True), "width"):
         last = last_layers(series)
         bound, norm = (last.exponent(widths, values) for values in (last.bound, last.measured))
         growth = bound.exponent - norm.exponent
@@ -158,11 +152,7 @@ def looseness_exponent(cells: Sequence[Samples]) -> list[Verdict]:
 def depth_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """The exponent in L: the measured one against the recursion's over the same depths, whose limit is the claim's."""
     rows = []
-    for (placement, fixed), group in grouped(cells, _depth_series):
-        series = sorted(group, key=lambda s: s.stack.depth)
-        depths = np.array([float(s.stack.depth) for s in series])
-        if len(set(depths)) < LEAST_POINTS:
-            continue
+    for placement, fixed, series, depths in _long_series(cells, _depth_series, "depth"):
         last = last_layers(series)
         measured = last.exponent(depths, last.measured)
         predicted = last.exponent(depths, last.predicted).exponent
@@ -202,11 +192,8 @@ def _local_words(last: LastLayer, x: Array) -> Sentence:
 def first_layer_exponent(cells: Sequence[Samples]) -> list[Verdict]:
     """S1: the exponent in L of the first layer's gradients in Pre-LN, which the paper has at -1/2 in every layer."""
     rows = []
-    for (_, fixed), group in grouped([s for s in cells if s.stack.placement == "pre"], _depth_series):
-        series = sorted(group, key=lambda s: s.stack.depth)
-        depths = np.array([float(s.stack.depth) for s in series])
-        if len(set(depths)) < LEAST_POINTS:
-            continue
+    pre = [s for s in cells if s.stack.placement == "pre"]
+    for _, fixed, series, depths in _long_series(pre, _depth_series, "depth"):
         laws = {role: _first_layer(series, depths, f"grad_sq_{role}") for role in ("W2", "W1", "WV")}
         measured, predicted = laws["W2"]
         claimed = float(CLAIMS["S1"].numbers["exponent"])
@@ -277,26 +264,25 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 """What a series has in common: the placement, and what is held."""
 
 
-def _series(key: Callable[[Stack, str], Series], vocab: Callable[[Stack], str], samples: Samples) -> Series:
-    return key(samples.stack, vocab(samples.stack))
+def _long_series(
+    cells: Sequence[Samples], key: Callable[[Samples], Series], against: Against
+) -> Iterator[tuple[str, tuple[tuple[str, str], ...], list[Samples], Array]]:
+    """Cells of equal keys with at least three sizes: the placement, what is held, the cells by size, and the sizes."""
+    for (placement, fixed), group in grouped(cells, key):
+        series = sorted(group, key=lambda s: getattr(s.stack, against))
+        sizes = np.array([float(getattr(s.stack, against)) for s in series])
+        if len(set(sizes)) >= LEAST_POINTS:
+            yield placement, fixed, series, sizes
 
 
-def _vocab_itself(stack: Stack) -> str:
-    return str(stack.vocab)
-
-
-def _vocab_ratio(stack: Stack) -> str:
-    return "d" if stack.vocab == stack.width else f"{stack.vocab / stack.width:.4g} d"
-
-
-def _fixed_scale(stack: Stack, vocab: str) -> Series:
-    scale = [] if stack.output_scale == 1.0 else [("sigma_e", f"{stack.output_scale:.4g}")]
-    return stack.placement, (("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), *scale)
-
-
-def _scale_follows(stack: Stack, vocab: str) -> Series:
-    fixed = ("V", vocab), ("L", str(stack.depth)), ("n", str(stack.tokens)), ("sigma_e", "sqrt(d)")
-    return stack.placement, fixed
+def _width_series(samples: Samples, *, proportional: bool, follows: bool = False) -> Series:
+    """Of V itself or as a share of d, and of a sigma_e that is fixed or follows √d."""
+    s, vocab = samples.stack, str(samples.stack.vocab)
+    if proportional:
+        vocab = "d" if s.vocab == s.width else f"{s.vocab / s.width:.4g} d"
+    scale = "sqrt(d)" if follows else f"{s.output_scale:.4g}"
+    varied = [("sigma_e", scale)] if follows or s.output_scale != 1.0 else []
+    return s.placement, (("V", vocab), ("L", str(s.depth)), ("n", str(s.tokens)), *varied)
 
 
 def _depth_series(samples: Samples) -> Series:
