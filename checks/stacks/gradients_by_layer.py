@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from checks.statistics import Estimate, estimate
 from theory import QUANTITIES, Prediction, Stack
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 _SQUARE, _NORM = "grad_sq_", "grad_"
-
-Array = NDArray[np.float64]
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:

@@ -5,7 +5,7 @@ Many networks of one stack train side by side, each at a rate of its own; nothin
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -101,17 +101,13 @@ def networks(
         raise ValueError("encoder must be none for training side by side.")
     problems = [first_step_problem(stack, seed=seed, dtype=dtype) for seed in seeds]
     models = [problem.model for problem in problems]
-    roles: dict[str, list[Tensor]] = {}
-    for role, names in _names(models[0]).items():
-        roles[role] = [torch.stack([m.get_parameter(name).detach() for m in models]).to(device) for name in names]
+    named = cast(StackModule, models[0]).names
+    roles = {
+        role: [torch.stack([m.get_parameter(name).detach() for m in models]).to(device) for name in names]
+        for role, names in named.items()
+    }
     inputs = torch.cat([problem.data[0][0]["x"] for problem in problems]).to(device)
     return Networks(stack, roles, inputs, torch.stack([problem.data[0][1] for problem in problems]).to(device))
-
-
-def _names(model: torch.nn.Module) -> dict[str, list[str]]:
-    if not isinstance(model, StackModule):
-        raise TypeError(f"model must be a StackModule, got {type(model).__name__}.")
-    return model.names
 
 
 def trained_losses(

@@ -12,14 +12,12 @@ this project.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.coverage import require
+from theory.mean_field.kernels import Array
 from theory.mean_field.prediction import predict
 from theory.stack import Stack, check_stack
 from theory.stack.weights import weight_shapes
-
-Array = NDArray[np.float64]
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9

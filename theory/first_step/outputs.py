@@ -7,10 +7,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from theory.mean_field.inputs import loss_positions, sampled_labels
-from theory.mean_field.kernels import cholesky
+from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 # Samples of logits and labels: so many numbers, no fewer and no more than these; of rules that ask for each its own C
 # as many as fit.

@@ -21,19 +21,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
 from theory.first_step.rules import RULES, Met
 from theory.first_step.setting import check
 from theory.first_step.tangent import Walk, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
-from theory.mean_field.kernels import MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
-
-Array = NDArray[np.float64]
 
 _SEED = 0
 

@@ -9,12 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.first_step.samples import gaussian_samples
+from theory.mean_field.kernels import Array
 from theory.stack.optimizers import Optimizer
-
-Array = NDArray[np.float64]
 
 RANGE_CUT = 1e-10
 """Directions of a gradient whose squared singular value is below this share of its largest count as none."""

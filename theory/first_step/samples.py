@@ -1,9 +1,8 @@
 """Samples of Gaussian tokens, for means that have no closed form."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from theory.mean_field.kernels import Array
 
 # So many samples, or as many as make arrays of so many numbers of n² a sample, but no fewer than these.
 _SAMPLES, _FEWEST, _ENTRIES = 4096, 256, 2**21

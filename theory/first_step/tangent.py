@@ -22,19 +22,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theory.first_step.rules import Met, Rule, sign_remainder, sign_rule
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
-from theory.mean_field.kernels import MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import Inside
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from theory.mean_field.finite_width.pre_norm import pre_stream
+from theory.mean_field.kernels import Array
 from theory.mean_field.prediction import predict
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 # The trapezoidal rule over ln s is exact to rounding, since the integrand is smooth and falls off both ways.
 _NODES = 800

@@ -13,6 +13,7 @@ import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 
+from theory.mean_field.kernels import Array
 from theory.paper.lemmas import L, d, n, relu_energy
 from theory.paper.sharp import confidence, energy_range, own_gradient
 from theory.paper.theorem1 import (
@@ -27,8 +28,6 @@ from theory.paper.theorem1 import (
     margin,
 )
 from theory.stack import Placement, Stack
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

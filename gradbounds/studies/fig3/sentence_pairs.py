@@ -10,11 +10,10 @@ from scipy.linalg import block_diag
 
 from gradbounds.studies.fig3.drawn_products import DrawnLayout
 from theory.mean_field.inputs import Inputs, Source, equal_weights, position_kernel, position_means
-from theory.mean_field.kernels import MatrixLayout
+from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass, quantities_of
 from theory.stack import Stack
 
-Array = NDArray[np.float64]
 Ids = NDArray[np.integer]
 
 _QUERIES_AND_KEYS = tuple(f"grad_sq_{kind}{role}" for kind in "WX" for role in "QK")

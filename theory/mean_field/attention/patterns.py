@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from theory.mean_field.kernels import cholesky
+from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 from theory.stack.weights import gain
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

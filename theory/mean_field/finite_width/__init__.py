@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 import sympy as sp
-from numpy.typing import NDArray
 
 from theory.coverage import require
 from theory.mean_field.finite_width.branches import (
@@ -25,9 +24,8 @@ from theory.mean_field.finite_width.branches import (
     feed_forward_branch,
 )
 from theory.mean_field.finite_width.pre_norm import pre_coefficients, pre_log_law
+from theory.mean_field.kernels import Array
 from theory.stack import Stack
-
-Array = NDArray[np.float64]
 
 
 def inverse_energy(branch: BranchMoments) -> sp.Expr:

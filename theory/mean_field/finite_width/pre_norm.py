@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import sympy as sp
-from numpy.typing import NDArray
 
 from theory.mean_field.finite_width.branches import attention_branch, energy_variance, feed_forward_branch
-
-Array = NDArray[np.float64]
+from theory.mean_field.kernels import Array
 
 
 @dataclass(frozen=True, slots=True)
