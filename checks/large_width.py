@@ -27,8 +27,8 @@ PER_ORDER = 80 * ALLOWED
 """The coefficient of a correction of which only the order is known: of L/d, of rows/(5 d), and at the output. That of
 one token and Post-LN is 55/36 a layer (docs/finite_width.md)."""
 
-Class = Literal["queries of a source", "queries", "others"]
-CLASSES: tuple[Class, ...] = get_args(Class)
+BiasClass = Literal["queries of a source", "queries", "others"]
+CLASSES: tuple[BiasClass, ...] = get_args(BiasClass)
 """Kinds of quantities, which finite width moves by different amounts: gradients of W^Q and W^K, by what they ask."""
 
 REFERENCE_DEPTH, REFERENCE_SCALE = 3, 1.5
@@ -50,7 +50,7 @@ _ATTENTION: dict[str, dict[str, object]] = {
 }
 
 
-def class_of(name: str) -> Class:
+def class_of(name: str) -> BiasClass:
     """The kind of a quantity, by its name."""
     if name.endswith(("_XQ", "_XK")):
         return "queries of a source"
@@ -227,7 +227,7 @@ def _usual(stack: Stack) -> Stack:
     )
 
 
-def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: Class) -> float:
+def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass) -> float:
     """|c| of the family at the stack's own L and s, and for queries and keys at its own n.
 
     From L = 3 to L corrections grow like the number of sub-layers passed, with that of the norm above them. Patterns of

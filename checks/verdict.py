@@ -229,7 +229,7 @@ def interval_of(value: "Estimate") -> tuple[float, float]:
     return float(low), float(high)
 
 
-def grouped(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
+def by_key(cells: "Sequence[Samples]", key: "Callable[[Samples], Any]") -> "list[tuple[Any, list[Samples]]]":
     """Cells by the value of a key, in a stable order."""
     ordered = sorted(cells, key=lambda s: repr(key(s)))
     return [(value, list(group)) for value, group in groupby(ordered, key=key)]

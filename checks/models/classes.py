@@ -21,7 +21,7 @@ _NORMED_SPREAD = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class LayerKind:
     """Which of the paper's placements a module behaves like, and by what.
 
     Attributes:
@@ -35,7 +35,7 @@ class Class:
     evidence: str
 
 
-def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[Class]:
+def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[LayerKind]:
     """What each list of layers behaves like.
 
     By the energies of the stream, the exponent in the depth, and whether the layers' outputs answer to the scale of
@@ -52,26 +52,26 @@ def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[Class]:
         ]
         if chosen.empty or not len(profile) or not np.isfinite(profile).all():
             why = f"it takes {LEAST_POINTS} depths that the layers follow, two seeds and finite numbers"
-            judged.append(Class(str(part), "undecided", why))
+            judged.append(LayerKind(str(part), "undecided", why))
             continue
         judged.append(_class_of(str(part), profile, rows, chosen.iloc[0]))
     return judged
 
 
-def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.Series) -> Class:
+def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.Series) -> LayerKind:
     spread = float(profile.max() / profile.min())
     even = spread <= _SAME_ENERGY
     rising = not even and bool((np.diff(profile) > 0).all())
     normed, how_normed = _normed(rows)
     if even and not normed:
         evidence = f"over the layers the energy of the stream changes by {100 * (spread - 1):.2g}%, and {how_normed}"
-        return Class(part, "too weak to tell", evidence)
+        return LayerKind(part, "too weak to tell", evidence)
     how = "is the same in every layer" if even else "rises with every layer" if rising else "neither stays nor rises"
     evidence = (
         f"the energy of the stream {how} ({profile[0]:.3g} to {profile[-1]:.3g}), {how_normed}, and the last layer's "
         f"gradient goes like L^{exponent.exponent:.2f} [{exponent.low:.2f}, {exponent.high:.2f}]"
     )
-    return Class(part, _kind(even, rising and not normed, float(exponent.low), float(exponent.high)), evidence)
+    return LayerKind(part, _kind(even, rising and not normed, float(exponent.low), float(exponent.high)), evidence)
 
 
 def _normed(rows: pd.DataFrame) -> tuple[bool, str]:

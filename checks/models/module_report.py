@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from checks.models.alarm import Alarm
-from checks.models.classes import Class, classes
+from checks.models.classes import LayerKind, classes
 from checks.models.health import alarms
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
 from checks.models.probe import (
@@ -58,7 +58,7 @@ class ModuleReport:
     name: str
     probed: Probed
     exponents: pd.DataFrame
-    classes: list[Class]
+    classes: list[LayerKind]
     alarms: list[Alarm]
     theory: pd.DataFrame | None
     rates: ModuleRates | None = None

@@ -20,7 +20,7 @@ from checks.verdict import (
     Subject,
     Verdict,
     Word,
-    grouped,
+    by_key,
     names,
     sentence,
     setting,
@@ -268,7 +268,7 @@ def _long_series(
     cells: Sequence[Samples], key: Callable[[Samples], Series], against: Against
 ) -> Iterator[tuple[str, tuple[tuple[str, str], ...], list[Samples], Array]]:
     """Cells of equal keys with at least three sizes: the placement, what is held, the cells by size, and the sizes."""
-    for (placement, fixed), group in grouped(cells, key):
+    for (placement, fixed), group in by_key(cells, key):
         series = sorted(group, key=lambda s: getattr(s.stack, against))
         sizes = np.array([float(getattr(s.stack, against)) for s in series])
         if len(set(sizes)) >= LEAST_POINTS:

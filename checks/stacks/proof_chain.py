@@ -10,7 +10,7 @@ from scipy import stats
 from checks.series import longest_series
 from checks.statistics import exceeds, share
 from checks.theory_and_samples import cell_fields
-from checks.verdict import Subject, Verdict, Word, grouped, names, sentence, setting
+from checks.verdict import Subject, Verdict, Word, by_key, names, sentence, setting
 from simulate import Samples
 from theory import predict
 from theory.paper.proof_chain import STEPS, chain
@@ -30,7 +30,7 @@ def chain_kept(cells: Sequence[Samples]) -> list[Verdict]:
     draw, the last step is sure but for `OUTPUT_FAILURE`.
     """
     rows = []
-    for placement, group in grouped([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
+    for placement, group in by_key([s for s in cells if RECORDED <= set(s)], lambda s: s.stack.placement):
         steps = np.concatenate([chain(s.stack, s, s.get("head_norm")) for s in group], axis=1)
         short = steps[1:] < steps[:-1] * (1 - ROUNDING)
         for sure, part in ((True, "sure steps"), (False, "steps that may fail")):

@@ -14,7 +14,7 @@ from checks.stacks.profiles import post_profile, pre_profile
 from checks.stacks.theorem1 import Array, LastLayer, last_layers
 from checks.statistics import CHANCE, estimate
 from checks.theory_and_samples import prediction_of
-from checks.verdict import EXPONENT_MARGIN, Subject, Verdict, Word, grouped, names, sentence, setting
+from checks.verdict import EXPONENT_MARGIN, Subject, Verdict, Word, by_key, names, sentence, setting
 from simulate import Samples
 from theory import Stack
 from theory.stack import TITLES
@@ -166,7 +166,7 @@ def relaxation_rows(cells: Sequence[Samples]) -> list[Verdict]:
                     note=note,
                 )
             )
-    for name, group in grouped(_with_branches(cells), lambda s: relaxation_name(s.stack)):
+    for name, group in by_key(_with_branches(cells), lambda s: relaxation_name(s.stack)):
         for v in (*post_profile(group), *pre_profile(group)):
             rows.append(replace(v, relaxed=name))
     return sorted(rows, key=lambda v: _place(v.relaxed))

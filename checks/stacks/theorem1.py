@@ -18,7 +18,7 @@ from checks.statistics import (
     share,
 )
 from checks.theory_and_samples import cell_fields, prediction_of
-from checks.verdict import LOOSE, Subject, Verdict, Word, grouped, names, sentence, setting, significant
+from checks.verdict import LOOSE, Subject, Verdict, Word, by_key, names, sentence, setting, significant
 from simulate import Samples
 from theory.paper.theorem1 import allowed_failure, bound_value
 
@@ -92,7 +92,7 @@ def last_layer_table(cells: Sequence[Samples]) -> pd.DataFrame:
 def bound_kept(cells: Sequence[Samples]) -> list[Verdict]:
     """Every draw against its own bound: with its own ‖W_emb‖₂ where the engine has the matrix."""
     rows = []
-    for placement, group in grouped(cells, lambda s: s.stack.placement):
+    for placement, group in by_key(cells, lambda s: s.stack.placement):
         with np.errstate(divide="ignore"):  # a gradient that underflowed to 0 is below any bound
             ratios = np.concatenate([bound_value(s.stack, s.get("head_norm")).value / _norms(s) for s in group])
         last = last_layers(group)

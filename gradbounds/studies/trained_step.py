@@ -3,7 +3,7 @@
 import math
 
 from gradbounds.studies.trainer import Step
-from simulate.curvature.module_step import WHOLE, Path, step_rows
+from simulate.curvature.module_step import WHOLE, ParameterLine, step_rows
 
 STATISTICS = ("gain", "critical rate", "hessian rate", "break-even rate")
 """What `step_rates` gives."""
@@ -16,7 +16,7 @@ def step_rates(step: Step) -> dict[str, float]:
     that with the Hessian, and the break-even rate is where the loss is so in fact. NaN where there is none: u does not
     lead down (g·u <= 0), a curvature is not positive, or a number is not finite.
     """
-    path = Path(step.made, step.seed - 1)  # a path draws with the seed behind its own
+    path = ParameterLine(step.made, step.seed - 1)  # a path draws with the seed behind its own
     row = step_rows(path, step.direction, {WHOLE: list(step.direction)})[0]
     gain = row["gain"]
     rates = {"critical rate": row["curvature"], "hessian rate": row["hessian"]}

@@ -86,7 +86,7 @@ def one_step(
     one: Made, optimizers: Sequence[str], seed: int, layers: Sequence[str] = (), depth: int = 0
 ) -> list[dict[str, Any]]:
     """The rows of one module, by optimizer and group."""
-    path = Path(one, seed)
+    path = ParameterLine(one, seed)
     groups = _groups(one.module, layer_lists(one.module, layers, depth), path.gradient)
     rows = []
     for optimizer in optimizers:
@@ -116,7 +116,7 @@ def module_direction(module: nn.Module, gradient: Mapping[str, Tensor], optimize
     return {name: step.to(gradient[name].dtype) for name, step in taken.items()}
 
 
-class Path:
+class ParameterLine:
     """A module's loss along steps, and the gradient at its start.
 
     Args:
@@ -177,7 +177,7 @@ def _groups(module: nn.Module, lists: Sequence[LayerList], gradient: Mapping[str
     return groups
 
 
-def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def step_rows(path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     """One optimizer's: of the whole step, and of every group that it steps."""
     stepped = {name: [p for p in members if p in u] for name, members in groups.items()}
     stepped = {name: members for name, members in stepped.items() if members}
@@ -206,7 +206,7 @@ def step_rows(path: Path, u: Direction, groups: Mapping[str, Sequence[str]]) -> 
 
 
 def _gauss_newton(
-    path: Path, u: Direction, groups: Mapping[str, Sequence[str]]
+    path: ParameterLine, u: Direction, groups: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Each u'Gu: of every group's step alone and of all together; and each group's share of the latter.
 
@@ -265,7 +265,7 @@ def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
     return float(sum((x.double() * y.double()).sum() for x, y in zip(a, b, strict=True)))
 
 
-def _hessian(path: Path, u: Direction) -> float:
+def _hessian(path: ParameterLine, u: Direction) -> float:
     """u'Hu; NaN where an operation has no second derivative."""
     step = next(iter(u.values()))
     eta = torch.zeros((), dtype=step.dtype, device=step.device, requires_grad=True)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from checks.models.module_rates import module_rates
-from simulate.curvature.module_step import Path, module_direction, module_steps, one_step
+from simulate.curvature.module_step import ParameterLine, module_direction, module_steps, one_step
 from simulate.modules.catalogue import BUILTINS
 from simulate.modules.factories import Made, made, seeded
 from tests.helpers.grid_of_steps import doubled, losses_of_steps
@@ -46,7 +46,7 @@ def test_orders_are_those_of_explicit_matrices():
     one = small()
     rows = {row["group"]: row for row in one_step(one, ["sgd"], 7, depth=2)}
     assert list(rows) == ["all", "layers.0", "layers.1", "head"]
-    path = Path(one, 7)
+    path = ParameterLine(one, 7)
     names = list(path.gradient)
     assert len(names) == 5, "the tied bias counts once"
     sizes = [path.gradient[name].numel() for name in names]
@@ -109,7 +109,7 @@ def test_a_module_that_is_a_stack_has_theory_s_critical_rate():
 
 def test_the_polar_step_of_a_module_is_an_svd_of_each_matrix():
     """Torch's layers hold (d_out, d_in); embeddings and vectors stay."""
-    one = Path(small(), 7)
+    one = ParameterLine(small(), 7)
     step = module_direction(one.one.module, one.gradient, "polar")
     assert step and set(step) == set(module_direction(one.one.module, one.gradient, "muon"))
     for name, found in step.items():

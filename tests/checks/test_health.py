@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from checks.models.classes import Class, classes
+from checks.models.classes import LayerKind, classes
 from checks.models.health import alarms
 from checks.models.probe import against_theory, probe_exponents
 from gradbounds import probe as judged
@@ -153,7 +153,7 @@ def test_classes(exponent, rising, kind):
 def test_what_cannot_be_told_is_undecided():
     for frame in (synthetic(0.0, rising=0.0, spread=2.0), synthetic(0.0, rising=0.0, depths=(4, 8))):
         (found,) = classes(frame, probe_exponents(frame))
-        assert isinstance(found, Class)
+        assert isinstance(found, LayerKind)
         assert found.kind == "undecided"
 
 

@@ -10,7 +10,7 @@ from gradbounds.studies.schedules import Schedule
 from gradbounds.studies.trained_step import STATISTICS, step_rates
 from gradbounds.studies.trainer import train
 from gradbounds.studies.training import Training
-from simulate.curvature.module_step import Path
+from simulate.curvature.module_step import ParameterLine
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import held_out, read_pairs
 
@@ -29,7 +29,7 @@ def test_the_step_is_the_one_that_was_taken(texts, optimizer):
     training, seen = replace(PLAIN, optimizer=optimizer), {}
 
     def at(step):
-        path = Path(step.made, step.seed - 1)
+        path = ParameterLine(step.made, step.seed - 1)
         u, g = (torch.cat([one.flatten() for one in some.values()]) for some in (step.direction, path.gradient))
         gap = u - (g if optimizer == "sgd" else g / (g.abs() + 1e-8))
         seen[step.update] = path.loss, float(gap.norm() / u.norm())
@@ -53,7 +53,7 @@ def test_rates_bring_the_loss_back(texts):
     rows = []
 
     def at(step):
-        path, found = Path(step.made, step.seed - 1), step_rates(step)
+        path, found = ParameterLine(step.made, step.seed - 1), step_rates(step)
         rows.append(found)
         assert path.at(step.direction, found["break-even rate"]) == pytest.approx(path.loss, abs=0.02 * path.loss)
         assert path.at(step.direction, 0.5 * found["break-even rate"]) < path.loss

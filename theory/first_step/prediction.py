@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
-from theory.first_step.rules import RULES, Met
+from theory.first_step.rules import RULES, MatrixUse
 from theory.first_step.setting import check
-from theory.first_step.tangent import Walk, mean_kernel
+from theory.first_step.tangent import TwoPassSolution, mean_kernel
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
@@ -100,19 +100,19 @@ def first_step(
     """
     check_stack(stack)
     chosen = check(stack, optimizer, matrices)
-    walk, linear = Walk.of(stack), optimizer in LINEAR
-    drawn = sampled_outputs(stack, walk.output, np.random.default_rng(seed), linear=linear)
+    solution, linear = TwoPassSolution.of(stack), optimizer in LINEAR
+    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), linear=linear)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(walk, optimizer, chosen, drawn, _mean_gram(stack, walk) if linear else None)
+    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
     if not taken.w.any():
         named = ", ".join(chosen)
         raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
     each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
-    shares = _shares(walk, drawn, taken)
+    shares = _shares(solution, drawn, taken)
     exact = None
     if optimizer == "sgd":
-        output = stack.width / stack.output_scale**2 * walk.output * ("Wemb" in chosen)
-        exact = float(((taken.coefficients + output) * _mean_gram(stack, walk)).sum())
+        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
+        exact = float(((taken.coefficients + output) * _mean_gram(stack, solution)).sum())
     return _summary(stack, optimizer, chosen, each, shares, exact)
 
 
@@ -136,10 +136,10 @@ def first_step_given(
         NoRuleError: as `first_step`.
     """
     chosen = check(stack, optimizer, matrices)
-    walk, terms = Walk.of(stack), list[dict[str, Array]]()
+    solution, terms = TwoPassSolution.of(stack), list[dict[str, Array]]()
     for probabilities, gradient in zip(p, r, strict=True):
         outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
-        taken = _taken(walk, optimizer, chosen, outputs, None)
+        taken = _taken(solution, optimizer, chosen, outputs, None)
         terms.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
@@ -156,37 +156,41 @@ class _Taken:
     coefficients: Array
 
 
-def _taken(walk: Walk, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None) -> _Taken:
+def _taken(
+    solution: TwoPassSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs, kernel: Array | None
+) -> _Taken:
     """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
-    stack = walk.stack
-    gradients = walk.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
-    steps = walk.steps(RULES[optimizer], gradients, chosen)
-    moved = walk.up(gradients, steps)
-    output_moves = _output_moves(walk, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
+    stack = solution.stack
+    gradients = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
+    steps = solution.steps(RULES[optimizer], gradients, chosen)
+    moved = solution.up(gradients, steps)
+    output_moves = _output_moves(solution, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
     w = moved.coefficients * stack.output_scale**2 @ drawn.r + output_moves
     return _Taken(w, speeds[drawn.counted], gradients, steps, output_moves, moved.coefficients)
 
 
-def _mean_gram(stack: Stack, walk: Walk) -> Array:
+def _mean_gram(stack: Stack, solution: TwoPassSolution) -> Array:
     """The same of r with itself, its mean: exact, (1, N, N)."""
     tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-    return np.asarray(output_gradient(stack, tokens, walk.output[None], gaussian_inputs(stack).same_label))
+    return np.asarray(output_gradient(stack, tokens, solution.output[None], gaussian_inputs(stack).same_label))
 
 
-def _output_moves(walk: Walk, optimizer: Optimizer, r: Array) -> Array:
+def _output_moves(solution: TwoPassSolution, optimizer: Optimizer, r: Array) -> Array:
     """What logits move by through the output matrix's own step, (M, N, V)."""
-    width = walk.stack.width
+    width = solution.stack.width
     if optimizer == "adam":
         # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of each class.
-        moved = walk.output @ r
+        moved = solution.output @ r
         size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
         return np.asarray(width * (2 / np.pi) ** 0.5 * moved / size)
-    met = Met("Wemb", (width, walk.stack.vocab), width * walk.output[None], np.zeros((1, walk.stack.rows)))
-    return np.asarray(RULES[optimizer](met, r @ r.mT) @ r)
+    use = MatrixUse(
+        "Wemb", (width, solution.stack.vocab), width * solution.output[None], np.zeros((1, solution.stack.rows))
+    )
+    return np.asarray(RULES[optimizer](use, r @ r.mT) @ r)
 
 
-def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+def _shares(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
     """Each matrix's part of g·u and of u'Gu, as shares of the sums over matrices.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
@@ -194,16 +198,16 @@ def _shares(walk: Walk, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array]
     curved, counted = np.zeros_like(taken.w), taken.w[:, drawn.counted]
     average = (drawn.p * counted).sum(-1, keepdims=True)
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
-    crossed = gram(walk.stack, curved, drawn.r)
+    crossed = gram(solution.stack, curved, drawn.r)
     crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
     shares = []
-    for above, output in ((taken.gradients, drawn.r), (walk.down(crossed), curved)):
+    for above, output in ((taken.gradients, drawn.r), (solution.down(crossed), curved)):
         parts = dict[str, list[float]]()
         for k, steps in enumerate(taken.steps):
-            for met in walk.places[k][1].mets:
-                if met.role in steps:
-                    total = float((steps[met.role] * above[k][met.role]).sum((-2, -1)).mean())
-                    parts.setdefault(met.role, []).append(total)
+            for use in solution.places[k][1].uses:
+                if use.role in steps:
+                    total = float((steps[use.role] * above[k][use.role]).sum((-2, -1)).mean())
+                    parts.setdefault(use.role, []).append(total)
         arrays = {role: np.array(value) for role, value in parts.items()}
         if taken.own.any():
             arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())

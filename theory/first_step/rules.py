@@ -24,7 +24,7 @@ _ITERATIONS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Met:
+class MatrixUse:
     """A matrix, the rows that it meets, and what an elementwise function behind it does to gradients.
 
     Attributes:
@@ -52,42 +52,42 @@ class Met:
 _SAMPLES = 1024
 """Of gradients, for the remainder of a sign."""
 
-Rule = Callable[[Met, Array], Array]
+Rule = Callable[[MatrixUse, Array], Array]
 """From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
 
 
-def gradient_rule(met: Met, gradient: Array) -> Array:
+def gradient_rule(use: MatrixUse, gradient: Array) -> Array:
     """SGD: u = g, so that C = H Hᵀ."""
     del gradient
-    return met.rows
+    return use.rows
 
 
-def sign_rule(met: Met, gradient: Array) -> Array:
+def sign_rule(use: MatrixUse, gradient: Array) -> Array:
     """Adam's first step as ε → 0: u = sign g, entry by entry.
 
     Coordinates of Δ are Gaussian, times the factors f. By Stein's lemma the part of Σ_α h_α sign(h_α·δ) along δ is
 
         C_ij = d_in √(2/π) E [h_i h_j f_i f_j / √((fh)' Σ (fh))] / E f_i f_j,      Σ = ΔΔᵀ/d_out above the factors.
     """
-    seen = met.inputs if met.factors is None else met.inputs * met.factors
-    above = gradient if met.factor is None else _over(gradient, met.factor)
-    sizes = np.sqrt(np.maximum(((seen @ above) * seen).sum(-1), 0.0) / met.shape[1])
-    weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * met.shape[0] / len(seen)
+    seen = use.inputs if use.factors is None else use.inputs * use.factors
+    above = gradient if use.factor is None else _over(gradient, use.factor)
+    sizes = np.sqrt(np.maximum(((seen @ above) * seen).sum(-1), 0.0) / use.shape[1])
+    weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * use.shape[0] / len(seen)
     c = (seen.T * weights[..., None, :]) @ seen
-    return c if met.factor is None else _over(c, met.factor)
+    return c if use.factor is None else _over(c, use.factor)
 
 
-def sign_remainder(met: Met, gradient: Array, coefficients: Array) -> Array:
+def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
     """The Gram matrix of what sign g makes of the rows across Δ, behind the factors, (N, N); of mean kernels."""
     gradient, c = (array.reshape(-1, *array.shape[-2:]).mean(0) for array in (gradient, coefficients))
-    above = gradient if met.factor is None else _over(gradient, met.factor[0])
-    c = c if met.factor is None else c * met.factor[0]
-    deltas = gaussian_samples(above / met.shape[1], np.random.default_rng(1), _SAMPLES)
+    above = gradient if use.factor is None else _over(gradient, use.factor[0])
+    c = c if use.factor is None else c * use.factor[0]
+    deltas = gaussian_samples(above / use.shape[1], np.random.default_rng(1), _SAMPLES)
     factors = np.ones((1, 1))
-    if met.factors is not None:
-        factors = met.factors[np.random.default_rng(2).integers(len(met.factors), size=len(deltas))]
-    mean = np.sign(deltas * factors @ met.inputs.T) @ met.inputs / len(met.inputs) * factors
-    whole = met.shape[1] * met.shape[0] ** 2 * mean.T @ mean / len(mean)
+    if use.factors is not None:
+        factors = use.factors[np.random.default_rng(2).integers(len(use.factors), size=len(deltas))]
+    mean = np.sign(deltas * factors @ use.inputs.T) @ use.inputs / len(use.inputs) * factors
+    whole = use.shape[1] * use.shape[0] ** 2 * mean.T @ mean / len(mean)
     return np.asarray(whole - c @ above @ c.T)
 
 
@@ -96,15 +96,15 @@ def _over(first: Array, second: Array) -> Array:
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
-def polar_rule(met: Met, gradient: Array) -> Array:
+def polar_rule(use: MatrixUse, gradient: Array) -> Array:
     """The polar factor of g on its numerical range, times Muon's factor for shapes √max(1, d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
-    return _spectral(met, gradient, lambda values: values**-0.5)
+    return _spectral(use, gradient, lambda values: values**-0.5)
 
 
-def muon_rule(met: Met, gradient: Array) -> Array:
+def muon_rule(use: MatrixUse, gradient: Array) -> Array:
     """Five Newton-Schulz steps from g/|g| instead of the polar factor, as torch.optim.Muon has them; odd in g.
 
     A polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in bfloat16.
@@ -114,7 +114,7 @@ def muon_rule(met: Met, gradient: Array) -> Array:
         scale = values.sum(-1, keepdims=True) ** 0.5
         return newton_schulz(values**0.5 / scale) / values**0.5
 
-    return _spectral(met, gradient, factor)
+    return _spectral(use, gradient, factor)
 
 
 def newton_schulz(singular: Array) -> Array:
@@ -126,16 +126,16 @@ def newton_schulz(singular: Array) -> Array:
     return singular
 
 
-def _spectral(met: Met, gradient: Array, function: Callable[[Array], Array]) -> Array:
+def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> Array:
     """√(HHᵀ) f(S) √(HHᵀ) with f of the eigenvalues of S on the numerical range, and 0 outside it."""
-    values, vectors = np.linalg.eigh(met.rows)
+    values, vectors = np.linalg.eigh(use.rows)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT
     squared, vectors = np.linalg.eigh(root @ gradient @ root)
     inside = squared > RANGE_CUT * np.maximum(squared[..., -1:], np.finfo(float).tiny)
     # Outside the range 0 stands in the norm, and 1 under a root whose value is dropped.
     with np.errstate(divide="ignore", invalid="ignore"):
         chosen = np.where(inside, function(np.where(inside, squared, 0.0)), 0.0)
-    shape = max(1.0, met.shape[1] / met.shape[0]) ** 0.5
+    shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
     turned = root @ vectors
     return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
 

@@ -23,19 +23,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.rules import Met, Rule, sign_remainder, sign_rule
+from theory.first_step.rules import MatrixUse, Rule, sign_remainder, sign_rule
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass
-from theory.mean_field.sublayers import Inside
+from theory.mean_field.sublayers import SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TokenMotion:
     """How tokens move: c and E of this module, (..., N, N)."""
 
     coefficients: Array
@@ -47,38 +47,38 @@ class Attention:
     """Attention with fixed weights A: A x W^V W^O.
 
     Attributes:
-        mets: its matrices, in the order in which a token meets them.
+        uses: its matrices, in the order in which a token meets them.
     """
 
     stack: Stack
     tokens: MatrixLayout
     given: Array
-    mets: list[Met] = field(init=False)
+    uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
         seen = gaussian_samples(mean[0], np.random.default_rng(0))
-        self.mets = [Met("WV", shapes["WV"], self.stack.width * mean, seen)]
+        self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * mean, seen)]
         if "WO" in shapes:
             value_gain = gain(self.stack, "WV")
-            self.mets.append(Met("WO", shapes["WO"], shapes["WO"][0] * mean * value_gain, seen * value_gain**0.5))
+            self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * mean * value_gain, seen * value_gain**0.5))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
         gradients = {}
-        for met in reversed(self.mets):
-            gradients[met.role] = gradient
-            gradient = gradient * gain(self.stack, met.role)
+        for use in reversed(self.uses):
+            gradients[use.role] = gradient
+            gradient = gradient * gain(self.stack, use.role)
         return self.tokens.attend_back(gradient), gradients
 
-    def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
+    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
         """How what it returns moves."""
         c, energy = self.tokens.attend(moved.coefficients), self.tokens.attend(moved.energy)
-        for met in self.mets:
-            c = c * gain(self.stack, met.role) + steps.get(met.role, 0.0)
-            energy = energy * gain(self.stack, met.role) + c @ gradients[met.role] @ c.mT
-            energy = energy + steps.get(f"{met.role} remainder", 0.0)
-        return Moved(c, energy)
+        for use in self.uses:
+            c = c * gain(self.stack, use.role) + steps.get(use.role, 0.0)
+            energy = energy * gain(self.stack, use.role) + c @ gradients[use.role] @ c.mT
+            energy = energy + steps.get(f"{use.role} remainder", 0.0)
+        return TokenMotion(c, energy)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +86,7 @@ class FeedForward:
     """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
 
     Attributes:
-        mets: its matrices; the last is W2.
+        uses: its matrices; the last is W2.
         factors: samples of the factors of the others, (samples, N).
     """
 
@@ -94,7 +94,7 @@ class FeedForward:
     tokens: MatrixLayout
     given: Array
     seed: int
-    mets: list[Met] = field(init=False)
+    uses: list[MatrixUse] = field(init=False)
     factors: dict[str, Array] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,35 +113,35 @@ class FeedForward:
             hidden, kernels = active, {"W1": slope}
             self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
         seen = gaussian_samples(self.given[0], generator)
-        self.mets = [
-            Met(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
+        self.uses = [
+            MatrixUse(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
         ]
-        self.mets.append(Met("W2", shapes["W2"], stack.ffn_width * hidden, units))
+        self.uses.append(MatrixUse("W2", shapes["W2"], stack.ffn_width * hidden, units))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """As `Attention.down`."""
-        *first, second = self.mets
+        *first, second = self.uses
         above = gradient * gain(self.stack, "W2")
-        gradients = {met.role: met.below(above) for met in first} | {second.role: gradient}
-        return sum((gradients[met.role] * gain(self.stack, met.role) for met in first), np.zeros(1)), gradients
+        gradients = {use.role: use.below(above) for use in first} | {second.role: gradient}
+        return sum((gradients[use.role] * gain(self.stack, use.role) for use in first), np.zeros(1)), gradients
 
-    def up(self, moved: Moved, gradients: dict[str, Array], steps: dict[str, Array]) -> Moved:
+    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
         """As `Attention.up`."""
-        *first, second = self.mets
+        *first, second = self.uses
         widths = self.stack.ffn_width / self.stack.width
         above = gradients["W2"] * gain(self.stack, "W2")
         c, energy, before = np.zeros(1), np.zeros(1), {}
-        for met in first:
-            assert met.factor is not None
-            role_gain = gain(self.stack, met.role)
-            before[met.role] = moved.coefficients * role_gain + steps.get(met.role, 0.0)
-            c = c + before[met.role] * met.factor
-            energy = energy + moved.energy * role_gain * widths * met.factor + steps.get(f"{met.role} remainder", 0.0)
+        for use in first:
+            assert use.factor is not None
+            role_gain = gain(self.stack, use.role)
+            before[use.role] = moved.coefficients * role_gain + steps.get(use.role, 0.0)
+            c = c + before[use.role] * use.factor
+            energy = energy + moved.energy * role_gain * widths * use.factor + steps.get(f"{use.role} remainder", 0.0)
         energy = energy + self._turned(before, above)
         role_gain = gain(self.stack, "W2")
         c = c * role_gain + steps.get("W2", 0.0)
         energy = energy * role_gain / widths + c @ gradients["W2"] @ c.mT
-        return Moved(c, energy + steps.get("W2 remainder", 0.0))
+        return TokenMotion(c, energy + steps.get("W2 remainder", 0.0))
 
     def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
@@ -157,7 +157,7 @@ def mean_kernel(kernel: Array) -> Array:
 
 
 @dataclass(slots=True, eq=False)
-class Walk:
+class TwoPassSolution:
     """A stack's way down and up.
 
     Attributes:
@@ -168,15 +168,15 @@ class Walk:
 
     stack: Stack
     output: Array
-    places: list[tuple[Inside[Array], Attention | FeedForward]]
+    places: list[tuple[SublayerState[Array], Attention | FeedForward]]
     final_scales: Array
 
     @classmethod
-    def of(cls, stack: Stack) -> "Walk":
+    def of(cls, stack: Stack) -> "TwoPassSolution":
         """The forward pass of a stack of one stream with fixed attention."""
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
-        places = list[tuple[Inside[Array], Attention | FeedForward]]()
+        places = list[tuple[SublayerState[Array], Attention | FeedForward]]()
         for k, inside in enumerate(forward.insides):
             layer_stack = inside.step.stack
             units = inside.step.kinds == ("units",)
@@ -200,7 +200,7 @@ class Walk:
             gradient = gradient * step.residual**2 + below * step.input_scale**2 / inside.given_scales
         return gradients[::-1]
 
-    def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> Moved:
+    def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> TokenMotion:
         """How the output moves.
 
         Args:
@@ -208,27 +208,29 @@ class Walk:
             steps: C of the matrices that move, by role, of every sub-layer from below.
         """
         n = len(self.output)
-        moved = Moved(np.zeros((1, n, n)), np.zeros((1, n, n)))
+        moved = TokenMotion(np.zeros((1, n, n)), np.zeros((1, n, n)))
         for k, (inside, branch) in enumerate(self.places):
             alpha_sq, into = inside.step.residual**2, inside.step.input_scale**2 / inside.given_scales
-            branch_moved = branch.up(Moved(moved.coefficients * into, moved.energy * into), gradients[k], steps[k])
+            branch_moved = branch.up(
+                TokenMotion(moved.coefficients * into, moved.energy * into), gradients[k], steps[k]
+            )
             out = inside.step.branch**2 / inside.made_scales
             kept, added = moved.coefficients * alpha_sq, branch_moved.coefficients * out
             # Both move along the gradients above.
             crossed = kept @ gradients[k]["total"] @ added.mT
             energy = moved.energy * alpha_sq + branch_moved.energy * out + crossed + crossed.mT
-            moved = Moved((kept + added) / inside.after_scales, energy / inside.after_scales)
-        return Moved(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
+            moved = TokenMotion((kept + added) / inside.after_scales, energy / inside.after_scales)
+        return TokenMotion(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
         """C of the matrices that move, by role, and "ROLE remainder" of signs."""
         steps = []
         for k, (_, branch) in enumerate(self.places):
-            coefficients = {met.role: rule(met, gradients[k][met.role]) for met in branch.mets if met.role in matrices}
+            coefficients = {use.role: rule(use, gradients[k][use.role]) for use in branch.uses if use.role in matrices}
             if rule is sign_rule:
                 coefficients |= {
-                    f"{met.role} remainder": sign_remainder(met, gradients[k][met.role], coefficients[met.role])
-                    for met in branch.mets if met.role in coefficients
+                    f"{use.role} remainder": sign_remainder(use, gradients[k][use.role], coefficients[use.role])
+                    for use in branch.uses if use.role in coefficients
                 }  # fmt: skip
             steps.append(coefficients)
         return steps

@@ -6,7 +6,7 @@ from typing import Generic
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.kernels import Kernel, Number
 from theory.mean_field.outputs import OutputPullback
-from theory.mean_field.sublayers import Inside, Pullback, SquaredNorms, TokenMoments
+from theory.mean_field.sublayers import Pullback, SquaredNorms, SublayerState, TokenMoments
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +29,7 @@ class Forward(Generic[Kernel]):
 
     layers: dict[str, list[Number]]
     pullbacks: list[Pullback[Kernel]]
-    insides: list[Inside[Kernel]]
+    insides: list[SublayerState[Kernel]]
     total: TokenMoments[Kernel]
     total_scales: Number
     hidden: Kernel

@@ -29,10 +29,10 @@ from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
     Branch,
-    Inside,
     Passed,
     Pullback,
     SquaredNorms,
+    SublayerState,
     TokenMoments,
     asks_for_overlaps,
     feed_forward,
@@ -42,7 +42,7 @@ from theory.mean_field.sublayers import (
     uniform_attention,
 )
 from theory.mean_field.tied.gradient import tied_backward
-from theory.mean_field.two_streams import doubled, joined, read_out, two_streams
+from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES
@@ -193,7 +193,7 @@ def forward_pass(
     memory = encoded and encoded[1]
     stream, first = _embedded(stack, tokens, TokenMoments(inputs.kernel, inputs.means))
     pullbacks = [first]
-    insides: list[Inside[Kernel]] = []
+    insides: list[SublayerState[Kernel]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
     for step in plan(stack):
@@ -243,10 +243,10 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
 
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
-            gradient = joined(gradient, tokens.count)
+            gradient = as_one(gradient, tokens.count)
         return gradient / scales, {}, above
 
-    return doubled(after) if stack.composition.second_stream else after, pullback
+    return as_two_streams(after) if stack.composition.second_stream else after, pullback
 
 
 def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]) -> tuple[Any, Number, Pullback[Any]]:

@@ -155,11 +155,11 @@ class Passed(Generic[Kernel]):
     total: TokenMoments[Kernel]
     pullback: Pullback[Kernel]
     recorded: Recorded
-    inside: Inside[Kernel] | None = None
+    inside: SublayerState[Kernel] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Inside(Generic[Kernel]):
+class SublayerState(Generic[Kernel]):
     """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by.
 
     And of attention with sampled weights, what it was sampled.
@@ -228,7 +228,7 @@ def sublayer(
     inside = None
     if len(branch_outputs) == 1:
         ((kernel, scales, added, *_),) = branch_outputs
-        inside = Inside(
+        inside = SublayerState(
             step, stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
         )
     return Passed(after, total, pullback, recorded, inside)

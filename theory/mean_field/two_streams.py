@@ -21,7 +21,7 @@ from theory.stack import Stack
 from theory.stack.plan import Step
 
 
-def doubled(stream: TokenMoments[Array]) -> TokenMoments[Array]:
+def as_two_streams(stream: TokenMoments[Array]) -> TokenMoments[Array]:
     """Both streams at the inputs, where they are the same."""
     return TokenMoments(np.tile(stream.kernel, (2, 2)), None if stream.means is None else np.tile(stream.means, 2))
 
@@ -46,7 +46,7 @@ def two_streams(
 
     def pullback(gradient: Array, above: Above[Array]) -> tuple[Array, SquaredNorms, Above[Array]]:
         gradient = gradient / scales
-        both = tokens.scale_diagonal(joined(gradient, n), 1.0 / kept) * tau_sq
+        both = tokens.scale_diagonal(as_one(gradient, n), 1.0 / kept) * tau_sq
         removed = None
         if isinstance(above, LastNorm):
             removed = scaled_overlaps(_removed_of_two(stack, gradient, summed, above), tau_sq**2)
@@ -66,7 +66,7 @@ def read_out(
     after, both = part_normed(stack, stream, slice(n, None), final_norm)
     tracked = stack.query_key_scale and final_norm
     last = LastNorm(stream.centred().kernel[..., n:, n:]) if tracked else None
-    return joined(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
+    return as_one(after.kernel, n), 1.0, lambda gradient, _: (np.tile(gradient, (2, 2)) / both, {}, last)
 
 
 def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], last: LastNorm) -> NormOverlaps[Array]:
@@ -84,7 +84,7 @@ def _removed_of_two(stack: Stack, gradient: Array, summed: TokenMoments[Array], 
     kernel[..., n:, n:] = last.kernel
     roots = np.linalg.diagonal(kernel) + stack.norm_epsilon
     first = (gradient / roots[..., :, None]).reshape(*gradient.shape[:-2], 2, n, 2, n)
-    second = joined(gradient * kernel / (roots[..., :, None] * roots[..., None, :]), n)
+    second = as_one(gradient * kernel / (roots[..., :, None] * roots[..., None, :]), n)
     return NormOverlaps(first.sum((-4, -2)), second)
 
 
@@ -101,6 +101,6 @@ def part_normed(
     return TokenMoments(after.kernel / scales, after.means), scales
 
 
-def joined(kernel: Array, count: int) -> Array:
+def as_one(kernel: Array, count: int) -> Array:
     """The kernel of p + u from that of the 2N tokens p and u; for gradients, what both together pass on."""
     return kernel.reshape(*kernel.shape[:-2], 2, count, 2, count).sum((-4, -2))

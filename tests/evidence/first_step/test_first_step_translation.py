@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from simulate.curvature.module_step import WHOLE, module_direction, one_step
-from simulate.curvature.module_step import Path as StepPath
+from simulate.curvature.module_step import WHOLE, ParameterLine, module_direction, one_step
 from simulate.curvature.problems import translation_problem
 from simulate.modules.factories import Made
 from simulate.translation.model import Translation
@@ -34,7 +33,7 @@ def one_model(placement: str, seed: int) -> dict[str, Any]:
     ((inputs, labels),) = problem.data
     one = Made("translation", problem.model, (inputs,), lambda logits: problem.loss(logits, labels))
     rows = one_step(one, ["adam"], seed, layers=["translator.encoder", "translator.decoder"])
-    path = StepPath(one, seed)
+    path = ParameterLine(one, seed)
     u = module_direction(one.module, path.gradient, "adam")
     whole = next(row for row in rows if row["group"] == WHOLE)
     limits = max((row for row in rows if row["group"] != WHOLE), key=lambda row: row["share"])

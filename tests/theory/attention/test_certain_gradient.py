@@ -7,7 +7,7 @@ import torch
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from theory import Stack
 from theory.mean_field.attention.patterns import Patterns
-from theory.mean_field.sublayers import Inside, TokenMoments
+from theory.mean_field.sublayers import SublayerState, TokenMoments
 from theory.mean_field.tied import attention
 from theory.stack.plan import plan
 from theory.stack.weights import weight_shapes
@@ -87,7 +87,7 @@ def draw(stack, seed):
     measured |= {role: one.square().sum() / stack.width for role, one in zip(matrices, of_matrices, strict=True)}
     kernel, made = (array(one @ one.T / stack.width)[:, None] for one in (x, out))
     step, stream = plan(stack)[0], TokenMoments(kernel)
-    inside = Inside(step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, (patterns, patterns.weights))
+    inside = SublayerState(step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, (patterns, patterns.weights))
     part = COEFFICIENTS[None, None]
     noise, along, energies = attention.below_attention(stack, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies

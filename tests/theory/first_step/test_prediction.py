@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
-from theory.first_step.rules import Met, gradient_rule, muon_rule, polar_rule, sign_remainder, sign_rule
-from theory.first_step.tangent import Walk
+from theory.first_step.rules import MatrixUse, gradient_rule, muon_rule, polar_rule, sign_remainder, sign_rule
+from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.gauss_newton import _tangent_kernel
 
 RELAXED = [
@@ -26,10 +26,10 @@ RELAXED = [
 
 def tangent(stack):
     """Θ from the way up."""
-    walk = Walk.of(stack)
-    gradients = walk.down(np.eye(stack.rows)[None])
-    moved = walk.up(gradients, walk.steps(gradient_rule, gradients, ("WV", "WO", "WG", "W1", "W2")))
-    return moved.coefficients[0] * stack.output_scale**2 + stack.width * walk.output
+    solution = TwoPassSolution.of(stack)
+    gradients = solution.down(np.eye(stack.rows)[None])
+    moved = solution.up(gradients, solution.steps(gradient_rule, gradients, ("WV", "WO", "WG", "W1", "W2")))
+    return moved.coefficients[0] * stack.output_scale**2 + stack.width * solution.output
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5])
@@ -98,7 +98,7 @@ def test_polar_and_muon_against_matrices():
     gradient = rows.T @ deltas
     left, values, right = np.linalg.svd(gradient, full_matrices=False)
     shape = (30 / 20) ** 0.5
-    met, gram = Met("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
+    met, gram = MatrixUse("W1", (20, 30), rows @ rows.T, rows.T), deltas @ deltas.T
     assert_allclose(polar_rule(met, gram) @ deltas, shape * rows @ left[:, :2] @ right[:2], rtol=1e-6, atol=1e-6)
     x = gradient / np.sqrt((values**2).sum())
     for _ in range(5):
@@ -117,7 +117,7 @@ def test_sign_against_matrices(masked):
     deltas = np.array([[0.5, 0.0], [-1.0, 2.0]]) @ generator.standard_normal((2, d_out))
     slopes = (root @ generator.standard_normal((2, d_out)) > 0) * 1.0 if masked else np.ones((2, d_out))
     factor = slopes @ slopes.T / d_out if masked else None
-    met = Met("W1", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None)
+    met = MatrixUse("W1", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None)
     moved, above = slopes * (rows @ np.sign(rows.T @ (slopes * deltas))), deltas @ deltas.T
     c = sign_rule(met, above if factor is None else above * factor)
     behind = c if factor is None else c * factor

@@ -11,13 +11,13 @@ from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, log
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Inside, Overlaps, SquaredNorms
+from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
 
 def below_attention(
-    stack: Stack, noise: Array, part: Array, inside: Inside[Array], overlaps: Overlaps[Array]
+    stack: Stack, noise: Array, part: Array, inside: SublayerState[Array], overlaps: Overlaps[Array]
 ) -> tuple[Array, Array, SquaredNorms]:
     """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
 

@@ -22,9 +22,9 @@ from theory.mean_field.inputs import Inputs
 from theory.mean_field.kernels import Array, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
-    Inside,
     Overlaps,
     SquaredNorms,
+    SublayerState,
     TokenMoments,
     removed_at,
     scaled_overlaps,
@@ -160,7 +160,7 @@ def tied_backward(
 
 
 def _below_sublayer(
-    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place, inside: Inside[Array],
+    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place, inside: SublayerState[Array],
     generator: np.random.Generator,
 ) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
     """Before a sub-layer: the gradient, and what norms removed of it; what lies on what the branch added; energies.

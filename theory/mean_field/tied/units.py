@@ -4,7 +4,7 @@ import numpy as np
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, cholesky
-from theory.mean_field.sublayers import Inside, SquaredNorms
+from theory.mean_field.sublayers import SquaredNorms, SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain
 
@@ -14,7 +14,7 @@ _OWN_POINTS = 256
 
 
 def below_units(
-    stack: Stack, noise: Array, part: Array, inside: Inside[Array], generator: np.random.Generator
+    stack: Stack, noise: Array, part: Array, inside: SublayerState[Array], generator: np.random.Generator
 ) -> tuple[Array, Array, SquaredNorms]:
     """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
