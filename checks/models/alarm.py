@@ -73,6 +73,11 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     return sorted(alarms)
 
 
+def escaped(name: str) -> str:
+    """A name among words that have places for numbers."""
+    return name.replace("{", "{{").replace("}", "}}")
+
+
 def _range(values: Iterable[float], digits: int) -> str:
     low, high = (f"{end:.{digits}g}" for end in _ends(list(values)))
     return low if low == high else f"{low} to {high}"

@@ -10,7 +10,7 @@ from checks.fits import LEAST_POINTS
 from checks.models.probe import TOTAL
 from checks.models.streams import NORMED_RESPONSE
 
-Kind = Literal["Post-like", "Pre-like", "neither", "undecided", "too weak to tell"]
+Kind = Literal["Post-like", "DeepNorm-like", "Keel-like", "Pre-like", "neither", "undecided", "too weak to tell"]
 
 # Energies of a normalized stream are equal but for the norm's epsilon.
 _SAME_ENERGY = 1.05
@@ -18,6 +18,9 @@ _SAME_ENERGY = 1.05
 _FLAT = 0.25
 # The spread of an energy between draws, relatively: behind a norm that of its epsilon alone.
 _NORMED_SPREAD = 1e-3
+# Between the exponents of the branches' energy over the stream's: 0 in Post-LN, -1.5 in DeepNorm, -2 in Keel.
+_WEAKER, _WEAKEST = -0.75, -1.75
+_PRE = "; Pre-LN, Peri-LN, norms at the ends of branches and parallel branches are all like this"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[LayerKind]:
     their inputs: behind a norm they do not. A stream whose energy is the same in every layer because its branches are
     weak answers, and has no class.
     """
-    deepest = frame[(frame["depth"] == frame["depth"].max()) & (frame["width"] == frame["width"].max())]
+    widest = frame[frame["width"] == frame["width"].max()]
+    deepest = widest[widest["depth"] == frame["depth"].max()]
     judged = []
     for part, rows in deepest[deepest["layer"] > 0].groupby("part", sort=False):
         energies = rows[rows["quantity"] == "hidden_energy"]
@@ -54,11 +58,11 @@ def classes(frame: pd.DataFrame, exponents: pd.DataFrame) -> list[LayerKind]:
             why = f"it takes {LEAST_POINTS} depths that the layers follow, two seeds and finite numbers"
             judged.append(LayerKind(str(part), "undecided", why))
             continue
-        judged.append(_class_of(str(part), profile, rows, chosen.iloc[0]))
+        judged.append(_class_of(str(part), profile, rows, chosen.iloc[0], _branches(widest[widest["part"] == part])))
     return judged
 
 
-def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.Series) -> LayerKind:
+def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.Series, branches: float) -> LayerKind:
     spread = float(profile.max() / profile.min())
     even = spread <= _SAME_ENERGY
     rising = not even and bool((np.diff(profile) > 0).all())
@@ -71,7 +75,21 @@ def _class_of(part: str, profile: np.ndarray, rows: pd.DataFrame, exponent: pd.S
         f"the energy of the stream {how} ({profile[0]:.3g} to {profile[-1]:.3g}), {how_normed}, and the last layer's "
         f"gradient goes like L^{exponent.exponent:.2f} [{exponent.low:.2f}, {exponent.high:.2f}]"
     )
-    return LayerKind(part, _kind(even, rising and not normed, float(exponent.low), float(exponent.high)), evidence)
+    if even and branches < _WEAKER:
+        weaker = f"; the energy of its branches over the stream's goes like L^{branches:.2f} (DeepNorm -1.5, Keel -2)"
+        return LayerKind(part, "DeepNorm-like" if branches > _WEAKEST else "Keel-like", evidence + weaker)
+    kind = _kind(even, rising and not normed, float(exponent.low), float(exponent.high))
+    return LayerKind(part, kind, evidence + _PRE * (kind == "Pre-like"))
+
+
+def _branches(rows: pd.DataFrame) -> float:
+    """The exponent in the depth of 1/c^2 - 1, with c the part of its input in a layer's output behind a norm."""
+    logs = {}
+    for depth, of in rows[(rows["layer"] > 1) & (rows["quantity"] == "stream_coefficient")].groupby("depth"):
+        kept = of["value"].median()
+        if 0 < kept < 1:
+            logs[np.log(float(str(depth)))] = np.log(1 / kept**2 - 1)
+    return float(np.polyfit(list(logs), list(logs.values()), 1)[0]) if len(logs) >= LEAST_POINTS else float("nan")
 
 
 def _normed(rows: pd.DataFrame) -> tuple[bool, str]:

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.models.alarm import Alarm, Finding, merged
-from checks.models.streams import NORMED_RESPONSE, detached, unreached, without_residual, wrong_depth
+from checks.models.alarm import Alarm, Finding, escaped, merged
+from checks.models.streams import behind_norms, detached, never_learning, unreached, without_residual, wrong_depth
 
 # A layer is compared with so many that are nearest: fewer than half of them may be wrong themselves.
 _NEAR = 4
@@ -49,6 +49,7 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
         return
     # One alarm says where the gradient stops; what does not get it then is no other.
     silent = unreached(rows, layers)
+    yield from never_learning(rows)
     yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
     yield from _structure(rows, layers)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
@@ -57,7 +58,7 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
         if (weights > 0).all():
             for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
                 what, number = _times(factor)
-                yield Finding(layer, "weight", f"norm of {_escaped(name)} is {what} its neighbours'", (number,))
+                yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
     # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
     energies = _profile(middle, "hidden_energy", layers)
     energies = np.log(energies, where=energies > 0, out=np.full(len(layers), np.nan))
@@ -66,7 +67,7 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
         if height > np.log(_EXPLODED):
             what = "its energy is {} times the least layer's"
             yield Finding(int(layer), "exploding", what, (float(np.exp(height)),), digits=1)
-    if _behind_norms(rows):
+    if behind_norms(rows):
         yield from _without_norm(energies, layers)
     steps = np.concatenate([[np.nan], np.diff(energies)])
     for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
@@ -77,11 +78,11 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
     gradients = rows[rows["quantity"] == "gradient"]
     squares = np.square(gradients["value"]).groupby([gradients["seed"], gradients["layer"]]).sum()
     norms = np.sqrt(squares).groupby("layer").median().reindex(layers).to_numpy()
-    shares = norms / max(norms[np.isfinite(norms)], default=1.0)
-    for layer, share in zip(layers, shares, strict=True):
-        if share < _VANISHED and layer not in silent:
+    largest = max(norms[np.isfinite(norms)], default=0.0)
+    for layer, norm in zip(layers, norms, strict=True):
+        if norm < _VANISHED * largest and layer not in silent:
             what = "its gradient is {} of the largest layer's"
-            yield Finding(int(layer), "vanishing", what, (float(share),), digits=1)
+            yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
 
 
 def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
@@ -90,7 +91,7 @@ def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
     weights = bad[bad["quantity"] == "weight"]
     for row in weights.drop_duplicates(["layer", "parameter"]).itertuples():
-        what = f"{_escaped(row.parameter)} holds numbers that are not finite"
+        what = f"{escaped(row.parameter)} holds numbers that are not finite"
         yield Finding(int(row.layer), "non-finite", what)
     if not weights.empty:
         return
@@ -124,7 +125,7 @@ def _lacking(
         if among is not None:
             missing &= set(among.loc[among["layer"] == layer, "parameter"])
         if missing:
-            yield Finding(int(layer), kind, f"{words} {_escaped(', '.join(sorted(missing)))}")
+            yield Finding(int(layer), kind, f"{words} {escaped(', '.join(sorted(missing)))}")
 
 
 def _nearest(values: NDArray[np.float64], k: int) -> NDArray[np.float64]:
@@ -146,12 +147,6 @@ def _outliers(values: NDArray[np.float64], layers: list[int], limit: float) -> I
             yield int(layers[k]), float(value - usual)
 
 
-def _behind_norms(rows: pd.DataFrame) -> bool:
-    """Whether most outputs do not answer to the scale of their inputs; True where nothing was asked."""
-    responses = rows[rows["quantity"] == "scale_response"]["value"]
-    return responses.empty or abs(float(responses.median())) < NORMED_RESPONSE
-
-
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:
     """Layers whose output has another energy than their neighbours', which have the same."""
     for k, energy in enumerate(energies):
@@ -171,8 +166,3 @@ def _profile(middle: pd.Series, quantity: str, layers: list[int]) -> NDArray[np.
 def _times(log_factor: float) -> tuple[str, float]:
     """Words with a place for a number, and the number."""
     return ("{} times", float(np.exp(log_factor))) if log_factor >= 0 else ("1/{} of", float(np.exp(-log_factor)))
-
-
-def _escaped(name: str) -> str:
-    """A name among words that have places for numbers."""
-    return name.replace("{", "{{").replace("}", "}}")

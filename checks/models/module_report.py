@@ -13,6 +13,7 @@ import pandas as pd
 from checks.models.alarm import Alarm
 from checks.models.classes import LayerKind, classes
 from checks.models.health import alarms
+from checks.models.initialization import against_initialization
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
 from checks.models.probe import (
     ROLES,
@@ -24,8 +25,8 @@ from checks.models.probe import (
     profile_table,
     relative_to_last,
 )
-from checks.models.reference import Reference, against_initialization, against_reference, reference_of
-from checks.models.streams import no_residual_anywhere, other_depths
+from checks.models.reference import Reference, against_reference, reference_of
+from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals, other_depths
 from simulate import Probed
 from simulate import probe as measured
 from simulate.curvature.module_step import module_steps
@@ -115,7 +116,8 @@ class ModuleReport:
         if self.rates is not None:
             lines += self.rates.lines()
         lines += _alarm_lines(self.alarms)
-        notes = [*other_depths(self.probed.frame), *no_residual_anywhere(self.probed.frame), *self.probed.notes]
+        rules = (other_depths, learning_later, no_residual_anywhere, normed_residuals)
+        notes = [line for rule in rules for line in rule(self.probed.frame)] + [*self.probed.notes]
         lines += [f"note: {note}" for note in notes[:_SHOWN]]
         if len(notes) > _SHOWN:
             lines.append(f"... and {len(notes) - _SHOWN} notes more")
@@ -195,7 +197,7 @@ def probe(
     wrong = alarms(probed.frame)
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)
-        wrong += against_initialization(theory)
+        wrong += against_initialization(probed.frame, theory, stack, roles)
     elif probed.stacks:
         # Inputs and loss of the factory are its own: what does not depend on them is compared.
         theory = relative_to_last(against_theory(probed.frame, lambda width, depth: probed.stacks[width, depth]))

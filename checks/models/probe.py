@@ -174,9 +174,11 @@ def against_theory(
                 continue
             mean, sem = float(measured.mean()), float(measured.sem())
             theirs = [float(prediction.errors[name][place]) for name in errors if name in prediction.errors]
-            noise = float(np.hypot(sem, sum(theirs))) / predicted
+            # What is 0 in theory, as behind factors that begin at 0, has no relative error.
+            noise = float(np.hypot(sem, sum(theirs))) / predicted if predicted else 0.0
             name = parameter or quantity
-            ratio, judged = mean / predicted, all(in_large_width(network, q) for q in errors or ["hidden_energy"])
+            ratio = mean / predicted if predicted else float("inf") if mean else 1.0
+            judged = all(in_large_width(network, q) for q in errors or ["hidden_energy"])
             word = _word(ratio, noise, len(measured), judged=judged)
             rows.append((width, depth, part, layer, name, predicted, mean, sem, ratio, noise, len(measured), word))
     columns = ["width", "depth", "part", "layer", "quantity", "predicted", "measured", "sem", "ratio", "noise", "seeds"]

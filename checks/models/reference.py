@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, merged
-from checks.statistics import CHANCE
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
 from simulate.runs.files import write_whole
 from theory.stack.documents import read_document
 
@@ -22,9 +21,6 @@ RATE = 0.01
 """How often a healthy module raises an alarm against a reference of its own kind, at most, over all comparisons."""
 # What differs by less is the same for practical purposes.
 _FACTOR = 1.25
-# Of theory, which is not exact at finite width.
-_FAR = 2.0
-_WIDE = 8
 _FORMAT = 1
 
 _KEYS = ["width", "depth", "part", "layer", "parameter", "quantity"]
@@ -125,40 +121,25 @@ def _causes_first(alarm: Alarm) -> tuple[int, int]:
     return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
 
 
-def against_initialization(table: pd.DataFrame) -> list[Alarm]:
-    """Quantities that are far from large-width theory in every layer, all to the same side: faults of the whole model.
-
-    A factor of two and four standard errors at least in each layer, of networks with eight times as many coordinates as
-    layers: what finite width makes of healthy ones is far smaller.
-
-    Args:
-        table: of `checks.models.probe.against_theory`, whose Stack has the factory's inputs, loss and initialization.
-    """
-    findings = []
-    rows = table[(table["width"] >= _WIDE * table["depth"]) & (table["noise"] > 0)]
-    for (width, depth, part, quantity), group in rows.groupby(["width", "depth", "part", "quantity"], sort=False):
-        logs = np.log(group["ratio"].to_numpy())
-        sure = np.abs(logs) > np.maximum(np.log(_FAR), CHANCE * (group["noise"] / group["ratio"]).to_numpy())
-        if sure.all() and abs(np.sign(logs).sum()) == len(logs):
-            name = "energy of the stream" if quantity == "hidden_energy" else f"squared gradient of {quantity}"
-            words = "{} times theory's" if logs[0] > 0 else "1/{} of theory's"
-            number = float(np.exp(abs(np.median(logs))))
-            findings.append(
-                ((int(width), int(depth)), str(part), Finding(WHOLE_MODEL, "theory", f"{name} is {words}", (number,)))
-            )
-    return merged(findings)
-
-
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    """Parameters that one of both lacks, or whose gradient or norm is 0 in one."""
-    for row in joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])].itertuples():
-        if row.layer == WHOLE_MODEL and row.part:
-            continue
-        has = "has" if row.side == "left_only" else "lacks"
-        other = "lacks" if has == "has" else "has"
-        name = f"a {row.quantity} of {row.parameter} that is not 0".replace("{", "{{").replace("}", "}}")
-        what = f"{has} {name}, and the reference {other} it"
-        yield (int(row.width), int(row.depth)), str(row.part), Finding(int(row.layer), "reference", what)
+    """Parameters that one of both lacks, or whose gradient or norm is 0 in one: what all layers lack is said once."""
+    rows = joined[(joined["side"] != "both") & joined["quantity"].isin(["weight", "gradient"])]
+    rows = rows[(rows["layer"] != WHOLE_MODEL) | (rows["part"] == "")]
+    keys = ["width", "depth", "part"]
+    lengths = joined.groupby(keys)["layer"].nunique() - 1
+    for (width, depth, part, quantity, side), group in rows.groupby([*keys, "quantity", "side"], observed=True):
+        counts = group.groupby("parameter")["layer"].nunique()
+        everywhere = {*counts.index[counts == lengths[width, depth, part]]} if part else set()
+        has, other = ("has", "lacks") if side == "left_only" else ("lacks", "has")
+        places = {WHOLE_MODEL: sorted(everywhere)} if everywhere else {}
+        for layer, names in group.groupby("layer")["parameter"]:
+            if single := sorted({*names} - everywhere):
+                places[int(layer)] = single
+        for layer, names in places.items():
+            where = " in its layers" if layer == WHOLE_MODEL and part else ""
+            name = escaped(f"a {quantity} that is not 0 of {', '.join(names)}{where}")
+            what = f"{has} {name}, and the reference {other} it"
+            yield (int(width), int(depth)), str(part), Finding(layer, "reference", what)
 
 
 def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int], str, Finding]]:
@@ -173,7 +154,7 @@ def _differing(both: pd.DataFrame, rate: float) -> Iterator[tuple[tuple[int, int
     # Where no layer is beyond its limit, and the mean is not, there is nothing to say.
     beyond = table.loc[table["size"].abs() > table["limit"], keys].drop_duplicates()
     for (width, depth, part, parameter, quantity), rows in table.merge(beyond, on=keys).groupby(keys, sort=False):
-        name = _COMPARED[str(quantity)].format(str(parameter)).replace("{", "{{").replace("}", "}}")
+        name = escaped(_COMPARED[str(quantity)].format(str(parameter)))
         (whole,) = rows[rows["layer"] == WHOLE_MODEL].itertuples() if (rows["layer"] == WHOLE_MODEL).any() else (None,)
         layers = rows[rows["layer"] != WHOLE_MODEL]
         shift = 0.0

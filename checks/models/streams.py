@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.models.alarm import WHOLE_MODEL, Finding
+from checks.models.alarm import WHOLE_MODEL, Finding, escaped
 
 NORMED_RESPONSE = 0.1
 """The response of a layer's output to the scale of its input below which a norm stands behind it: there it is 0, and
@@ -18,6 +18,8 @@ _SURE = float(stats.norm.isf(_MISTAKE))
 # The part of its neighbours' coefficient that a residual connection has at least.
 _KEPT = 0.5
 _NEAR = 4
+# Tokens behind a norm have the same energy but for its epsilon, and so have layers.
+_SAME = 1e-3
 
 
 def coefficients(rows: pd.DataFrame, layers: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -69,6 +71,49 @@ def no_residual_anywhere(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
+def behind_norms(rows: pd.DataFrame) -> bool:
+    """Whether most outputs are normed: they do not answer to the scale of their inputs, and tokens have one energy.
+
+    True where nothing was asked.
+    """
+    return not _answers(rows) and not _uneven(rows)
+
+
+def residual_of_normed(rows: pd.DataFrame, layers: list[int]) -> bool:
+    """Whether residual connections hold the normed stream, x = norm(x) + b, and not the stream itself.
+
+    The output holds its input, does not answer to its scale, and is not normed itself: tokens differ in energy. Told
+    of the second layer and later ones, as the first may be given a stream that is weaker than any branch.
+    """
+    later = rows[rows["layer"] > 1]
+    if later[later["quantity"] == "scale_response"].empty or _answers(later) or not _uneven(rows):
+        return False
+    values, errors = coefficients(rows, layers)
+    known = errors > 0
+    return bool((values[known] / errors[known]).sum() > _SURE * known.sum() ** 0.5)
+
+
+def _answers(rows: pd.DataFrame) -> bool:
+    responses = rows[rows["quantity"] == "scale_response"]["value"]
+    return len(responses) > 0 and abs(float(responses.median())) >= NORMED_RESPONSE
+
+
+def _uneven(rows: pd.DataFrame) -> bool:
+    """Whether energies differ between the tokens of most layers but the first, and between layers and draws."""
+    spreads = rows[(rows["quantity"] == "energy_spread") & (rows["layer"] > 1)]["value"]
+    energies = rows[rows["quantity"] == "hidden_energy"]["value"]
+    return len(spreads) > 0 and spreads.median() > _SAME and bool(energies.max() > (1 + _SAME) * energies.min())
+
+
+def normed_residuals(frame: pd.DataFrame) -> list[str]:
+    """A line for every list whose residual connections hold the normed stream; that may be meant."""
+    lines: dict[str, None] = {}
+    for (_, _, part), rows in frame[frame["layer"] > 0].groupby(["width", "depth", "part"], sort=False):
+        if residual_of_normed(rows, sorted(rows["layer"].unique())):
+            lines[f"residual connections of {part} hold the normed stream, and not the stream itself"] = None
+    return list(lines)
+
+
 def detached(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
     """Where the gradient stops on its way to the input, though parameters before would learn."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers).to_numpy(float)
@@ -91,6 +136,58 @@ def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
     """Layers at whose output no gradient arrives, while it does at others."""
     arrives = rows[rows["quantity"] == "gradient_sq"].groupby("layer")["value"].max().reindex(layers)
     return {int(layer) for layer, value in arrives.items() if not value > 0} if (arrives > 0).any() else set()
+
+
+def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of every parameter that is not frozen: the largest weight, gradient and later gradient over seeds."""
+    chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen"])]
+    table = chosen.pivot_table("value", ["layer", "parameter"], "quantity", "max")
+    table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen"])
+    return table[table["frozen"].isna()]
+
+
+def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:
+    """Parameters that get no gradient in any layer, also not once what begins at 0 has moved: one finding a cause.
+
+    Numbered parts, such as the experts of a layer, count together: few tokens may leave one of them out.
+    """
+    table = _gradients(rows)
+    if table.empty:
+        return
+    gets = table["gradient"].fillna(0.0).add(table["gradient_later"].fillna(0.0)) > 0
+    if not gets.any():
+        arrives = (rows[rows["quantity"] == "gradient_sq"]["value"] > 0).any()
+        why = "is a factor of 0 behind them all?" if arrives else "is its output used, and not detached?"
+        yield Finding(WHOLE_MODEL, "no gradient", f"no parameter of its layers gets a gradient, or will: {why}")
+        return
+    alike = table.index.get_level_values("parameter").str.replace(r"(^|\.)\d+(?=\.)", r"\1*", regex=True)
+    half = table.index.get_level_values("layer").nunique() / 2
+    silent = [
+        n for n, of in gets.groupby(alike) if not of.any() and of.index.get_level_values("layer").nunique() >= half
+    ]
+    used = table["gradient"].notna().groupby(alike).any()
+    for names, words in (
+        ([n for n in silent if not used[n]], "no layer uses"),
+        ([n for n in silent if used[n]], "no layer has a gradient, or will have one, of"),
+    ):
+        if names:
+            yield Finding(WHOLE_MODEL, "no gradient", f"{words} {escaped(', '.join(names))}")
+
+
+def learning_later(frame: pd.DataFrame) -> list[str]:
+    """A line for every list that gets its first gradient once something that is 0 behind it has moved."""
+    lines: dict[str, None] = {}
+    for _, here in frame.groupby(["width", "depth"], sort=False):
+        for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
+            table = _gradients(rows)
+            if table["gradient"].max() != 0 or not table["gradient_later"].max() > 0:
+                continue
+            others = _gradients(here[here["part"] != part].assign(layer=0))
+            zeros = others[(others["weight"] == 0) & (others["gradient"] > 0)].index.get_level_values("parameter")
+            names = ", ".join(zeros[:_NEAR]) + (", ..." if len(zeros) > _NEAR else "")
+            first = "is 0 and moves first" if len(zeros) == 1 else "are 0 and move first"
+            lines[f"all layers of {part} get gradient 0 at the first step: {names} {first}"] = None
+    return list(lines)
 
 
 def learning(rows: pd.DataFrame, layers: list[int]) -> bool:

@@ -93,7 +93,10 @@ class ModuleRecorder:
 def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
     """Of a layer's input and output, whose last axis is the width."""
     after = y.detach().float()
-    statistics = {"hidden_energy": after.square().mean()}
+    of_tokens = after.square().mean(-1)
+    statistics = {"hidden_energy": of_tokens.mean()}
+    if of_tokens.numel() > 1:
+        statistics["energy_spread"] = of_tokens.std() / of_tokens.mean().clamp_min(_TINY)
     if after.ndim >= 2 and after.shape[axis] > 1:
         n = after.shape[axis]
         pairs = after.sum(axis).square().mean() - after.square().sum(axis).mean()

@@ -21,8 +21,10 @@ from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
 from theory.stack import Stack
 
-# So many modules of every width and depth are asked for the response of their layers.
+# So many modules of every width and depth are asked for the response of their layers, and for what learns later.
 _ASKED = 1
+# Entries of what begins at 0 when it has moved: any size will do.
+_MOVED = 0.02
 
 _COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
@@ -39,12 +41,14 @@ class Probed:
         frame: one row per configuration, seed, layer and quantity: width, depth, seed (0, 1, ...), part (the list that
             the layer stands in), layer (1, 2, ...; 0 for what belongs to none), parameter (its name in the layer, or
             ""), quantity, value. Of a layer's output: hidden_energy (mean square), token_correlation (x_i·x_j/d over i
-            ≠ j), stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
+            ≠ j), energy_spread (the standard deviation of the tokens' energies over their mean: 0 behind a norm),
+            stream_cosine (with its input, of a token), stream_coefficient (<x, y>/<x, x> of its input and output,
             each without the mean of its coordinates, over all tokens) with coefficient_error (its standard deviation if
             what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
             arrives), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of
-            a list: layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, and frozen
-            (1, where it is). Of the whole: loss.
+            a list: layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, entries
+            (how many), frozen (1, where it is), and of one seed, where the gradient is 0, gradient_later: what it is
+            once all that begins at 0 and gets a gradient has moved. Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
     """
@@ -117,6 +121,8 @@ def _one(
     rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
     weights, notes = _parameters(module, lists)
     rows += weights
+    if number < _ASKED:
+        rows += _later(built, lists)
     # One transfer for all numbers.
     values = torch.stack([row[-1] for row in rows]).tolist()
     numbers = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
@@ -145,7 +151,7 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
         place, *others = places[key]
         if others:
             notes.append(f"shared: {_said(place)} is also {', '.join(map(_said, others))}")
-        rows.append((*place, "weight", weights[key]))
+        rows += [(*place, "weight", weights[key]), (*place, "entries", weights[key].new_tensor(parameter.numel()))]
         if not parameter.requires_grad:
             silent.setdefault(("frozen", place[0], place[2]), []).append(place[1])
             rows.append((*place, "frozen", torch.ones_like(weights[key])))
@@ -157,6 +163,41 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
         end = " has no gradient" if what == "unused" else ""
         notes.append(f"{what}: {_said((part, _run(numbers), name))}{end}")
     return rows, notes
+
+
+def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
+    """Gradients of parameters of layers that get 0, once all that begins at 0 and gets a gradient has moved.
+
+    What stands before a matrix of 0 learns as soon as that does, and before two such factors in a row never. Moved is
+    so often as this sets others free; in the end they are 0 again.
+    """
+    parameters = dict(built.module.named_parameters())
+    of_layers = tuple(f"{name}." for part in lists for name in part.names)
+    silent = {
+        k: p for k, p in parameters.items() if k.startswith(of_layers) and p.grad is not None and not _any(p.grad)
+    }
+    moved: list[nn.Parameter] = []
+    while not all(_any(p.grad) for p in silent.values()):
+        beginning = [p for p in parameters.values() if _any(p.grad) and not _any(p)]
+        if not beginning:
+            break
+        with torch.no_grad():
+            for parameter in beginning:
+                nn.init.normal_(parameter, std=_MOVED)
+        moved += beginning
+        built.module.zero_grad(set_to_none=False)
+        built.backward()
+    with torch.no_grad():
+        for parameter in moved:
+            parameter.zero_()
+    of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
+    later = {k: p.grad for k, p in silent.items() if p.grad is not None}
+    return [(*_place(k, of_layer), "gradient_later", _norm(gradient)) for k, gradient in later.items()]
+
+
+def _any(values: Tensor | None) -> bool:
+    """Whether there is a number that is not 0."""
+    return values is not None and bool(values.any())
 
 
 def _norm(values: Tensor) -> Tensor:

@@ -1,14 +1,19 @@
-"""What a probe says of the stream and of the whole: residual connections, detached layers, depth, a reference."""
+"""What a probe says of the stream and of the whole: residual connections, gradients, depth, a reference, a Stack."""
+
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from checks.models.classes import classes
+from checks.models.initialization import against_initialization
 from checks.models.module_report import probe
-from checks.models.probe import probe_exponents
+from checks.models.probe import ROLES, probe_exponents
 from checks.models.reference import Reference
+from checks.models.streams import behind_norms, normed_residuals
 from simulate import probe as measured
 from simulate.modules.catalogue import BUILTINS
 
@@ -25,6 +30,7 @@ class Layer(nn.Module):
 
     def forward(self, x):
         x = x.detach() if self.fault == "input detached" else x
+        x = self.norm(x) if self.fault == "residual of the normed" else x
         branch = self.size * self.down(torch.relu(self.up(self.norm(x))))
         if self.fault == "no residual":
             return branch
@@ -172,3 +178,195 @@ def test_false_alarms_against_a_reference_are_rare():
         bool(probe(model(), widths=[16], depths=[3], seeds=2, seed=k, against=reference).alarms) for k in range(8)
     ]
     assert np.sum(raised) < 2
+
+
+class Gated(nn.Module):
+    """x + g b(x) + k c(x), with factors that may begin at 0, and parameters that nothing uses."""
+
+    def __init__(self, width, zeros):
+        super().__init__()
+        self.up, self.down, self.other = (nn.Linear(width, width) for _ in range(3))
+        self.gate, self.spare = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(width))
+        self.register_buffer("factor", torch.ones(1))
+        self.parts = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        with torch.no_grad():
+            for name, one in [*self.named_parameters(), *self.named_buffers()]:
+                if any(name.startswith(zero) for zero in zeros):
+                    one.zero_()
+        self.zeros = zeros
+
+    def forward(self, x):
+        spare = 1.0 if "unused" in self.zeros else self.spare
+        second = self.parts[1](x) if "one part" not in self.zeros else 0.0
+        branch = self.gate * self.down(self.up(x).relu()) + self.other(x) + self.parts[0](x) + second
+        return x + spare * self.factor * branch
+
+
+BRANCH = ("gate", "down")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("zeros", "said"), [
+    ((), None),
+    (("down", "other", "parts"), None),
+    (("gate",), None),
+    (("one part",), None),
+    (("factor",), "no parameter of its layers gets a gradient, or will: is a factor of 0 behind them all?"),
+    (BRANCH, "no layer has a gradient, or will have one, of down.bias, down.weight, gate, up.bias, up.weight"),
+    (("unused",), "no layer uses spare"),
+    (("head",), None),
+    (("cut",), "no parameter of its layers gets a gradient, or will: is its output used, and not detached?"),
+])  # fmt: skip
+def test_what_never_learns_is_one_alarm_and_what_learns_later_none(zeros, said):
+    """Two factors of 0 in a row never move; one does, and what stands before it then."""
+
+    def factory(width, depth):
+        layers = nn.ModuleList(Gated(width, zeros) for _ in range(depth))
+        head = nn.Linear(width, 5)
+        whole = nn.ModuleDict({"layers": layers, "head": head})
+        if "head" in zeros:
+            nn.init.zeros_(head.weight)
+
+        def forward(x):
+            for layer in layers:
+                x = layer(x)
+            return head(x.detach() if "cut" in zeros else x)
+
+        whole.forward = forward
+        return whole, lambda _: (torch.randn(2, 3, width), lambda y: y.square().mean())
+
+    report = probe(factory, widths=[8], depths=[3], seeds=1)
+    found = [(alarm.kind, alarm.layer, alarm.what) for alarm in report.alarms]
+    assert found == ([("no gradient", 0, said)] if said else [])
+    later = "note: all layers of layers get gradient 0 at the first step: head.weight is 0 and moves first"
+    assert (later in report.lines()) == ("head" in zeros)
+
+
+def test_what_all_layers_lack_beside_a_reference_is_said_once():
+    """Gradients of all layers, and one parameter of a single layer."""
+
+    def silent(width, depth):
+        module, batch = model()(width, depth)
+        with torch.no_grad():
+            for layer in module["body"]:
+                layer.down.weight.zero_()
+            module["body"][1].up.bias.zero_()
+        return module, batch
+
+    found = [str(alarm) for alarm in probe(silent, **SIZES, against=model()).alarms if " lacks " in str(alarm)]
+    at = ", and the reference has it [at (width, depth) = (32, 4)]"
+    blocked = "norm.bias, norm.weight, up.bias, up.weight"
+    assert found == [
+        f"reference: body: lacks a gradient that is not 0 of {blocked} in its layers{at}",
+        f"reference: body: lacks a weight that is not 0 of down.weight in its layers{at}",
+        f"reference: layer 2 of body: lacks a weight that is not 0 of up.bias{at}",
+    ]
+
+
+def beside(frame, stack, roles=ROLES):
+    """What is said of matrices and streams, without theory's numbers."""
+    columns = ["width", "depth", "part", "quantity", "layer", "ratio", "noise"]
+    return against_initialization(frame, pd.DataFrame(columns=columns, dtype=float), lambda *_: stack, roles)
+
+
+@pytest.mark.parametrize(("width", "depth"), [(16, 2), (24, 5)])
+def test_a_residual_connection_of_the_normed_stream_is_named(width, depth):
+    """By a note, beside a Stack by an alarm, and no layer is blamed; from one seed."""
+    faults = [(k, "residual of the normed") for k in range(1, depth + 1)]
+    report = probe(model(faults=faults), widths=[width], depths=[depth], seeds=1)
+    assert report.alarms == []
+    assert "note: residual connections of body hold the normed stream, and not the stream itself" in report.lines()
+    pre, post = (BUILTINS[f"encoder-{placement}"].stack(width, depth) for placement in ("pre", "post"))
+    (alarm,) = beside(report.to_frame(), pre, {})
+    assert alarm.layer == 0
+    assert alarm.what == "residual connections hold the normed stream, and the Stack's the stream itself"
+    assert beside(report.to_frame(), post, {}) == []
+    # Only where outputs are normed is another energy that of a missing norm.
+    assert not behind_norms(report.to_frame())
+    for name in ("encoder-pre", "encoder-post"):
+        healthy = measured(BUILTINS[name].factory, widths=[width], depths=[depth], seeds=1).frame
+        assert normed_residuals(healthy) == []
+        assert behind_norms(healthy) == (name == "encoder-post")
+
+
+def frame_with(factors, *, width=32, depth=3, seeds=2):
+    """Of encoders whose matrices, by the ends of their names, are so many times as large: in all layers, or in one."""
+
+    def factory(width, depth):
+        module, batch = BUILTINS["encoder-pre"].factory(width, depth)
+        with torch.no_grad():
+            for name, one in module.body.named_parameters():
+                for end, factor in factors.items():
+                    if name.endswith(end):
+                        one.mul_(factor)
+        return module, batch
+
+    return measured(factory, widths=[width], depths=[depth], seeds=seeds).frame
+
+
+WO, W1, W2, ALL = "self_attn.out_proj.weight", "linear1.weight", "linear2.weight", ".weight"
+FACTOR, BETA = 6**0.5, 24**-0.25
+
+
+@pytest.mark.parametrize(("factors", "changes", "said"), [
+    ({}, {"depth_scaling": "depth"}, f"branch is missing in {W2}, {WO} (deviation"),
+    ({}, {"depth_scaling": "layer"}, f"branch is missing in {W2}, {WO} (deviation"),
+    ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) of matrices that end a branch stands on {WO} (deviation"),
+    ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"stands on {W1} and is missing in {W2} (deviation"),
+    ({WO: 4**0.5, W2: 4**0.5}, {}, f"as drawn with the fan of one of 4 shards: {W2}, {WO} (deviation"),
+    ({"in_proj_weight": ((2 + BETA**2) / 3) ** 0.5, WO: BETA, W2: BETA}, {"placement": "deepnorm"},
+     f"DeepNorm's factor of weights is missing in {W1} (deviation"),
+    ({WO: BETA, W1: BETA, W2: BETA}, {"placement": "deepnorm"},
+     "DeepNorm's factor of weights is missing in self_attn.in_proj_weight (deviation"),
+    ({WO: 0.0}, {}, f"{WO} has a deviation 0 times the Stack's"),
+    ({WO: 0.8796, W1: 0.8796}, {}, f"as normal numbers cut at two deviations: {W1}, {WO} (deviation"),
+    ({W1: 2**0.5, W2: 2**0.5, WO: 2**0.5}, {}, f"{W1}, {W2}, {WO} have deviations"),
+    ({f"layers.1.{W1}": 1.25}, {}, f"{W1} has a deviation"),
+    ({}, {"ffn_ratio": 2.0}, f"{W1} has 4096 entries, and the Stack's 2048"),
+    ({}, {}, None),
+])  # fmt: skip
+def test_matrices_are_compared_with_a_stack_and_the_cause_is_named(factors, changes, said):
+    """One alarm a cause; healthy ones raise none in 8 seeds, each by itself, but once in 1250."""
+    stack = replace(BUILTINS["encoder-pre"].stack(32, 3), **changes)
+    if said is None:
+        for _, one in frame_with({}, seeds=8).groupby("seed"):
+            assert beside(one, stack) == []
+        return
+    (alarm, *more) = beside(frame_with(factors), stack)
+    assert said in alarm.what
+    assert len(more) == ("entries" in said)
+    (zero,) = beside(frame_with({}), replace(BUILTINS["encoder-pre"].stack(32, 3), query_gain=0.0), {WO: ("WQ",)})
+    assert zero.what == f"{WO} is not 0, and the Stack's is"
+    assert alarm.layer == (2 if "layers.1" in str(factors) else 0)
+
+
+def test_matrices_are_judged_before_what_they_make():
+    """A stream and gradients that are far off by their matrices are no alarm of their own."""
+    built = BUILTINS["encoder-pre"]
+    table = pd.DataFrame([(32, 3, "body.layers", "hidden_energy", layer, 50.0, 0.1) for layer in (1, 2, 3)],
+                         columns=["width", "depth", "part", "quantity", "layer", "ratio", "noise"])  # fmt: skip
+    found = [against_initialization(frame_with(factors), table, built.stack, ROLES) for factors in ({}, {W2: 4.0})]
+    assert [len(alarms) for alarms in found] == [1, 1]
+    assert "energy of the stream is 50 times theory's" in found[0][0].what and W2 in found[1][0].what
+
+
+@pytest.mark.parametrize(("ratios", "number"), [
+    ((1.0, 1.1, 5.0), "5 times theory's in layer 3"), ((0.3, 0.4, 0.45), "1/3.33 of theory's in layer 1"),
+    ((1.0, 1.1, 2.5), None), ((2.5, 1.0, 0.4), None),
+])  # fmt: skip
+def test_the_layer_that_is_furthest_from_theory_counts(ratios, number):
+    """By a factor of four in one, or of two in all to one side."""
+    columns = ["width", "depth", "part", "quantity", "layer", "ratio", "noise"]
+    table = pd.DataFrame([(32, 3, "body.layers", W1, k, r, 0.02) for k, r in enumerate(ratios, 1)], columns=columns)
+    found = against_initialization(frame_with({}, seeds=1), table, BUILTINS["encoder-pre"].stack, ROLES)
+    assert [alarm.what for alarm in found] == ([f"|gradient|^2 of {W1} is {number}"] if number else [])
+
+
+@pytest.mark.parametrize(("power", "kind"), [(0.0, "Post-like"), (-1.5, "DeepNorm-like"), (-2.0, "Keel-like")])
+def test_branches_that_weaken_with_the_depth_tell_normed_streams_apart(power, kind):
+    """By the part c of its input in a layer's output: 1/c^2 - 1 is the branch's energy over the stream's."""
+    frame = measured(BUILTINS["encoder-post"].factory, widths=[16], depths=[2, 4, 8], seeds=2).frame
+    kept = (1 + 2 * frame["depth"] ** power) ** -0.5
+    frame["value"] = frame["value"].where(frame["quantity"] != "stream_coefficient", kept)
+    (found,) = classes(frame, probe_exponents(frame))
+    assert found.kind == kind or (power == 0 and found.kind == "undecided")

@@ -4,6 +4,7 @@ A run probes two modules of every width and depth below. Thresholds are constant
 root seeds here were chosen before anything was looked at, and the references' are others.
 """
 
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from scipy import stats
 
 from checks.models.health import alarms
-from checks.models.probe import probe_exponents
+from checks.models.initialization import against_initialization
+from checks.models.probe import ROLES, against_theory, probe_exponents
 from checks.models.reference import RATE, Reference, against_reference, reference_of
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
@@ -171,6 +173,26 @@ def test_alarms():
     record("probing", {f"named, of {SEEDS_OF_A_FAULT}": named, f"alarms of {HEALTHY_MODULES} healthy modules": raised})
     assert set(named.values()) == {SEEDS_OF_A_FAULT}
     assert set(raised.values()) == {0}
+
+
+def test_healthy_modules_beside_their_stack(monkeypatch):
+    """Encoders of torch.nn, in runs of two and of four seeds: no alarm; and how far theory is from the measured."""
+    monkeypatch.setattr("checks.models.probe.predict", lru_cache(None)(predict))
+    found, sizes = {}, {"widths": [32, 64], "depths": [2, 4, 8]}
+    for name in ("encoder-post", "encoder-pre"):
+        built = BUILTINS[name]
+        frame = probe(built.factory, **sizes, seeds=2 * HEALTHY_MODULES, seed=11).frame
+        for seeds in (2, 4):
+            raised, furthest = 0, 1.0
+            for _, one in frame.groupby(frame["seed"] // seeds):
+                table = against_theory(one, built.stack)
+                raised += bool(against_initialization(one, table, built.stack, ROLES))
+                judged = table[table["width"] >= 8 * table["depth"]]["ratio"]
+                furthest = max(furthest, float(judged.max()), float(1 / judged.min()))
+            runs = 2 * HEALTHY_MODULES // seeds
+            found[f"{name}, {seeds} seeds"] = {"runs": runs, "alarms": raised, "furthest from theory": furthest}
+    record("probing-stacks", sizes | {"found": found})
+    assert {one["alarms"] for one in found.values()} == {0}
 
 
 def test_intervals_of_exponents_cover():
