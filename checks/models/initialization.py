@@ -17,7 +17,7 @@ from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
 from checks.models.streams import residual_of_normed
 from checks.statistics import CHANCE
 from theory import Stack
-from theory.stack.initializations import INITIALIZATIONS
+from theory.stack.initializations import INITIALIZATIONS, Law
 from theory.stack.weights import gain, weight_shapes
 
 WEIGHT_RATE = 1e-4
@@ -30,7 +30,7 @@ _WIDE = 8
 _ENDS, _QUERIES = {"WO", "XO", "W2"}, {"WQ", "WK", "XQ", "XK"}
 _SHARDS = (2, 4, 8, 16, 32, 64)
 # The deviation of a standard normal number between -2 and 2.
-_CUT = float(stats.truncnorm(-2, 2).std())
+_CUT = Law(cut=2.0).variance ** 0.5
 
 Places = tuple[tuple[int, int], str, Finding]
 
