@@ -1,14 +1,13 @@
 """Grids: products, ranges, fields that move together, and every way of getting them wrong."""
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
-from gradbounds.commands.sweep import Fields, Sweep
+from gradbounds.commands.sweep import Sweep
 from gradbounds.described_network import changed
 from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
@@ -130,6 +129,10 @@ def test_presets(name):
             assert len({getattr(s, fixed) for s in found}) >= 3, "enough for an exponent"
 
 
+def swept(*arguments):
+    return parsed(["sweep", *arguments]).recipe()
+
+
 def test_a_file_is_what_its_flags_are(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(
@@ -137,10 +140,8 @@ def test_a_file_is_what_its_flags_are(tmp_path):
         '[grid]\nwidth = "8:32:x2"\nvocab = [2, 3, 4]\nzip = [["width", "vocab"]]\n'
     )
     from_file = read_recipe(file)
-    flags = Sweep(
-        grid=Fields(width=("8:32:x2",), vocab=("2", "3", "4")), zip=("width,vocab",), draws=5, seed=7, dtype="float64",
-        text=Path(tmp_path / "words.txt"),
-    ).recipe()  # fmt: skip
+    line = ["--width", "8:32:x2", "--vocab", "2", "3", "4", "--zip", "width,vocab", "--draws", "5", "--seed", "7"]
+    flags = swept(*line, "--dtype", "float64", "--text", str(tmp_path / "words.txt"))
     assert from_file.stacks() == flags.stacks()
     assert from_file.text == flags.text == str(tmp_path / "words.txt")
     assert (from_file.draws, from_file.seed, from_file.dtype) == (flags.draws, flags.seed, flags.dtype)
@@ -149,13 +150,13 @@ def test_a_file_is_what_its_flags_are(tmp_path):
 def test_flags_change_a_file_and_a_preset(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text("draws = 5\n[[grid]]\nwidth = 8\n[[grid]]\nwidth = 16\ndepth = 2\n")
-    recipe = Sweep(file=file, grid=Fields(tokens=("3",)), seed=9).recipe()
+    recipe = swept("--file", str(file), "--tokens", "3", "--seed", "9")
     assert [(s.width, s.depth, s.tokens) for s in recipe.stacks()] == [(8, 6, 3), (8, 6, 3), (16, 2, 3), (16, 2, 3)]
     assert (recipe.draws, recipe.seed) == (5, 9)
-    assert {s.tokens for s in Sweep(preset="quick", grid=Fields(tokens=("2",))).recipe().stacks()} == {2}
+    assert {s.tokens for s in swept("--preset", "quick", "--tokens", "2").stacks()} == {2}
     assert Sweep().recipe() == preset("quick")
     assert Sweep(draws=3).recipe().draws == 3
-    assert Sweep(grid=Fields(width=("8",))).recipe() == Recipe(grid=({"width": ("8",)},))
+    assert swept("--width", "8") == Recipe(grid=({"width": ("8",)},))
 
 
 def test_a_run_is_sampled_again_from_its_manifest(tmp_path):
@@ -183,7 +184,7 @@ def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, capsys):
 def test_a_flag_stands_for_what_a_file_says_of_its_field(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text('[[grid]]\nplacement = "post"\nwidth = 8\n[[grid]]\nplacement = "post"\nwidth = 16\ndepth = 2\n')
-    changed = Sweep(file=file, grid=Fields(width=("32",))).recipe().stacks()
+    changed = swept("--file", str(file), "--width", "32").stacks()
     assert [(s.width, s.depth) for s in changed] == [(32, 6), (32, 2)]
 
 
