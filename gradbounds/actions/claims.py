@@ -1,4 +1,4 @@
-"""`gradbounds claims` and `gradbounds claims`: the statements, their derivations, and what was measured."""
+"""`gradbounds claims`: the statements, their derivations, and what was measured."""
 
 import textwrap
 from collections import Counter

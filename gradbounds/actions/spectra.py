@@ -170,8 +170,8 @@ def _one(
     return pd.DataFrame({"node": quadrature.nodes, "weight": quadrature.weights, "dimension": size})
 
 
-def size(request: SpectraRequest, of_what: str = "") -> str:
-    """Number of spectra and of products, and memory of the largest, in words.
+def size(request: SpectraRequest, of_what: str = "") -> Result:
+    """Number of spectra and of products, and memory of the largest.
 
     Args:
         request: what is asked.
@@ -184,10 +184,11 @@ def size(request: SpectraRequest, of_what: str = "") -> str:
     kept_vectors = request.steps if request.reorthogonalize else 3
     memory = 4 * (largest.parameters * (kept_vectors + 8) + largest.activations)
     aside = "" if largest.activations else " besides its activations"
-    return (
+    words = (
         f"{len(jobs)} spectra, about {products} products{of_what}; the largest network has "
         f"{largest.parameters / 1e6:.2f} million parameters and takes about {memory / 2**30:.2g} GiB{aside}."
     )
+    return Result(about="what spectra take", values={"takes": words}, lines=[words])
 
 
 def _or_dash(value: float, width: int) -> str:

@@ -34,7 +34,7 @@ class OfSpectra(IntoFolder):
 
     def measured(
         self, subjects: "Sequence[Subject]", measure: "Callable[[SpectraRequest], Result]", of_what: str = ""
-    ) -> "int | Result":
+    ) -> "Result":
         """Measure the spectra of networks, or say how much that is.
 
         Args:
@@ -50,8 +50,7 @@ class OfSpectra(IntoFolder):
             device=self.device,
         )  # fmt: skip
         if self.dry_run:
-            print(size(request, of_what))
-            return 0
+            return size(request, of_what)
         return measure(request)
 
 
@@ -70,8 +69,8 @@ class Texts(OfSpectra, OnTexts):
     pairs: Annotated[int | None, optional("only the first so many lines", "INT", "200")] = 200
     seeds: Annotated[int, Flag(help="models of each kind")] = 3
 
-    def run(self) -> "int | Result":
-        """What was found, or an exit code."""
+    def run(self) -> "Result":
+        """What was found."""
         from gradbounds.actions.hessian import models_on_text
         from gradbounds.actions.hessian_subjects import on_text
         from gradbounds.grid import field_values
@@ -101,8 +100,8 @@ class Stacks(OfSpectra):
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)
     seeds: Annotated[int, Flag(help="networks of each size")] = 8
 
-    def run(self) -> "int | Result":
-        """What was found, or an exit code.
+    def run(self) -> "Result":
+        """What was found.
 
         Raises:
             ValueError: another field than placement, width and depth has several values.
@@ -139,8 +138,8 @@ class Module(OfSpectra):
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("32",)
     depth: Annotated[tuple[str, ...], Flag(help="depths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("2:8:x2",)
 
-    def run(self) -> "int | Result":
-        """What was found, or an exit code."""
+    def run(self) -> "Result":
+        """What was found."""
         from gradbounds.actions.hessian import modules
         from gradbounds.actions.hessian_subjects import of_module
         from gradbounds.grid import field_values
@@ -162,6 +161,6 @@ class Hessian:
         | Annotated[Texts, tyro.conf.subcommand("texts")]
     )
 
-    def run(self) -> "int | Result":
-        """What was found, or an exit code."""
+    def run(self) -> "Result":
+        """What was found."""
         return self.what.run()

@@ -109,8 +109,8 @@ class Sweep(WithJson):
         bool, optional("print cells, draws, time, memory and disk, or a cluster's job script, and write nothing", None)
     ] = False
 
-    def run(self) -> "int | Result":
-        """What was done, or an exit code.
+    def run(self) -> "Result":
+        """What was done.
 
         Raises:
             ValueError: no folder to write to, flags that exclude each other, or a recipe that makes no sense.
@@ -125,9 +125,10 @@ class Sweep(WithJson):
 
         if self.dry_run and self.cluster is not None:
             from gradbounds.clusters.description import job_script
+            from gradbounds.result import Result
 
-            print(job_script(self.cluster))
-            return 0
+            script = job_script(self.cluster)
+            return Result(about="a cluster's job", values={"job_script": script}, lines=script.splitlines())
         if self.dry_run:
             with self._execution(recipe.device) as execution:
                 return dry_run(self.out, recipe, execution)

@@ -1,6 +1,7 @@
 """Spectra judged: moments, exponents and verdicts of synthetic ones, and the command on a small text of our own."""
 
 import importlib
+import json
 import re
 import sys
 from types import SimpleNamespace
@@ -235,6 +236,8 @@ def test_modules_of_ones_own(tmp_path, capsys, monkeypatch):
 def test_dry_run_and_bad_input(tmp_path, capsys):
     assert main(command(tmp_path, tmp_path / "run", "--dry-run")) == 0
     assert "14 spectra, about 150 products over 8 pairs" in capsys.readouterr().out
+    assert main(command(tmp_path, tmp_path / "run", "--dry-run", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["takes"].startswith("14 spectra, ")
     for flags, message in (
         (["--steps", "0"], "steps must be an integer of at least 2, got 0"),
         (["--source", "no corpus"], "source must be a readable file, got 'no corpus'"),

@@ -86,7 +86,7 @@ class Fig3Request:
         return [(model, batches, seed) for model, batches in asked for seed in seeds]
 
 
-def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool) -> int | Result:
+def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: bool) -> Result:
     """Measure, predict, judge and draw; what the folder holds already is not measured again.
 
     Raises:
@@ -103,10 +103,10 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
     jobs = request.jobs()
     if dry_run:
         size = parameter_count(max(jobs, key=lambda job: job[0].depth)[0])
-        print(f"{len(jobs)} models, {sum(batches for _, batches, _ in jobs)} mini-batches of {request.batch_tokens} "
+        words = (f"{len(jobs)} models, {sum(batches for _, batches, _ in jobs)} mini-batches of {request.batch_tokens} "
               f"target tokens; the largest has {size / 1e6:.1f} million parameters, three times kept: "
               f"{12 * size / 2**30:.2g} GiB.")  # fmt: skip
-        return 0
+        return Result(about="what fig3 takes", values={"takes": words}, lines=[words])
     frame = _measured(request, text, out, jobs)
     about = f"{len(text)} pairs of {text.names[0]}, {text.names[1]}, {request.batch_tokens} tokens a batch"
     verdicts = section_3_4(frame, about)

@@ -89,7 +89,7 @@ def grid_named(preset: str) -> Grid:
         raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
 
 
-def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int | Result:
+def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     """Train, judge and draw; what the folder holds already is not trained again.
 
     Returns:
@@ -114,8 +114,8 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> int | Result:
     left = [run for run, name in zip(runs, names, strict=True) if name not in known]
     done = finished(left, texts, request.out)
     if dry_run:
-        print("\n".join(_dry(grid, runs, done.count(False), texts, request)))
-        return 0
+        words = _dry(grid, runs, done.count(False), texts, request)
+        return Result(about="what warm-up takes", values={"takes": words}, lines=words)
     unigram = unigram_loss(*texts)
     ours, updates = Execution(workers=request.workers), grid.runs[0].training.updates
     with (
