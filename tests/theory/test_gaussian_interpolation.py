@@ -62,3 +62,28 @@ def test_values():
     one_by_one = [[cross_entropy(float(v) ** 0.5, 100) for v in row] for row in variances]
     np.testing.assert_allclose(values_at(lambda v: cross_entropy(v**0.5, 100), variances), one_by_one, rtol=1e-6)
     np.testing.assert_array_equal(values_at(np.sqrt, np.array([4.0, 4.0])), 2.0)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_variances_that_an_epsilon_tells_apart(name):
+    """One curve does for all of them, whatever the batch; of less alike ones there are three."""
+    calls = []
+
+    def function(first, second, covariance):
+        calls.append((first, second))
+        return FUNCTIONS[name](first, second, covariance)
+
+    generator = np.random.default_rng(2)
+    for factor, curves in ((1e-7, 1), (1e-5, 3)):
+        calls.clear()
+        for _ in range(2):
+            variances = 0.8 * (1 + factor * generator.random((40, 3)))
+            correlation = np.cos(np.pi * generator.random((40, 3, 3)))
+            found = pair_values(function, variances, correlation)
+        v, w = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
+        expected = [
+            FUNCTIONS[name](min(a, b), max(a, b), c * (a * b) ** 0.5)
+            for a, b, c in zip(map(float, v.flat), map(float, w.flat), map(float, correlation.flat), strict=True)
+        ]
+        np.testing.assert_allclose(found.ravel(), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+        assert len(calls) == curves * 33 * (1 if curves == 1 else 2)

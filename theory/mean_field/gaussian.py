@@ -26,6 +26,8 @@ _FINEST = 0.02
 
 LARGEST_SCALE = 2000.0
 """Largest scale of logits that the quadratures reach; √d at four million."""
+# Density in ln t below which what is left out is less than 1/V by many digits.
+_UNLIKELY = 1e-30
 _PER_TURN = 0.5 / math.pi
 _TAIL = 9.0
 _BELOW_ONE = np.nextafter(1.0, 0.0)
@@ -94,7 +96,7 @@ def softmax_overlap(correlation: float, scale: float, vocab: int, other_scale: f
             f"output_scale must be smaller for tokens this alike, got a logit scale of {scale:g} at correlation "
             f"{correlation:.6f}; the prediction's quadrature reaches a scale of about 50 there."
         )
-    tables = [side.table(w) for side in sides]
+    tables = [_where_likely(*side.table(w), weights, vocab) for side in sides]
     (step, p, n), (other_step, p_other, n_other) = tables[0], tables[-1]
     if correlation < 0:  # a and a' share w with opposite signs; the rule in w is symmetric
         p_other, n_other = p_other[:, ::-1], n_other[:, ::-1]
@@ -135,6 +137,18 @@ class _Side:
         line = log_t[0] + self.shared * w[0] + spacing * np.arange((len(log_t) - 1) * stride + len(w))
         miss, hit = (sliding_window_view(row, len(w))[::stride].copy() for row in _conditional_factors(self.own, line))
         return stride * spacing, miss, hit
+
+
+def _where_likely(step: float, miss: Array, hit: Array, weights: Array, vocab: int) -> tuple[float, Array, Array]:
+    """A side's table where it matters: large scales have most of their grid in ln t where an integrand vanishes.
+
+    Integrated over the other side's ln t the integrand is at most f = E[hit] (1 − E[miss])^(V−1), and V ∫ f is the sum
+    of a softmax, 1.
+    """
+    bound = vocab * (hit @ weights) * _power(miss @ weights, vocab - 1)
+    (likely,) = np.nonzero(bound > _UNLIKELY)
+    kept = slice(likely[0], likely[-1] + 1)
+    return step, miss[kept], hit[kept]
 
 
 def _softmax_concentration(scale: float, vocab: int) -> float:

@@ -15,6 +15,8 @@ PairFunction = Callable[[float, float, float], float]
 
 # Degree of an interpolant in the angle.
 _DEGREE = 32
+# Logarithms of variances that differ by less are one.
+_ALIKE = 2e-7
 # Entries whose polynomials are evaluated at once.
 _AT_ONCE = 200_000
 
@@ -36,8 +38,12 @@ def correlation_curve(function: PairFunction, variance: float) -> Callable[[Arra
 def pair_values(function: PairFunction, variances: Array, correlation: Array) -> Array:
     """A pair function at (v_i, v_j, √(v_i v_j) ρ_ij), of variances (..., n) and correlations (..., n, n).
 
-    One by one where few are distinct, and otherwise interpolated in (ln v_i, ln v_j, arccos ρ).
+    One by one where few are distinct, and otherwise interpolated in (ln v_i, ln v_j, arccos ρ); in the angle alone
+    where variances agree to 7 digits, as a norm's epsilon leaves them.
     """
+    smallest, largest = _range(variances)
+    if largest - smallest < _ALIKE:
+        return correlation_curve(function, float(f"{math.exp((smallest + largest) / 2):.7g}"))(correlation)
     first, second = np.broadcast_arrays(variances[..., :, None], variances[..., None, :])
     low, high = np.minimum(first, second), np.maximum(first, second)
     entries = np.stack([low, high, correlation * np.sqrt(low * high)], axis=-1).reshape(-1, 3)
