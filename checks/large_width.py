@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
@@ -105,6 +106,7 @@ def why_not_judged(stack: Stack, name: str = "loss") -> str:
         stack: the network.
         name: of the quantity, as in `theory.QUANTITIES`; gradients of queries and keys ask for more than the others.
     """
+    stack = _of_one_depth(stack)
     if missing := gaps(stack, "queries"):
         return f"no rule: {missing[0].because}"
     worst = max(_asks(stack, name), key=lambda ask: ask.size)
@@ -126,7 +128,12 @@ def in_large_width(stack: Stack, name: str = "loss") -> bool:
 
 def implied_error(stack: Stack, name: str = "loss") -> float:
     """The largest relative error that finite width makes of a quantity, as the coefficients imply it."""
-    return max(ask.size for ask in _asks(stack, name)) / stack.width
+    return max(ask.size for ask in _asks(_of_one_depth(stack), name)) / stack.width
+
+
+def _of_one_depth(stack: Stack) -> Stack:
+    """The stack with as many layers in both parts as the deeper one has: coefficients were measured with one depth."""
+    return replace(stack, depth=stack.most_layers, encoder_depth=0) if stack.encoder_depth else stack
 
 
 def output_correction(stack: Stack) -> float:

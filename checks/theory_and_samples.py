@@ -75,7 +75,7 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
             rows.append({
                 "cell": number,
                 "quantity": name,
-                "layer": np.arange(1, samples.stack.depth + 1) if values.ndim == 2 else 0,
+                "layer": np.arange(1, values.shape[1] + 1) if values.ndim == 2 else 0,
                 "draws": measured.draws,
                 "mean": measured.mean,
                 "sem": measured.sem,

@@ -14,6 +14,7 @@ from theory import Stack
 from theory.configurations import Note
 from theory.coverage import holds_words, is_fluctuating
 from theory.stack import TITLES
+from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import gain, weight_shapes
 
 _STREAM = {"hidden_energy": "|x|^2/d", "token_correlation": "x_i.x_j/d"}
@@ -80,7 +81,9 @@ def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
     table.add_column("")
     if rows["predicted"].notna().any():
         rows = rows[rows["predicted"].notna()]
-    for row in rows[rows["layer"].isin([0, 1, stack.depth])].itertuples():
+    of_encoder = [name in QUANTITIES and QUANTITIES[name].of_encoder for name in rows["quantity"]]
+    last = np.where(of_encoder, stack.encoder_depth or stack.depth, stack.depth)
+    for row in rows[rows["layer"].isin([0, 1]) | (rows["layer"] == last)].itertuples():
         mean, error, theory, name = row.mean, row.sem, row.predicted, str(row.quantity)
         if "grad_sq_" in name and mean > 0:
             mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5

@@ -68,7 +68,8 @@ def matrices(table: pd.DataFrame) -> list[str]:
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
     """Exponents of the last layer's gradient norms between a network and one twice as wide, or twice as deep.
 
-    Heads become wider with the network, not more; the ratio of the feed-forward width and V stay.
+    Heads become wider with the network, not more; the ratio of the feed-forward width and V stay. An encoder becomes
+    twice as deep too.
 
     Args:
         here: the network's prediction.
@@ -79,7 +80,8 @@ def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.
     """
     rows = []
     for field in ("width", "depth"):
-        there = predicted(replace(here.stack, **{field: 2 * getattr(here.stack, field)}))
+        changed = ("depth", "encoder_depth") if field == "depth" else (field,)
+        there = predicted(replace(here.stack, **{name: 2 * getattr(here.stack, name) for name in changed}))
         for name, value in here.items():
             if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
                 continue

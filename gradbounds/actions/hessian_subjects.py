@@ -88,14 +88,15 @@ def of_stack(stack: Stack) -> Subject:
     if stack.source_tokens:
         blocks |= {"encoder": ("encoder_*",)}
     blocks |= {f"layer {n}": (f"[WX]?_{n}",) for n in range(1, stack.depth + 1)}
-    matrices = sum(d_in * d_out for part in stack.parts for d_in, d_out in weight_shapes(part).values())
-    of_a_token = stack.depth * (8 * stack.width + 2 * stack.ffn_width + stack.heads * stack.tokens) + 3 * stack.vocab
+    matrices = sum(part.depth * d_in * d_out for part in stack.parts for d_in, d_out in weight_shapes(part).values())
+    of_a_layer = 8 * stack.width + 2 * stack.ffn_width + stack.heads * stack.tokens
+    of_a_token = stack.most_layers * of_a_layer + 3 * stack.vocab
     return Subject(
         placement=stack.placement, width=stack.width, depth=stack.depth, blocks=blocks,
         key={"stack": stack.non_default()}
         | ({"registered": stack.versions} if stack.versions else {}),
         problem=lambda seed, device: stack_problem(stack, seed=seed, dtype=torch.float32, device=device),
-        parameters=stack.depth * matrices + stack.width * stack.vocab,
+        parameters=matrices + stack.width * stack.vocab,
         activations=_COPIES * (stack.rows + stack.sequences * stack.source_tokens) * of_a_token,
     )  # fmt: skip
 

@@ -80,13 +80,16 @@ class Cell:
         """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
-            each = sum(a * b for part in parts for a, b in weight_shapes(part).values())
-            normals = s.depth * each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
+            each = sum(part.depth * a * b for part in parts for a, b in weight_shapes(part).values())
+            normals = each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
-            met = [(rows_met(part)[role], a, b) for part in parts for role, (a, b) in weight_shapes(part).items()]
-            each = sum(rows * (a + b) for rows, a, b in met)
-            normals = s.depth * each + s.rows * (2 * s.width + s.vocab)
+            each = sum(
+                part.depth * rows_met(part)[role] * (a + b)
+                for part in parts
+                for role, (a, b) in weight_shapes(part).items()
+            )
+            normals = each + s.rows * (2 * s.width + s.vocab)
         return max(1, min(MOST_DRAWS, 1 << max(0, (_BLOCK_NORMALS // normals).bit_length() - 1)))
 
     def blocks(self, draws: int) -> int:

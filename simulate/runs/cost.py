@@ -1,6 +1,7 @@
 """What a block takes, counted: its work and its memory."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 from simulate.runs.cell import Cell
 from theory.stack import Stack
@@ -48,14 +49,16 @@ def _kept(s: Stack, streams: int) -> int:
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
     """Rows, d_in and d_out of every matrix but the output matrix."""
-    each = [(rows_met(part)[role], a, b) for part in s.parts for role, (a, b) in weight_shapes(part).items()]
-    return each * s.depth + [(s.rows, s.width, s.width)] * (s.output_transform == "added")
+    each = [
+        [(rows_met(part)[role], a, b) for role, (a, b) in weight_shapes(part).items()] * part.depth for part in s.parts
+    ]
+    return [*chain(*each), *[(s.rows, s.width, s.width)] * (s.output_transform == "added")]
 
 
 def _dense(s: Stack) -> tuple[float, float]:
     """Random numbers and flops of one draw: every matrix, forward and back; Gram matrices; ‖W_emb‖₂."""
     maps, (smaller, larger) = _maps(s), sorted((s.vocab, s.width))
-    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * s.width * s.depth for p in s.parts)
+    products = sum(4 * rows * a * b for rows, a, b in maps) + sum(8 * p.rows**2 * p.width * p.depth for p in s.parts)
     head = 4 * s.rows * s.width * s.vocab + 2 * smaller**2 * larger + 4 * smaller**3
     return sum(a * b for _, a, b in maps) + s.vocab * s.width, products + head
 

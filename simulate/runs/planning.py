@@ -73,7 +73,7 @@ def plan(cells: Sequence[Cell], *, draws: int, workers: int, limits: BatchLimits
     blocks = np.array([cell.blocks(draws) for cell in cells])
     sampled = blocks * np.array([cell.draws_per_block for cell in cells])
     per_layer = sum(q.per_layer for q in QUANTITIES.values())
-    values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.depth for cell in cells])
+    values = np.array([len(QUANTITIES) - per_layer + per_layer * cell.stack.most_layers for cell in cells])
     sizes = np.array([4 if cell.dtype == "float32" else 8 for cell in cells])
     # Of a great many cells some stand for all; the largest is among them, for its memory.
     largest = max(range(len(cells)), key=lambda k: cells[k].stack.width * cells[k].stack.depth * cells[k].stack.tokens)

@@ -35,7 +35,8 @@ class Samples(NamedArrays):
     Attributes:
         cell: what was sampled, and how.
         seeds: the root seed of every draw, (draws,); they differ where runs of several seeds were merged.
-        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1.
+        arrays: arrays of shape (draws,) or, per layer, (draws, L) with layer l at index l - 1; of an
+            encoder L is its own.
     """
 
     cell: Cell

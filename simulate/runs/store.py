@@ -226,7 +226,7 @@ class Run:
         constants = [name for name in table.column_names if name not in QUANTITIES]
         rows = table.select(constants).take(starts[:-1]).to_pylist()
         described = [cell_of(row, self._windows) for row in rows]
-        values = quantity_arrays(table, starts, [cell.stack.depth for cell in described])
+        values = quantity_arrays(table, starts, [cell.stack for cell in described])
         seeds = np.split(table["seed"].to_numpy(), starts[1:-1])
         cells = [Samples(*parts) for parts in zip(described, seeds, values, strict=True)]
         return sorted(cells, key=lambda s: (s.cell.text is not None, _order(s.stack)))

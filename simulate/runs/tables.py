@@ -159,15 +159,15 @@ def cell_of(row: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]
     return cell
 
 
-def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]) -> list[dict[str, Floats]]:
-    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, L).
+def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stack]) -> list[dict[str, Floats]]:
+    """The quantities of cells whose rows follow each other, of shape (draws,) or (draws, layers).
 
     Args:
         rows: all rows.
         starts: where each cell's rows start, and the number of rows.
-        depths: the number of layers of each cell.
+        stacks: the network of each cell.
     """
-    arrays: list[dict[str, Floats]] = [{} for _ in depths]
+    arrays: list[dict[str, Floats]] = [{} for _ in stacks]
     ends = list(zip(starts[:-1], starts[1:], strict=True))
     for name in (name for name in QUANTITIES if name in rows.column_names):
         column = rows[name].combine_chunks()
@@ -176,9 +176,10 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], depths: Sequence[int]
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         lengths = column.value_lengths().fill_null(0).to_numpy() if QUANTITIES[name].per_layer else valid
         known, places = (np.concatenate([[0], np.cumsum(count)]) for count in (valid, lengths))
-        for values, (first, end), depth in zip(arrays, ends, depths, strict=True):
+        for values, (first, end), stack in zip(arrays, ends, stacks, strict=True):
             if known[end] - known[first] == end - first:
                 entries = numbers[places[first] : places[end]]
+                depth = (stack.encoder_depth if QUANTITIES[name].of_encoder else 0) or stack.depth
                 values[name] = entries.reshape(-1, depth) if QUANTITIES[name].per_layer else entries
     return arrays
 
@@ -187,16 +188,21 @@ def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[
     """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
 
     Args:
-        draws: one row per draw, whose columns are repeated; `depth` is the number of layers.
+        draws: one row per draw, whose columns are repeated; `depth` is the number of layers, `encoder_depth` that of
+            the encoder, where it is another.
         values: per quantity its numbers, draw after draw and layer after layer, and which draws have them.
     """
     depth = draws["depth"].to_numpy()
-    index = np.repeat(np.arange(len(draws)), depth + 1)
-    layer = np.arange(len(index)) - np.repeat(np.cumsum(depth + 1) - depth - 1, depth + 1)
+    other = draws["encoder_depth"].fillna(0).to_numpy(int) if "encoder_depth" in draws else 0  # not in older files
+    of_encoder = np.where(other, other, depth)
+    rows = np.maximum(depth, other) + 1
+    index = np.repeat(np.arange(len(draws)), rows)
+    layer = np.arange(len(index)) - np.repeat(np.cumsum(rows) - rows, rows)
     columns: dict[str, Any] = {name: draws[name].array.take(index) for name in draws.columns} | {"layer": layer}
     for name, (flat, known) in values.items():
         column = np.full(len(index), np.nan, dtype=flat.dtype)
-        column[((layer > 0) == QUANTITIES[name].per_layer) & known[index]] = flat
+        last = (of_encoder if QUANTITIES[name].of_encoder else depth)[index] if QUANTITIES[name].per_layer else 0
+        column[(layer >= QUANTITIES[name].per_layer) & (layer <= last) & known[index]] = flat
         columns[name] = column
     return pd.DataFrame(columns)
 

@@ -163,3 +163,26 @@ def test_the_memory_receives_what_its_values_multiply():
     stack = Stack(width=256, depth=1, tokens=2, source_tokens=3, vocab=16, initialization="he")
     widest, beyond = off(sample(stack, draws=128, seed=0), predict(stack))
     assert widest <= 1, beyond
+
+
+def test_an_encoder_of_another_depth():
+    """Forward it is the stack of its own depth, and in samples its layers and the decoder's have theory's gradients."""
+    stack = Stack(placement="pre", width=512, depth=2, encoder_depth=5, tokens=3, source_tokens=4, vocab=16)
+    prediction, own = predict(stack), predict(Stack(placement="pre", width=512, depth=5, tokens=4, vocab=16))
+    for name in ("hidden_energy", "token_correlation"):
+        np.testing.assert_allclose(prediction[f"encoder_{name}"], own[name], rtol=1e-12)
+    assert [len(prediction[name]) for name in ("grad_sq_W2", "encoder_grad_sq_W2")] == [2, 5]
+    assert len(prediction.to_frame()) == 6
+    worst, names = off(sample(stack, draws=192, seed=5), prediction)
+    assert worst <= 1, names
+    equal = predict(Stack(placement="pre", width=512, depth=2, tokens=3, source_tokens=4, vocab=16))
+    assert prediction["grad_sq_W2"][0] != pytest.approx(equal["grad_sq_W2"][0], rel=0.01)
+
+
+def test_an_encoder_of_the_same_depth_given_is_the_same():
+    given, not_given = (Stack(depth=3, source_tokens=2, encoder_depth=depth) for depth in (3, 0))
+    assert given.encoder == not_given.encoder
+    with pytest.raises(ValueError, match="^encoder_depth must be 0 without source_tokens"):
+        Stack(encoder_depth=2)
+    work = [block_work(Cell(Stack(width=256, source_tokens=8, encoder_depth=depth), "dense")).steps for depth in (6, 9)]
+    assert work == [13, 16]

@@ -180,7 +180,7 @@ LATER |= {
     "output_transform",
 }
 LATER |= {"query_key_norm", "rotary", "rotary_base", "output_transform"}
-LATER |= {"logit_softcap", "attention_factor", "feed_forward_factor", "input_scaling"}
+LATER |= {"logit_softcap", "attention_factor", "feed_forward_factor", "input_scaling", "encoder_depth"}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

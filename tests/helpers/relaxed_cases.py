@@ -68,6 +68,7 @@ ALONE: list[dict[str, Any]] = [
     {"output_transform": "added"},
     {"sequences": 3},
     {"source_tokens": 5},
+    {"encoder_depth": 1, "source_tokens": 2},
 ]
 TOGETHER: list[dict[str, Any]] = [
     {"mask": "causal", "ffn_ratio": 4.0, "activation": "gelu", "output_projection": "random"},
@@ -88,6 +89,7 @@ TOGETHER: list[dict[str, Any]] = [
     },
     {"placement": "pre", "source_tokens": 3, "mask": "causal", "dropout": 0.1, "attention_dropout": 0.1},
     {"placement": "residual", "source_tokens": 5, "norm_epsilon": 0.1},
+    {"source_tokens": 4, "encoder_depth": 1, "mask": "causal", "branch_scaling": "depth", "sequences": 2},
     {
         "placement": "deepnorm", "residual_scale": 2.0, "branch_gain": 1.2, "label_groups": 3, "sequences": 2,
         "activation": "leaky_relu", "leaky_slope": -0.3,

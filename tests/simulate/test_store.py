@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from checks.theory_and_samples import comparison
 from simulate import Cell, Run, sample
 from simulate.runs import cell, store, tables
 from simulate.runs.execution import Execution
@@ -262,6 +263,32 @@ def test_frames_hold_every_number_once(tmp_path, cells):
             assert rows.loc[~here, name].isna().all()
             np.testing.assert_array_equal(rows[name], direct[name], err_msg=name)
         assert (rows["width"] == s.stack.width).all()
+
+
+@pytest.mark.parametrize("encoder_depth", [1, 3])
+def test_an_encoder_of_another_depth(tmp_path, encoder_depth):
+    """Its layers land, are read and stand in frames by their own number, beside networks that have none."""
+    fields = {"width": 8, "depth": 2, "tokens": 2, "vocab": 4}
+    cells = [Cell(Stack(**fields)), Cell(Stack(**fields, source_tokens=3, encoder_depth=encoder_depth))]
+    run = Run.create(tmp_path / "run", REQUEST)
+    sample_into(cells, draws=64, seed=3, run=run)
+    sampled = {s.cell.name: s for s in run.samples()}
+    here = sampled[cells[1].name]
+    direct = sample(cells[1].stack, draws=64, seed=3)
+    assert here["encoder_hidden_energy"].shape == (here.draws, encoder_depth)
+    assert here["hidden_energy"].shape == (here.draws, 2)
+    for name in direct:
+        np.testing.assert_array_equal(here[name][:64], direct[name], err_msg=name)
+    whole, frame = frame_of(run), here.to_frame()
+    rows = whole[whole["cell"] == cells[1].name].sort_values(["draw", "layer"])
+    assert len(rows) == len(frame) == here.draws * (1 + max(2, encoder_depth))
+    assert len(whole) - len(rows) == sampled[cells[0].name].draws * 3
+    for name in here:
+        np.testing.assert_array_equal(rows[name], frame[name], err_msg=name)
+        np.testing.assert_array_equal(frame[name].dropna(), here[name][~np.isnan(here[name])], err_msg=name)
+    table = comparison([here], patterns=4)
+    layers = table.groupby("quantity")["layer"].max()
+    assert (layers["encoder_grad_sq_W2"], layers["grad_sq_W2"]) == (encoder_depth, 2)
 
 
 def test_an_older_file_lacks_a_quantity(tmp_path):

@@ -1,4 +1,4 @@
-"""What the fields of encoders and decoders mean, both of one size: T5's kind and BART's."""
+"""What the fields of encoders and decoders mean, both of one width: T5's kind and BART's."""
 
 from dataclasses import dataclass
 
@@ -42,8 +42,8 @@ class T5:
         if factor != 1.0:
             raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
         width, heads, head_width = r.count("d_model", "hidden_size"), r.count("num_heads"), r.count("d_kv")
-        depth, hidden = r.count("num_layers", "num_hidden_layers"), r.count("d_ff")
-        _same_depth(r, "num_decoder_layers", depth)
+        encoder_depth, hidden = r.count("num_layers", "num_hidden_layers"), r.count("d_ff")
+        depth = r.count("num_decoder_layers", default=encoder_depth)
         unit = r.take("feed_forward_proj")
         gated = isinstance(unit, str) and unit.startswith("gated-")
         r.left["feed_forward_proj"] = "gelu_new" if unit == "gated-gelu" else unit[6:] if gated else unit
@@ -59,6 +59,7 @@ class T5:
         return {
             "width": width,
             "depth": depth,
+            "encoder_depth": 0 if encoder_depth == depth else encoder_depth,
             "vocab": r.count("vocab_size"),
             "source_tokens": tokens,
             "heads": heads,
@@ -97,15 +98,15 @@ class Bart:
         """The fields of the Stack.
 
         Raises:
-            ValueError: there is no encoder, or encoder and decoder are not of one size.
+            ValueError: there is no encoder, or heads or units of encoder and decoder differ.
         """
         if not r.take("is_encoder_decoder", default=True):
             raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
         width = r.count("d_model", "hidden_size")
-        depth = r.count("encoder_layers", "num_hidden_layers")
+        encoder_depth = r.count("encoder_layers", "num_hidden_layers")
+        depth = r.count("decoder_layers", default=encoder_depth)
         heads = r.count("encoder_attention_heads", "num_attention_heads")
         hidden = r.count("encoder_ffn_dim")
-        _same_depth(r, "decoder_layers", depth)
         for name, here in (("decoder_attention_heads", heads), ("decoder_ffn_dim", hidden)):
             other = r.count(name)
             if other != here:
@@ -119,6 +120,7 @@ class Bart:
         fields: Fields = {
             "width": width,
             "depth": depth,
+            "encoder_depth": 0 if encoder_depth == depth else encoder_depth,
             "vocab": words,
             "source_tokens": tokens,
             "heads": heads,
@@ -142,12 +144,6 @@ class Bart:
             "add_final_layer_norm", "add_bias_logits", "static_position_embeddings", "extra_pos_embeddings",
         )  # fmt: skip
         return {name: value for name, value in fields.items() if not name.startswith("_")}
-
-
-def _same_depth(r: Reading, name: str, depth: int) -> None:
-    other = r.count(name, default=depth)
-    if other != depth:
-        r.say(name, other, f"the decoder has as many layers as the encoder, {depth}, here")
 
 
 def _tied(r: Reading, consequence: str = "") -> None:

@@ -61,13 +61,12 @@ class Prediction(NamedArrays):
         """One row per layer, one column per quantity; row 0 holds the quantities of the whole network."""
         import pandas as pd  # late: predictions need none of it
 
-        columns = {}
+        columns, layers = {}, self.stack.most_layers
         for name, values in self.arrays.items():
-            column = np.full(self.stack.depth + 1, np.nan)
-            column[1:] = values if values.ndim else np.nan
-            column[0] = np.nan if values.ndim else float(values)
+            column = np.full(layers + 1, np.nan)
+            column[slice(1, 1 + len(values)) if values.ndim else 0] = values
             columns[name] = column
-        return pd.DataFrame(columns, index=pd.RangeIndex(self.stack.depth + 1, name="layer"))
+        return pd.DataFrame(columns, index=pd.RangeIndex(layers + 1, name="layer"))
 
     def _repr_html_(self) -> str:
         table = self.to_frame().to_html(float_format="%.4g", na_rep="")

@@ -268,6 +268,14 @@ class Inputs(Group):
         0, 0, "tokens of a source, which an encoder like the stack reads and every layer attends to; 0 for none",
         most=1_000_000,
     )  # fmt: skip
+    encoder_depth: int = integer(0, 0, "layers of the encoder; 0 for as many as the stack's", most=100_000)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.encoder_depth and not self.source_tokens:
+            raise ValueError(
+                f"encoder_depth must be 0 without source_tokens, which an encoder reads, got {self.encoder_depth}."
+            )
 
     @property
     def gram(self) -> NDArray[np.float64] | None:

@@ -27,6 +27,14 @@ class Quantity:
     predicted: bool = True
     in_paper: bool = True
 
+    @property
+    def of_encoder(self) -> bool:
+        """Whether its layers are those of the encoder."""
+        return self.per_layer and self.name.startswith(_ENCODER)
+
+
+_ENCODER = "encoder_"
+
 
 def _weight_gradient(matrix: str, role: str) -> Quantity:
     return Quantity(
@@ -41,7 +49,7 @@ def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
     """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
     absent = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy", "grad_sq_scalar"}
     encoder_quantities = [
-        replace(q, name=f"encoder_{name}", meaning=f"{q.meaning}, in the encoder", in_paper=False)
+        replace(q, name=_ENCODER + name, meaning=f"{q.meaning}, in the encoder", in_paper=False)
         for name, q in quantities.items()
         if q.per_layer and name not in absent
     ]

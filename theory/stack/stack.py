@@ -238,7 +238,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
 
     @property
     def encoder(self) -> "Stack | None":
-        """What reads the source: as deep as the stack and built like it, without a mask; None if there is no source."""
+        """What reads the source: built like the stack, without a mask; None if there is no source."""
         if not self.source_tokens:
             return None
         changes = {
@@ -250,12 +250,18 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             "loss_on": "all",
             "output_transform": "none",
         }
-        return replace(self, tokens=self.source_tokens, source_tokens=0, label_groups=0, **changes)  # type: ignore[arg-type]
+        sizes = {"tokens": self.source_tokens, "depth": self.encoder_depth or self.depth}
+        return replace(self, **sizes, source_tokens=0, encoder_depth=0, label_groups=0, **changes)  # type: ignore[arg-type]
 
     @property
     def parts(self) -> "tuple[Stack, ...]":
         """The stack, and its encoder if it has one."""
         return (self,) if self.encoder is None else (self, self.encoder)
+
+    @property
+    def most_layers(self) -> int:
+        """Layers of the stack, or of its encoder if that has more."""
+        return max(self.depth, self.encoder_depth)
 
     @property
     def rows(self) -> int:

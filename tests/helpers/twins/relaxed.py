@@ -56,7 +56,8 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         centred = rows - rows.mean(-1, keepdim=True) if stack.normalization != "rms" else rows
         return stack.norm_gain * centred / (centred.square().mean(-1, keepdim=True) + stack.norm_epsilon).sqrt()
 
-    patterns = {prefix: [[] for _ in range(stack.depth)] for prefix in ("", "encoder_")}
+    depths = {"": stack.depth, "encoder_": stack.encoder_depth or stack.depth}
+    patterns = {prefix: [[] for _ in range(depth)] for prefix, depth in depths.items()}
 
     def attention(rows, layer, prefix, asked=None):
         kind, asked, own_length = ("W", rows, len(rows)) if asked is None else ("X", asked, len(asked))
@@ -127,15 +128,15 @@ def slow_quantities(stack, weights, x, labels, ids=None, source=None):
         return hidden @ weights[prefix + "W2"][layer]
 
     def layers(x, prefix, memory=None):
-        sums = []
+        sums, depth = [], depths[prefix]
         if stack.embedding_norm == "added":
             x = norm(x, last=True)
-        for layer in range(stack.depth):
-            name = stack.lower_placement if layer < round(stack.lower_share * stack.depth) else stack.placement
+        for layer in range(depth):
+            name = stack.lower_placement if layer < round(stack.lower_share * depth) else stack.placement
             alpha = stack.residual_scale
             if alpha is None:
-                alpha = {"keel": 2.0 * stack.depth}.get(name, 1.0)
-            divided = {"none": 1, "depth": stack.depth**0.5, "inverse_depth": stack.depth, "layer": (layer + 1) ** 0.5}
+                alpha = {"keel": 2.0 * depth}.get(name, 1.0)
+            divided = {"none": 1, "depth": depth**0.5, "inverse_depth": depth, "layer": (layer + 1) ** 0.5}
             tau = (1.0 if stack.branch_scale is None else stack.branch_scale) / divided[stack.branch_scaling]
             branches = {"attention": [attention], "feed_forward": [feed_forward]}.get(
                 stack.branches, [attention, feed_forward]

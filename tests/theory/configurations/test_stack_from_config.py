@@ -92,7 +92,7 @@ def test_t5_has_a_source():
     more = {"feed_forward_proj": "gated-gelu", "num_heads": 3, "tie_word_embeddings": False, "num_decoder_layers": 2}
     newer, notes = stack_from_config(T5 | more, tokens=5)
     assert (newer.ffn, newer.activation, newer.head_width, newer.output_scale) == ("gated", "gelu_tanh", 16, 8.0)
-    assert "num_decoder_layers = 2 is left out" in " ".join(map(str, notes))
+    assert (newer.depth, newer.encoder_depth, newer.encoder.depth) == (2, 3, 3)
     found = predict(stack, patterns=2)
     assert np.isfinite(found["grad_sq_XQ"]).all()
     assert np.isfinite(found["encoder_grad_sq_W2"]).all()
