@@ -182,11 +182,11 @@ def test_arguments_of_another_kind():
 
 @pytest.mark.parametrize("more", [{}, {"query_key_scale": 1.0, "tokens": 2}])
 @pytest.mark.parametrize(("depth", "message"), [
-    (7, "^output_scale must be at most 2000 for a prediction, the size of the last tokens included, got logits of"),
+    (7, "^final_norm must be 'added', or layers fewer or their gains smaller, .* the last tokens have the size"),
     (14, "^depth must be less than 1[01] for a prediction: the energy of tokens overflows there"),
 ])  # fmt: skip
 def test_energies_that_overflow_are_refused(depth, message, more):
-    """Gated units square the energy of every layer where nothing normalizes it."""
+    """Gated units square the energy of every layer where nothing normalizes it, and nobody gave an output_scale."""
     with pytest.raises(ValueError, match=message):
         predict(Stack(ffn="gated", normalization="none", depth=depth, **more), patterns=2)
 

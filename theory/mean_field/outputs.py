@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from theory.mean_field.activations import Activation, activation_of
-from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
+from theory.mean_field.gaussian import LARGEST_SCALE, SoftmaxOverlap, cross_entropy
 from theory.mean_field.gaussian_interpolation import values_at
 from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
 from theory.mean_field.kernels import Kernel, KernelLayout, MatrixLayout, Number, Pair
@@ -74,8 +74,18 @@ def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, 
     G_ij = (σ_e²/P²) E⟨p_i − t_i, p_j − t_j⟩ with p the softmax of N(0, σ_e² Q) logits and t the targets, of which a
     share ε is spread over all classes. Labels are independent of W_emb, so E p_i·t_j = 1/V, and E t_i·t_j is
     (1 − ε)² times the probability that the labels agree, plus ε (2 − ε)/V.
+
+    Raises:
+        ValueError: tokens have grown so large that their logits are beyond every quadrature.
     """
     vocab, smoothing = stack.vocab, stack.label_smoothing
+    size = float(np.max(tokens.diagonal(output))) ** 0.5
+    if stack.output_scale <= LARGEST_SCALE < size * stack.output_scale:
+        raise ValueError(
+            "final_norm must be 'added', or layers fewer or their gains smaller, for a prediction: without a norm the "
+            f"last tokens have the size {size:.3g} sqrt(d), and logits of a scale above {LARGEST_SCALE:g} are not "
+            "predicted."
+        )
     overlap = tokens.gaussian(SoftmaxOverlap(stack.output_scale, vocab), output)
     targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) / vocab)
     gradient = (overlap + targets + -2.0 / vocab) * (stack.output_scale / loss_count(stack)) ** 2

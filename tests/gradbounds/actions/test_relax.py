@@ -116,7 +116,7 @@ def test_grids_leave_out_what_theory_cannot_predict():
     )
     assert len(grids) == 2 * (1 + len(RELAXATIONS) - 1)
     (line,) = left_out
-    assert line.startswith("left out: no norm: output_scale must be at most 2000 for a prediction")
+    assert line.startswith("left out: no norm: final_norm must be 'added', or layers fewer")
 
 
 def test_the_command(png_alone, tmp_path, monkeypatch, capsys):
