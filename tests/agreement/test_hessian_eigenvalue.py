@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from gradbounds.studies.initial_statistics import largest_eigenvalue as largest
 from gradbounds.studies.largest_eigenvalue import dyson, matrices, prediction
@@ -120,7 +121,31 @@ def test_the_two_ways_of_sampled_outputs(monkeypatch):
         assert getattr(without, name) < getattr(with_block, name)
 
 
+def test_small_products_have_one_thread(monkeypatch):
+    """Two threads of a busy machine take minutes for what one does in seconds."""
+
+    def threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    seen, true = [], dyson._responses
+
+    def counted(*given):
+        seen.append(threads())
+        return true(*given)
+
+    monkeypatch.setattr(dyson, "_responses", counted)
+    with threadpool_limits(2, user_api="blas"):
+        stack = Stack(placement="pre", width=8, depth=3, tokens=4, vocab=6, branch_scale=1.7)
+        found = largest_eigenvalues(stack, samples=2)
+        residual_edge(stack)
+    assert seen
+    assert all(one <= {1} for one in seen), "a library that does not tell has none here"
+    assert found.hessian > 0
+
+
 def test_errors():
+    with pytest.raises(ValueError, match="^stack must have ffn 'plain' .* layers alike that add something"):
+        largest_eigenvalues(Stack(placement="pre", branch_scale=0.0))
     with pytest.raises(ValueError, match="^samples must be at least 2"):
         largest_eigenvalues(Stack(), samples=1)
     with pytest.raises(ValueError, match="^stack must have ffn 'plain'"):

@@ -75,10 +75,14 @@ def has_unlike_layers(stack: Stack) -> bool:
 
 
 def is_plain(stack: Stack) -> bool:
-    """Whether every layer is uniform attention without W^O, then plain ReLU units, all alike, and labels are words."""
+    """Whether every layer is uniform attention without W^O, then plain ReLU units, all alike, and labels are words.
+
+    And whether branches add something, so that there is a curvature below the output matrix.
+    """
     units = (stack.ffn, stack.activation, stack.branches, stack.layout) == ("plain", "relu", "both", "sequential")
     values = stack.output_projection == "identity" and stack.key_heads == stack.heads
     alike = not has_unlike_layers(stack) and stack.depth_scaling != "layer" and not stack.source_tokens
+    alike = alike and not stack.is_idle
     return units and values and alike and stack.label_smoothing == 0.0 and 0.0 <= stack.input_correlation < 1.0
 
 

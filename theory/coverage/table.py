@@ -298,9 +298,9 @@ GAPS = (
     Gap(
         ("hessian_eigenvalue",),
         "feed-forward units but plain ReLU ones, a layer of one branch or of parallel ones, a matrix after attention, "
-        "shared values, layers that differ, smoothed labels, or input_correlation negative or 1",
+        "shared values, layers that differ or add nothing, smoothed labels, or input_correlation negative or 1",
         "ffn 'plain' with activation 'relu', both branches one after the other, output_projection 'identity' without "
-        "kv_heads, layers alike, label_smoothing 0 and input_correlation in [0, 1)",
+        "kv_heads, layers alike that add something, label_smoothing 0 and input_correlation in [0, 1)",
         "the Dyson equation is written for these alone",
         lambda stack: not is_plain(stack),
     ),

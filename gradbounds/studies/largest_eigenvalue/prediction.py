@@ -9,6 +9,7 @@ from scipy.stats import sem
 
 from gradbounds.studies.largest_eigenvalue.dyson import Curvature, edge, tangent_kernels
 from gradbounds.studies.largest_eigenvalue.matrices import OUTPUT, Matrices, matrices_of
+from simulate.runs.sample import one_thread
 from theory.coverage import require
 from theory.mean_field.inputs import sampled_labels
 from theory.mean_field.kernels import Array
@@ -69,7 +70,8 @@ def residual_edge(stack: Stack) -> float:
         NoRuleError: as `largest_eigenvalues`.
     """
     require(stack, "hessian_eigenvalue")
-    return edge(matrices_of(stack), None)
+    with one_thread():
+        return edge(matrices_of(stack), None)
 
 
 def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> LargestEigenvalues:
@@ -92,11 +94,12 @@ def largest_eigenvalues(stack: Stack, *, samples: int = 8, seed: int = 0) -> Lar
         raise ValueError(f"samples must be at least 2 for a standard error, got {samples}.")
     matrices, draw, rows = matrices_of(stack), np.random.default_rng(seed), []
     hessian = gauss_newton = stack.output_scale**2
-    for _ in range(samples):
-        outputs = SampledOutputs(matrices, draw)
-        gauss_newton = edge(matrices, outputs.gauss_newton, residual=False, start=gauss_newton)
-        hessian = edge(matrices, outputs.hessian, start=hessian)
-        rows.append((hessian, gauss_newton, hessian / gauss_newton))
+    with one_thread():  # thousands of products of matrices of some tens of rows
+        for _ in range(samples):
+            outputs = SampledOutputs(matrices, draw)
+            gauss_newton = edge(matrices, outputs.gauss_newton, residual=False, start=gauss_newton)
+            hessian = edge(matrices, outputs.hessian, start=hessian)
+            rows.append((hessian, gauss_newton, hessian / gauss_newton))
     means, errors = np.mean(rows, 0), sem(rows)
     return LargestEigenvalues(*(float(number) for pair in zip(means, errors, strict=True) for number in pair))
 
