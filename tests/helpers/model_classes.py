@@ -45,7 +45,7 @@ _ROLES = {
     "q_lin": "WQ", "k_lin": "WK", "v_lin": "WV", "out_lin": "WO", "lin1": "W1", "lin2": "W2", "q": "WQ", "k": "WK",
     "v": "WV", "o": "WO", "wi": "W1", "wi_0": "WG", "wi_1": "W1", "wo": "W2",
 }  # fmt: skip
-_WHOLE = ("transform.dense", "lm_head.dense", "vocab_transform", "predictions.dense")
+_WHOLE = ("transform.dense", "head.dense", "vocab_transform", "predictions.dense")
 _NOT_LAYERS = ("norm", "position", "relative", "token_type", "layernorm")
 
 
@@ -127,7 +127,7 @@ def _parts(name: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]
     if leaf == "Wqkv":
         yield from zip(("WQ", "WK", "WV"), value.chunk(3), strict=True)
     elif leaf == "Wi":
-        yield from zip(("W1", "WG"), value.chunk(2), strict=True)
+        yield from zip(("WG", "W1"), value.chunk(2), strict=True)
     elif leaf == "Wo":
         yield ("WO" if "attn" in name else "W2"), value
     elif leaf == "qkv_proj" and config.model_type == "codegen":  # four parts for as many devices: query, value, key

@@ -66,6 +66,7 @@ ALONE: list[dict[str, Any]] = [
     {"loss_on": "last"},
     {"loss_share": 0.5},
     {"output_transform": "added"},
+    {"transform_gain": 0.4, "output_transform": "added", "activation": "gelu"},
     {"sequences": 3},
     {"source_tokens": 5},
     {"encoder_depth": 1, "source_tokens": 2},

@@ -80,6 +80,8 @@ def test_inputs_that_sum_to_zero_are_refused_where_their_mean_is_normalized():
     ({"mask": "given"}, "^mask_rows must be tokens = 8 rows where mask is 'given', and empty elsewhere, got ''"),
     ({"mask_rows": [[1, 0], [1, 1]], "tokens": 2}, "^mask_rows must be tokens = 2 rows where mask is 'given'"),
     ({"mask": "given", "mask_rows": [[1, 0], [0, 0]]}, "^mask_rows must be a square matrix of 0 and 1 with a 1 in"),
+    ({"encoder_depth": 2}, "^encoder_depth must be 0 without source_tokens, which an encoder reads, got 2"),
+    ({"transform_gain": 0.5}, "^transform_gain must be 1 without output_transform, got 0.5"),
     ({"window": 2}, "^window must be 0 but for mask 'causal', got 2 with mask 'none'"),
     ({"residual_scale": -1.0}, "^residual_scale must be a number from 0 to 1e100, or None .*, got -1.0"),
     ({"branch_gain": float("inf")}, "^branch_gain must be a positive finite number, from 1e-100 to 1e100 .*, got inf"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from theory.configurations.reading import Note, Reading
+from theory.stack.initializations import Law
 
 Fields = dict[str, Any]
 Rule = Callable[[Reading, Fields, int], None]
@@ -453,6 +454,23 @@ def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     r.neutral("it is off, and there is no task", "task_type_vocab_size")
 
 
+def _modern(r: Reading, fields: Fields, tokens: int) -> None:
+    """Entries cut at some deviations; those of W^H, and of an output matrix of its own, smaller like W^O and W2.
+
+    The first layer's missing norm stands before it, as that of the embeddings.
+    """
+    fields["truncation"] = r.number("initializer_cutoff_factor", default=3.0)
+    left = Law(uniform=False, cut=fields["truncation"]).variance ** 0.5
+    fields["transform_gain"] = (2 * fields["depth"]) ** -0.5
+    fields["embeddings"] = tied(r)
+    fields |= {"_inputs": left, "_logits": left * (fields["transform_gain"] if fields["embeddings"] == "untied" else 1)}
+    window = r.count("local_attention", default=None)
+    if window is not None and window // 2 < tokens:
+        r.say("local_attention", window, "no layer has the window here")
+    r.neutral("norm_eps is what counts", "layer_norm_eps")
+    r.neutral(_LENGTH, "global_attn_every_n_layers", "local_attention")
+
+
 def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
     """The head's own layer has the exact GELU whatever the units have."""
     fields["activation"] = activation_of(r, *ACTIVATION)
@@ -500,6 +518,9 @@ _GPTJ = _PLAIN.but(_old_code, layout="parallel")
 _GEMMA = _LLAMA.but(_gemma)
 _BERT = Family({"placement": "post", "embedding_norm": "added", "output_transform": "added", "mask": "none"}, (_bert,))
 _ROBERTA = _BERT.but(_gelu_head)
+_MODERN = Family(
+    {**_NORMED.fields, "embedding_norm": "added", "output_transform": "added", "depth_scaling": "depth"}, (_modern,)
+)
 
 FAMILIES: dict[str, Family] = {
     # Pre-LN with RMSNorm and gated units.
@@ -553,6 +574,8 @@ FAMILIES: dict[str, Family] = {
     "roberta-prelayernorm": _ROBERTA.but(placement="pre"),
     "xlm-roberta-xl": _ROBERTA.but(placement="pre", embedding_norm="none"),
     "eurobert": _LLAMA.but(mask="none"),
+    "modernbert": _MODERN.but(_bert, mask="none"),
+    "modernbert-decoder": _MODERN,
     "nanogpt": _PLAIN.but(_nanogpt, depth_scaling="depth", positions="learned"),
 }  # fmt: skip
 """By `model_type`; nanoGPT's files have none."""

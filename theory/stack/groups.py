@@ -104,6 +104,7 @@ class Matrices(Group):
     gate_gain: float = real(1.0, "factor on the standard deviation of WG", **_POSITIVE)
     up_gain: float = real(1.0, "factor on the standard deviation of W1", **_POSITIVE)
     down_gain: float = real(1.0, "factor on the standard deviation of W2", **_POSITIVE)
+    transform_gain: float = real(1.0, "factor on the standard deviation of W^H", **_POSITIVE)
 
     def _check(self) -> None:
         super()._check()

@@ -123,6 +123,8 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
                 "query_gain and key_gain must be 1 where one matrix has queries and keys, and above 0 with "
                 f"query_key_norm, got {self.query_gain!r} and {self.key_gain!r}."
             )
+        if self.transform_gain != 1.0 and self.output_transform == "none":
+            raise ValueError(f"transform_gain must be 1 without output_transform, got {self.transform_gain!r}.")
         if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):
             raise ValueError(f"branches must be 'both' with a source or tied embeddings, got {self.branches!r}.")
         if self.layout == "parallel" and (self.source_tokens or self.composition.second_stream):
@@ -249,6 +251,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             "window": 0,
             "loss_on": "all",
             "output_transform": "none",
+            "transform_gain": 1.0,
         }
         sizes = {"tokens": self.source_tokens, "depth": self.encoder_depth or self.depth}
         return replace(self, **sizes, source_tokens=0, encoder_depth=0, label_groups=0, **changes)  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ def inner_ratio(stack: Stack) -> float:
 def transform_gain(stack: Stack) -> float:
     """Variance of an entry of W^H, the (d, d) matrix before the output matrix, times d."""
     d = stack.width
-    return _energy_gain(stack, "WH", d, d)
+    return _energy_gain(stack, "WH", d, d) * stack.transform_gain**2
 
 
 def law(stack: Stack) -> Law:

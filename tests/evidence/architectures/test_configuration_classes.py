@@ -15,7 +15,7 @@ from tests.helpers.evidence_file import FOLDER, record
 from theory.configurations import stack_from_config
 from theory.configurations.classes import CLASSES, FILE, MEASURED
 from theory.stack import Stack
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import gain, transform_gain, weight_shapes
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.evidence
@@ -51,7 +51,7 @@ def of_stack(family: str) -> dict[str, float]:
         part = stack.encoder if role.startswith("encoder_") else stack
         plain = role.removeprefix("encoder_")
         if plain == "WH":
-            found[role] = stack.init_std
+            found[role] = math.sqrt(transform_gain(stack) / stack.width)
         else:
             one = part.of_layer(1)
             found[role] = math.sqrt(gain(one, plain) / weight_shapes(one)[plain][0])

@@ -1,9 +1,11 @@
 """Configurations of published models: what each family's fields mean, and that none is passed over in silence."""
 
 import json
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
+from scipy.stats import truncnorm
 
 from theory import Stack, predict
 from theory.configurations import PUBLISHED, published, stack_from_config
@@ -11,7 +13,7 @@ from theory.configurations.classes import CLASSES, MEASURED, OLDER
 from theory.configurations.families import FAMILIES
 from theory.configurations.reading import SAID_ELSEWHERE
 from theory.mean_field.inputs import position_kernel
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import gain, transform_gain, weight_shapes
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 96,
@@ -96,6 +98,42 @@ def test_t5_has_a_source():
     found = predict(stack, patterns=2)
     assert np.isfinite(found["grad_sq_XQ"]).all()
     assert np.isfinite(found["encoder_grad_sq_W2"]).all()
+
+
+MODERN = {
+    "model_type": "modernbert", "hidden_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4, "vocab_size": 96,
+    "intermediate_size": 96, "layer_norm_eps": 1e-5, "norm_eps": 1e-5, "local_attention": 20,
+    "global_attn_every_n_layers": 3, "global_rope_theta": 2e5, "local_rope_theta": 3e4, "mlp_dropout": 0.0,
+}  # fmt: skip
+
+
+def test_modernbert_cuts_its_normals_and_its_head_is_smaller():
+    """As its classes draw it, of the depth 8, 2 L = 16; an output matrix of its own is as small as the head's."""
+    cut = truncnorm.std(-2, 2)
+    expected = Stack(
+        placement="pre", width=64, depth=8, tokens=5, vocab=96, heads=4, ffn_ratio=1.5, ffn="gated", activation="gelu",
+        init_std=0.02, truncation=2.0, transform_gain=0.25, depth_scaling="depth", output_projection="random",
+        query_key_scale=0.16, rotary=1.0, rotary_base=3e4, embedding_norm="added", embedding_scale=0.02 * cut,
+        output_scale=0.16 * cut, output_transform="added", norm_epsilon=1e-5, embeddings="tied",
+    )  # fmt: skip
+
+    def close(found, other):
+        pairs = zip(found, other, strict=True)
+        return all(one == pytest.approx(two, rel=1e-12) if isinstance(one, float) else one == two for one, two in pairs)
+
+    stack, notes = stack_from_config(MODERN, tokens=5)
+    assert close(astuple(stack), astuple(expected))
+    said = {note.field: str(note) for note in notes if note.what == "left out"}
+    assert said.keys() == {"masked words", "rope_theta of full_attention"}
+    untied = stack_from_config(MODERN | {"tie_word_embeddings": False}, tokens=5)[0]
+    assert untied.output_scale == pytest.approx(expected.output_scale / 4, rel=1e-12)
+    assert untied.embedding_scale == stack.embedding_scale
+    assert stack_from_config(MODERN | {"initializer_cutoff_factor": None})[0].truncation == 3.0
+    far, notes = stack_from_config(MODERN, tokens=11)
+    assert far.window == 0
+    assert "local_attention = 20 is left out: no layer has the window here" in map(str, notes)
+    causal = stack_from_config(MODERN | {"model_type": "modernbert-decoder"}, tokens=5)[0]
+    assert close(astuple(causal), astuple(replace(expected, mask="causal")))
 
 
 def test_windows_and_caps():
@@ -251,7 +289,8 @@ def deviation(stack, role):
     """Of a matrix's entries, by our name of it."""
     one = stack.encoder if role.startswith("encoder_") else stack
     plain, one = role.removeprefix("encoder_"), one.of_layer(1)
-    return stack.init_std if plain == "WH" else (gain(one, plain) / weight_shapes(one)[plain][0]) ** 0.5
+    energy = transform_gain(one) / one.width if plain == "WH" else gain(one, plain) / weight_shapes(one)[plain][0]
+    return energy**0.5
 
 
 @pytest.mark.parametrize("family", CLASSES)
