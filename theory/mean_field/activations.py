@@ -155,14 +155,23 @@ def _moments(function: Callable[[Any], Any], first: float, second: float, covari
             f"this large: their standard deviation is {scales[1]:.3g}, and the quadrature reaches {_LARGEST:g}."
         )
     correlation = min(1.0, covariance / (scales[0] * scales[1]))
-    # Given what u and v share, w, they are independent; what is not shared has nodes of its own.
-    nodes, weights = normal_rule(scales[1] / _STEP)
-    shared, unshared = math.sqrt(correlation), math.sqrt(1.0 - correlation)
-    points = shared * nodes[:, None] + unshared * nodes
-    given_shared = function(scales[0] * points) @ weights
-    other = given_shared if scales[0] == scales[1] else function(scales[1] * points) @ weights
+    # Given what u and v share, w, they are independent. Nodes in steps, and correlations without their last digit, let
+    # pairs of near variances have their sides in common.
+    density = 2.0 ** (math.ceil(4.0 * math.log2(max(1e-3, scales[1] / _STEP))) / 4.0)
+    given_shared, other = (_given_shared(function, scale, round(correlation, 14), density) for scale in scales)
+    _, weights = normal_rule(density)
     # A negative correlation shares w with opposite signs; the rule in w is symmetric.
     return float((given_shared * other) @ weights), float((given_shared * other[::-1]) @ weights)
+
+
+@lru_cache(maxsize=4096)
+def _given_shared(
+    function: Callable[[Any], Any], scale: float, correlation: float, density: float
+) -> NDArray[np.float64]:
+    """E f(u) at every node w of u = scale (√ρ w + √(1 − ρ) z), z a standard normal."""
+    nodes, weights = normal_rule(density)
+    points = math.sqrt(correlation) * nodes[:, None] + math.sqrt(1.0 - correlation) * nodes
+    return function(scale * points) @ weights
 
 
 @lru_cache(maxsize=4096)
