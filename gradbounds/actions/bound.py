@@ -1,14 +1,13 @@
 """`gradbounds predict --bound`: Theorem 1 for one Stack, in numbers and plain words."""
 
 import math
-from typing import Any
 
 import sympy as sp
 
 from gradbounds.help_text import folded, prose_width
 from gradbounds.result import Result
 from theory import Stack, predict
-from theory.paper.theorem1 import bound, bound_value, loss_gradient_bound, probability, probability_value
+from theory.paper.theorem1 import Bound, bound, bound_value, loss_gradient_bound, probability, probability_value
 from theory.stack import SIZES, TITLES
 
 # What follows a fold stands below the text and not below its label.
@@ -28,28 +27,20 @@ def theorem1(stack: Stack, *, latex: bool = False) -> Result:
             f"stack must be in the paper's setting for Theorem 1, got {fields}; gradbounds predict has the gradients "
             "of every network without --bound."
         )
-    numbers, norm = bound_value(stack), math.sqrt(float(predict(stack)["grad_sq_W2"][-1]))
-    values: dict[str, Any] = {
-        "stack": stack,
-        "bound": float(numbers.value),
-        "predicted": norm,
-        "ratio": float(numbers.value) / norm,
-    }
-    text = bound_latex(stack) if latex else bound_text(stack)
-    return Result(
-        about="Theorem 1",
-        values=values | {"loss_gradient_bound": float(numbers.loss_gradient)},
-        lines=text.splitlines(),
-    )
-
-
-def bound_text(stack: Stack) -> str:
-    """The bound with its constants, the prediction, and their ratio."""
-    numbers = bound_value(stack)
-    prediction = predict(stack)
+    numbers, prediction = bound_value(stack), predict(stack)
     norm = math.sqrt(float(prediction["grad_sq_W2"][-1]))
     ratio = float(numbers.value) / norm
     gradient = math.sqrt(float(prediction["loss_gradient_sq"]))
+    values = {"stack": stack, "bound": float(numbers.value), "predicted": norm, "ratio": ratio}
+    return Result(
+        about="Theorem 1",
+        values=values | {"loss_gradient_bound": float(numbers.loss_gradient)},
+        lines=[_latex(stack, numbers)] if latex else _text(stack, numbers, norm, ratio, gradient),
+    )
+
+
+def _text(stack: Stack, numbers: Bound, norm: float, ratio: float, gradient: float) -> list[str]:
+    """The bound with its constants, the prediction, and their ratio."""
     shrinks = "tends to a constant" if stack.placement == "post" else "falls like 1/sqrt(L) in the end"
     lines = [
         f"Theorem 1    ||dL/dW^(2,L)||_F <= {sp.sstr(bound(stack.placement))}",
@@ -69,17 +60,14 @@ def bound_text(stack: Stack) -> str:
         f"sigma_e and V it grows like sqrt(d), and with the depth it {shrinks}. The theorem allows {ratio:,.0f} times "
         "as much; at fixed V/d that factor grows like sqrt(d ln(100 d))."
     )
-    table = "\n".join(
-        folded(line, indent=_HANGING[len(line) - len(line.lstrip()) :], width=prose_width()) for line in lines
-    )
-    return f"{folded(title, width=prose_width())}\n\n{table}\n\n{folded(in_words, width=prose_width())}\n"
+    table = [folded(line, indent=_HANGING[len(line) - len(line.lstrip()) :], width=prose_width()) for line in lines]
+    return [folded(title, width=prose_width()), "", *table, "", folded(in_words, width=prose_width())]
 
 
-def bound_latex(stack: Stack) -> str:
+def _latex(stack: Stack, numbers: Bound) -> str:
     """The bound as a LaTeX formula, and its number."""
-    value = float(bound_value(stack).value)
     return (
         r"\left\|\frac{\partial\mathcal{L}}{\partial W^{2,L}}\right\|_F \le "
         + sp.latex(bound(stack.placement))
-        + rf" = {value:.4g} \quad (B = {sp.latex(loss_gradient_bound())})"
+        + rf" = {float(numbers.value):.4g} \quad (B = {sp.latex(loss_gradient_bound())})"
     )

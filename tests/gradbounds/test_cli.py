@@ -19,7 +19,7 @@ from checks.results import COMMITTED, load_results
 from gradbounds.actions import figures as drawing
 from gradbounds.actions import sweep as sampling
 from gradbounds.actions import verify as judging
-from gradbounds.actions.bound import bound_text
+from gradbounds.actions.bound import theorem1
 from gradbounds.cli import main, parsed
 from gradbounds.commands import MOVED, Command
 from gradbounds.commands.examples import EXAMPLES
@@ -296,15 +296,15 @@ def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
 def test_the_bound_in_words_is_of_its_placement():
     for placement, words in (("post", "tends to a constant"), ("pre", "falls like 1/sqrt(L) in the end")):
         assert f"with the depth it {words}." in " ".join(
-            bound_text(Stack(placement=placement, width=64, depth=2)).split()
+            " ".join(theorem1(Stack(placement=placement, width=64, depth=2)).lines).split()
         )
 
 
 def test_the_bound_is_folded_once(monkeypatch):
     """In a narrow terminal the words of a wide one, and no line that has room for the next word."""
-    wide = bound_text(Stack(width=64, depth=2))
+    wide = "\n".join(theorem1(Stack(width=64, depth=2)).lines)
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = bound_text(Stack(width=64, depth=2))
+    narrow = "\n".join(theorem1(Stack(width=64, depth=2)).lines)
     assert narrow.split() == wide.split()
     assert all(len(line) <= 40 or " " not in line.strip() for line in narrow.splitlines())
     words = narrow[narrow.index("In words") :].splitlines()

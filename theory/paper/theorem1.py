@@ -161,8 +161,8 @@ class Bound:
     Attributes:
         value: the bound on ‖∂L/∂W^{2,L}‖_F; an array if `head_norm` was one.
         loss_gradient: B, the bound on ‖∂L_i/∂x_out,i‖.
-        head_failure: probability that B itself is too small, to be added to the theorem's; 0 if W_emb was known.
-        head_margin: the t in B; 0 if W_emb was known.
+        output_failure: probability that B itself is too small, to be added to the theorem's; 0 if W_emb was known.
+        output_margin: the t in B; 0 if W_emb was known.
     """
 
     value: NDArray[np.float64]
