@@ -113,7 +113,7 @@ def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verd
     return [(v, known[v.claim, v.part]) for v in now if (v.claim, v.part) in known]
 
 
-def changed(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
+def changed_verdicts(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:
     """Pairs (now, before) of the same claim and part whose verdicts are different words.
 
     "undecided" changes nothing, on either side: fewer draws may not be able to tell.

@@ -11,7 +11,7 @@ from theory.configurations import Note, published, stack_from_config
 from theory.stack.registry import nearest
 
 
-def described(
+def read_network(
     given: Mapping[str, Any], config: Path | None, like: str | None, ignore: Sequence[str] = ()
 ) -> tuple[Stack, tuple[Note, ...]]:
     """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
@@ -52,7 +52,7 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     return networks
 
 
-def changed(stack: Stack, changes: Sequence[str]) -> Stack:
+def apply_changes(stack: Stack, changes: Sequence[str]) -> Stack:
     """The network with some fields of other values, each as FIELD=VALUE.
 
     Raises:

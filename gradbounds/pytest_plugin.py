@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
         check_own_packages()
         from gradbounds import run_suite
 
-        run_suite.judged(folder)
+        run_suite.compared_with_theory(folder)
     except (ValueError, ImportError) as error:
         raise pytest.UsageError(f"{OPTION}: {error}") from error
     config.args = [str(Path(run_suite.__file__))]
@@ -41,6 +41,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     from gradbounds import run_suite
 
-    for name, values in run_suite.judged(folder).items():
+    for name, values in run_suite.compared_with_theory(folder).items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, list(values.values()), ids=list(values))

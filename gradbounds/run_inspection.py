@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.result import Result
-from gradbounds.units import size
+from gradbounds.units import format_bytes
 from simulate.runs.manifests import MANIFEST
 from simulate.runs.store import Run
 
@@ -98,4 +98,4 @@ def _is_default(name: str, value: Any) -> bool:
 
 
 def _size(folder: Path) -> str:
-    return size(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+    return format_bytes(sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))

@@ -13,7 +13,7 @@ from simulate import Run
 
 
 @cache
-def judged(folder: str) -> dict[str, dict[str, Any]]:
+def compared_with_theory(folder: str) -> dict[str, dict[str, Any]]:
     """The arguments of the tests below, by name and id.
 
     Raises:

@@ -12,7 +12,7 @@ import pandas as pd
 from simulate.runs.files import write_whole
 
 
-def kept(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
+def cached(out: Path, key: dict[str, Any], version: int, make: Callable[[], pd.DataFrame]) -> tuple[pd.DataFrame, bool]:
     """A table of that key from the folder, or made and put there; and whether it was made.
 
     Args:

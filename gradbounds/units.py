@@ -25,10 +25,10 @@ def duration(seconds: float) -> str:
     return f"{seconds / _DAY:.0f} days" if seconds < 2 * _YEAR else f"{min(seconds / _YEAR, 1e9):.2g} years"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes in the unit that suits them.
 
-    >>> size(512), size(3 * 2**20), size(5 * 2**50)
+    >>> format_bytes(512), format_bytes(3 * 2**20), format_bytes(5 * 2**50)
     ('1 KiB', '3.0 MiB', '5.0 PiB')
     """
     if count < 2**20:

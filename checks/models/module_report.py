@@ -30,7 +30,7 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from simulate import Probed
 from simulate import probe as measured
 from simulate.curvature.module_step import module_steps
-from simulate.modules.catalogue import BUILTINS, loaded
+from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.factories import Factory
 from theory import Stack
 
@@ -169,7 +169,7 @@ def probe(
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):
         built = BUILTINS.get(factory)
-        factory, stack = (built.factory, stack or built.stack) if built else (loaded(factory), stack)
+        factory, stack = (built.factory, stack or built.stack) if built else (load_factory(factory), stack)
         about = built.note() if built else ""
     stack = getattr(factory, "stack", None) if stack is None else stack
     if stack is not None and not callable(stack):
@@ -237,7 +237,7 @@ def _held_against(against: Factory | str | Path | Reference | None) -> tuple[Ref
         path = Path(against)
         if isinstance(against, Path) or path.exists() or path.suffix == ".json":
             return Reference.read(path / FILE if path.is_dir() else path), None
-        return None, loaded(against)
+        return None, load_factory(against)
     return None, against
 
 

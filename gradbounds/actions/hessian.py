@@ -10,7 +10,7 @@ from checks.models.gauss_newton import beside_theory, predicted_exponents, predi
 from checks.models.spectra import WHOLE, curvature_exponents, more_curvature
 from checks.verdict import Verdict
 from gradbounds.actions.hessian_subjects import of_stack
-from gradbounds.actions.spectra import SpectraRequest, measured, spectra_result
+from gradbounds.actions.spectra import SpectraRequest, run_spectra, spectra_result
 from gradbounds.result import Result
 from simulate.translation.parallel_text import ParallelText
 from theory.stack import Stack, title
@@ -20,9 +20,9 @@ def models_on_text(request: SpectraRequest, text: ParallelText, out: Path) -> Re
     """Translation models, and H1 of their Hessians.
 
     Raises:
-        ValueError: as `gradbounds.actions.spectra.measured`.
+        ValueError: as `gradbounds.actions.spectra.run_spectra`.
     """
-    spectra = measured(request, out)
+    spectra = run_spectra(request, out)
     about = f"{len(text)} pairs of {text.names[0]} and {text.names[1]}, V = {text.vocab}, "
     verdicts = more_curvature(spectra.found, "encoder-decoder", about)
     return _with_verdicts(spectra_result(spectra, extreme=request.extreme), verdicts)
@@ -35,9 +35,9 @@ def simplified_stacks(request: SpectraRequest, stacks: Sequence[Stack], out: Pat
         Tables `summaries`, `spectra`, and `theory`: every number beside its prediction.
 
     Raises:
-        ValueError: as `gradbounds.actions.spectra.measured`.
+        ValueError: as `gradbounds.actions.spectra.run_spectra`.
     """
-    spectra = measured(request, out)
+    spectra = run_spectra(request, out)
     predicted = predictions(stacks)
     beside = beside_theory(spectra.found, predicted)
     kind = f"simplified stack with n = {stacks[0].tokens} and V = {stacks[0].vocab}"
@@ -61,9 +61,9 @@ def modules(request: SpectraRequest, out: Path) -> Result:
     """Modules of a factory.
 
     Raises:
-        ValueError: as `gradbounds.actions.spectra.measured`.
+        ValueError: as `gradbounds.actions.spectra.run_spectra`.
     """
-    return spectra_result(measured(request, out), extreme=request.extreme)
+    return spectra_result(run_spectra(request, out), extreme=request.extreme)
 
 
 def spectra(stacks: Sequence[Stack], *, out: Path, seeds: int = 8, seed: int = 0, steps: int = 40) -> Result:

@@ -10,7 +10,7 @@ import torch
 from simulate.counts import check_count
 from simulate.curvature.operators import asymmetry
 from simulate.curvature.problems import Problem, module_problem, stack_problem, translation_problem
-from simulate.modules.catalogue import BUILTINS, loaded
+from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.layers import layer_lists
 from simulate.translation.model import Translation, parameter_count
 from simulate.translation.parallel_text import ParallelText
@@ -109,7 +109,7 @@ def of_module(name: str, width: int, depth: int) -> Subject:
     """
     for given, value in (("width", width), ("depth", depth)):
         check_count(given, value, 1)
-    factory = BUILTINS[name].factory if name in BUILTINS else loaded(name)
+    factory = BUILTINS[name].factory if name in BUILTINS else load_factory(name)
     first = module_problem(factory, width, depth, seed=0)
     model: Any = first.model
 

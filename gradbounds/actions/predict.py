@@ -12,7 +12,7 @@ import pandas as pd
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
-from gradbounds.described_network import changed, described, variants
+from gradbounds.described_network import apply_changes, read_network, variants
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out, title
 from gradbounds.progress import working
 from gradbounds.result import Result
@@ -46,8 +46,8 @@ def predict_stack(
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
     """
-    stack, notes = described(given, config, like, ignore)
-    others = {changes: changed(stack, changes) for changes in variants(compare)}
+    stack, notes = read_network(given, config, like, ignore)
+    others = {changes: apply_changes(stack, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)

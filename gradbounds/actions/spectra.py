@@ -16,7 +16,7 @@ from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, de
 from figures.spectra import curvature
 from gradbounds.actions.hessian_subjects import Subject
 from gradbounds.result import Result
-from gradbounds.table_cache import kept
+from gradbounds.table_cache import cached
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.curvature.loss_along import curvature_along
@@ -105,7 +105,7 @@ class Spectra:
     found: pd.DataFrame
 
 
-def measured(request: SpectraRequest, out: Path) -> Spectra:
+def run_spectra(request: SpectraRequest, out: Path) -> Spectra:
     """Measure; what the folder holds already is not measured again.
 
     Raises:
@@ -128,7 +128,7 @@ def measured(request: SpectraRequest, out: Path) -> Spectra:
 
     for number, (subject, seed, matrix, block, probe) in enumerate(jobs, start=1):
         key = subject.key | {"seed": seed, "matrix": matrix, "block": block, "probe": probe} | wanted
-        rows, new = kept(out, key, _VERSION, partial(spectrum, subject, seed, matrix, block, probe))
+        rows, new = cached(out, key, _VERSION, partial(spectrum, subject, seed, matrix, block, probe))
         fresh += new
         frames.append(rows.assign(placement=subject.placement, width=subject.width, depth=subject.depth, seed=seed,
                                   matrix=matrix, block=block, probe=probe))  # fmt: skip
@@ -149,7 +149,7 @@ def spectra_result(spectra: Spectra, *, extreme: bool, beside: pd.DataFrame | No
     """
     drawn = {"curvature": lambda: curvature(densities(spectra.table), spectra.found, beside)} if extreme else {}
     tables = {"summaries": spectra.found, "spectra": spectra.table}
-    return Result(about="spectra", tables=tables, lines=lines(spectra.found), figures=drawn)
+    return Result(about="spectra", tables=tables, lines=format_summaries(spectra.found), figures=drawn)
 
 
 def _one(
@@ -170,7 +170,7 @@ def _one(
     return pd.DataFrame({"node": quadrature.nodes, "weight": quadrature.weights, "dimension": size})
 
 
-def size(request: SpectraRequest, of_what: str = "") -> Result:
+def cost_summary(request: SpectraRequest, of_what: str = "") -> Result:
     """Number of spectra and of products, and memory of the largest.
 
     Args:
@@ -196,7 +196,7 @@ def _or_dash(value: float, width: int) -> str:
     return f"{value:{width}.3g}" if np.isfinite(value) else f"{'-':>{width}}"
 
 
-def lines(found: pd.DataFrame) -> list[str]:
+def format_summaries(found: pd.DataFrame) -> list[str]:
     """Whole matrices, exponents, and what Gauss-Newton has of the Hessian."""
     text = [f"{'':46}{'smallest':>10}{'largest':>10}{'trace':>18}{'Frobenius':>18}{'negative':>9}"]
     for row in found[found["block"] == WHOLE].itertuples():

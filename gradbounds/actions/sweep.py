@@ -8,7 +8,7 @@ from pathlib import Path
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
 from gradbounds.result import Result
-from gradbounds.units import duration, size
+from gradbounds.units import duration, format_bytes
 from simulate import Cell, Run, read_windows
 from simulate.runs.execution import ONE_PROCESS, Execution
 from simulate.runs.memory import free_memory
@@ -61,8 +61,8 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
         f"cells   {estimate.cells}",
         f"draws   {estimate.draws} in {estimate.blocks} blocks",
         f"time    about {duration(estimate.seconds)} with {workers} worker{'s' if workers > 1 else ''}",
-        f"memory  about {size(estimate.memory)}{_beyond(estimate.memory, memory)}",
-        f"disk    about {size(estimate.disk)}{_beyond(estimate.disk, disk)}",
+        f"memory  about {format_bytes(estimate.memory)}{_beyond(estimate.memory, memory)}",
+        f"disk    about {format_bytes(estimate.disk)}{_beyond(estimate.disk, disk)}",
     ]
     if out is not None and (out / "manifest.toml").exists():
         lines.append(f"landed  {len(Run.open(out).landed())} blocks are in {out} already")
@@ -70,7 +70,7 @@ def dry_run(out: Path | None, recipe: Recipe, execution: Execution) -> Result:
 
 
 def _beyond(count: float, there: float) -> str:
-    return f", more than this machine has free ({size(there)})" if count > there else ""
+    return f", more than this machine has free ({format_bytes(there)})" if count > there else ""
 
 
 def _nearest_folder(out: Path | None) -> Path:

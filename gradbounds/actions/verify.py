@@ -10,7 +10,7 @@ import pandas as pd
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
 from checks.report import agreement_counts, html, shown_only
-from checks.results import COMMITTED, changed, committed_results, common, load_results, missing
+from checks.results import COMMITTED, changed_verdicts, committed_results, common, load_results, missing
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
 from checks.theory_and_samples import prediction_of
@@ -123,7 +123,7 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
         below.append(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of the comparison")
     changes = [
         f"CHANGED {now.claim}, {now.part}: was {old.verdict!r}, is {now.verdict!r}"
-        for now, old in changed(judged, committed)
+        for now, old in changed_verdicts(judged, committed)
     ]
     differences = [*_differences(judged, table), *changes]
     return Result(

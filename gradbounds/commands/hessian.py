@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, IntoFolder, OnTexts, Positional, given, optional
+from gradbounds.flags import Flag, Group, IntoFolder, OnTexts, Positional, given, optional
 from gradbounds.grid import FIELDS, stacks
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class OfSpectra(IntoFolder):
     no_extreme: Annotated[bool, Flag(help="leave the extreme eigenvalues out, and the figure")] = False
     no_reorthogonalization: Annotated[bool, Flag(help="keep three vectors of Lanczos instead of all")] = False
 
-    def measured(
+    def spectra_of(
         self, subjects: "Sequence[Subject]", measure: "Callable[[SpectraRequest], Result]", of_what: str = ""
     ) -> "Result":
         """Measure the spectra of networks, or say how much that is.
@@ -42,7 +42,7 @@ class OfSpectra(IntoFolder):
             measure: what is found of them.
             of_what: said after the number of products, as " over 200 pairs".
         """
-        from gradbounds.actions.spectra import SpectraRequest, size
+        from gradbounds.actions.spectra import SpectraRequest, cost_summary
 
         request = SpectraRequest(
             subjects=subjects, seeds=self.seeds, seed=self.seed, steps=self.steps, probes=self.probes,
@@ -50,7 +50,7 @@ class OfSpectra(IntoFolder):
             device=self.device,
         )  # fmt: skip
         if self.dry_run:
-            return size(request, of_what)
+            return cost_summary(request, of_what)
         return measure(request)
 
 
@@ -88,7 +88,7 @@ class Texts(OfSpectra, OnTexts):
         ]  # fmt: skip
         text = read_pairs(self.source, self.target, vocab=self.vocab, units=self.units, pairs=self.pairs)
         subjects = [on_text(model, text) for model in models]
-        return self.measured(
+        return self.spectra_of(
             subjects, lambda request: models_on_text(request, text, self.out), f" over {len(text)} pairs"
         )
 
@@ -120,7 +120,7 @@ class Stacks(OfSpectra):
                 f"the command once for each, got {sorted({getattr(stack, several[0]) for stack in networks})}."
             )
         subjects = [of_stack(stack) for stack in networks]
-        return self.measured(subjects, lambda request: simplified_stacks(request, networks, self.out))
+        return self.spectra_of(subjects, lambda request: simplified_stacks(request, networks, self.out))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +148,11 @@ class Module(OfSpectra):
             of_module(self.factory, width, depth)
             for width in field_values("width", self.width) for depth in field_values("depth", self.depth)
         ]  # fmt: skip
-        return self.measured(subjects, lambda request: modules(request, self.out))
+        return self.spectra_of(subjects, lambda request: modules(request, self.out))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hessian:
+class Hessian(Group):
     """Spectra of the Hessian and the Gauss-Newton matrix at initialization: of stacks, of a module, or on texts."""
 
     what: (
@@ -160,7 +160,3 @@ class Hessian:
         | Annotated[Module, tyro.conf.subcommand("module")]
         | Annotated[Texts, tyro.conf.subcommand("texts")]
     )
-
-    def run(self) -> "Result":
-        """What was found."""
-        return self.what.run()

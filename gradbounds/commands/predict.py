@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.described_network import changed, described, variants
+from gradbounds.described_network import apply_changes, read_network, variants
 from gradbounds.flags import Flag, WithJson, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
@@ -81,12 +81,12 @@ class Predict(WithJson):
         if self.bound:
             from gradbounds.actions.bound import theorem1
 
-            return theorem1(described(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
+            return theorem1(read_network(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
 
-            stack, _ = described(changes, self.config, self.like, self.ignore)
-            stacks = [stack, *(changed(stack, each) for each in variants(self.compare))]
+            stack, _ = read_network(changes, self.config, self.like, self.ignore)
+            stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
             return first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed)
         from gradbounds.actions.predict import predict_stack
 

@@ -7,17 +7,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from gradbounds.flags import Group
 from gradbounds.studies import commands
 
 _Study: Any = reduce(or_, [Annotated[kind, tyro.conf.subcommand(word)] for word, kind in commands().items()])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reproduce:
+class Reproduce(Group):
     """Repeat an experiment of the paper on your own texts."""
 
     what: _Study
-
-    def run(self) -> Any:
-        """What was found, or an exit code."""
-        return self.what.run()

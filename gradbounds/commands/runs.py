@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from gradbounds.flags import Flag, Folder, Positional, WithJson
+from gradbounds.flags import Flag, Folder, Group, Positional, WithJson
 from simulate.runs.manifests import read_manifest
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Watch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runs:
+class Runs(Group):
     """Look at run folders: list them or look into one, watch one grow, merge several, export the draws of one."""
 
     what: (
@@ -82,7 +82,3 @@ class Runs:
         | Annotated[Merge, tyro.conf.subcommand("merge")]
         | Annotated[Export, tyro.conf.subcommand("export")]
     ) = field(default_factory=Show)
-
-    def run(self) -> "int | Result":
-        """What was found, or an exit code."""
-        return self.what.run()

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
-from simulate.curvature.first_step import first_step_problem, gradients, measured
+from simulate.curvature.first_step import first_step_problem, gradients, measure_step
 from simulate.curvature.operators import plain_operations
 from simulate.curvature.problems import Problem, SquaredLoss
 from simulate.curvature.stable_rate import Loss
@@ -126,7 +126,7 @@ def initial_statistics(
     if loss == "squared":
         problem = replace(problem, loss=SquaredLoss(len(problem.data[0][1])))
     value, gradient = gradients(problem)
-    step = measured(problem, gradient, gradient, value)
+    step = measure_step(problem, gradient, gradient, value)
     return InitialStatistics(
         largest_eigenvalue=largest_eigenvalue(problem, seed=seed),
         gauss_newton_trace=gauss_newton_trace(problem, probes=probes, seed=seed),

@@ -125,7 +125,7 @@ def along(problem: Problem, held: Mapping[str, Tensor], u: Direction, rate: Any)
     return [(torch.func.functional_call(problem.model, moved, (inputs,)), labels) for inputs, labels in problem.data]
 
 
-def measured(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
+def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: float, *, ends: bool = True) -> Measured:
     """A step's first and second order, and where it ends.
 
     Args:
@@ -241,6 +241,6 @@ def sampled_steps(stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends:
     problem = first_step_problem(stack, seed=seed)
     loss, gradient = gradients(problem)
     return {
-        optimizer: measured(problem, gradient, direction(gradient, optimizer), loss, ends=ends)
+        optimizer: measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=ends)
         for optimizer in optimizers
     }

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from simulate.modules.factories import Called, Factory, made, seeded
+from simulate.modules.factories import Called, Factory, build, seeded
 from simulate.network.engines import EncoderEngine, GivenMatrices
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
@@ -211,7 +211,7 @@ def module_problem(factory: Factory, width: int, depth: int, *, seed: int, devic
         ProbeError: the factory, its module or its loss fails, or has no gradient.
     """
     with seeded(seed):
-        built = made(factory, width, depth, seed, device)
+        built = build(factory, width, depth, seed, device)
         built.backward()
     for parameter in built.module.parameters():
         parameter.requires_grad_(parameter.grad is not None)

@@ -193,7 +193,7 @@ BUILTINS: dict[str, Builtin] = {
 """By the name that `gradbounds probe` takes."""
 
 
-def loaded(name: str) -> Factory:
+def load_factory(name: str) -> Factory:
     """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
 
     Raises:

@@ -93,7 +93,7 @@ class Made:
             ProbeError: module or loss fails, or has no gradient.
         """
         with _stage(f"module {type(self.module).__name__!r}"):
-            output = called(self.module, self.inputs)
+            output = call(self.module, self.inputs)
         with _stage(f"loss of {self.name!r}"):
             loss = self.loss(output)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -108,7 +108,7 @@ class Made:
         return loss
 
 
-def made(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
+def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:
     """A factory's module and its batch.
 
     Raises:
@@ -155,7 +155,7 @@ def of_every_module(
     for done, (width, depth, number) in enumerate(places, start=1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
-            measured = measure(made(factory, width, depth, own_seed, device), own_seed, depth, number)
+            measured = measure(build(factory, width, depth, own_seed, device), own_seed, depth, number)
         if on_module is not None:
             on_module(done, len(places))
         yield (width, depth, number), measured
@@ -174,10 +174,10 @@ class Called(nn.Module):
 
     def forward(self, inputs: Mapping[str, Any]) -> Any:
         """Its output."""
-        return called(self.module, inputs["inputs"])
+        return call(self.module, inputs["inputs"])
 
 
-def called(module: nn.Module, inputs: Any) -> Any:
+def call(module: nn.Module, inputs: Any) -> Any:
     """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
     if isinstance(inputs, Mapping):
         return module(**inputs)

@@ -29,8 +29,8 @@ from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
 from simulate.runs.tables import (
     Block,
     block_rows,
-    cell_described,
     cell_of,
+    cell_of_table,
     marked,
     quantity_arrays,
     rows_frame,
@@ -237,7 +237,7 @@ class Run:
         Raises:
             ValueError: a cell is of a later version, or its text's windows are gone.
         """
-        return [cell_described(table, self._windows) for table in self.manifest.get("networks", [])]
+        return [cell_of_table(table, self._windows) for table in self.manifest.get("networks", [])]
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.

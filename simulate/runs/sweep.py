@@ -19,7 +19,7 @@ from simulate.runs.cost import block_work
 from simulate.runs.execution import ONE_PROCESS, Execution, uninterrupted
 from simulate.runs.provenance import manifest
 from simulate.runs.store import Landed, Run
-from simulate.runs.tables import Block, described
+from simulate.runs.tables import Block, cell_table
 from theory.stack import Stack
 
 # Between files a sweep waits at least this share of its age, so that days of sampling leave some hundred files.
@@ -81,7 +81,7 @@ def sweep(
             a worker was killed.
     """
     known = distinct(cells)
-    networks = [described(cell) for cell in known]
+    networks = [cell_table(cell) for cell in known]
     run = begin(known, draws=draws, seed=seed, out=out, execution=execution, networks=networks)
     sample_into(known, draws=draws, seed=seed, run=run, execution=execution, on_block=on_block)
     return run

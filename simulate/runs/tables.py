@@ -90,7 +90,7 @@ def cell_columns(cell: "Cell") -> dict[str, Any]:
 _UNSAID = {"cell": "", "engine": "auto", "device": "cpu", "dtype": "float32", "text": ""}
 
 
-def described(cell: "Cell") -> dict[str, Any]:
+def cell_table(cell: "Cell") -> dict[str, Any]:
     """A cell as a table of a manifest: its name, and what differs from the defaults of `Stack` and `Cell`."""
     from simulate.runs.cell import cheaper_engine  # late: it loads torch
 
@@ -101,8 +101,8 @@ def described(cell: "Cell") -> dict[str, Any]:
     return {"placement": cell.stack.placement} | cell.stack.non_default() | sampling
 
 
-def cell_described(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
-    """The cell that `described` has described.
+def cell_of_table(table: Mapping[str, Any], windows: Callable[[str, Stack], TextWindows]) -> "Cell":
+    """The cell that `cell_table` has described.
 
     Raises:
         ValueError: as `cell_of`.

@@ -10,7 +10,7 @@ from simulate.curvature.first_step import (
     direction,
     first_step_problem,
     gradients,
-    measured,
+    measure_step,
 )
 from theory import Stack
 from theory.first_step.prediction import first_step
@@ -36,7 +36,7 @@ def test_first_order_and_second(fields):
         loss, gradient = gradients(problem)
         del gradient["Wemb"]
         for optimizer, values in found.items():
-            values.append(measured(problem, gradient, direction(gradient, optimizer), loss, ends=False))
+            values.append(measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False))
     for optimizer, steps in found.items():
         theory = first_step(stack, optimizer, matrices=["WV", "W1", "W2"])
         for name in ("gain", "curvature", "logit_change_sq"):
@@ -76,7 +76,7 @@ def test_orders_against_the_loss():
             logits = torch.func.functional_call(problem.model, moved, (inputs,))
             return float(torch.nn.functional.cross_entropy(logits, labels))
 
-        found = measured(problem, gradient, u, loss)
+        found = measure_step(problem, gradient, u, loss)
         small = found.critical_rate * 1e-4
         assert (at(small) - at(-small)) / (2 * small) == pytest.approx(-found.gain, rel=1e-4)
         assert (at(small) + at(-small) - 2 * loss) / small**2 == pytest.approx(found.hessian, rel=1e-3)

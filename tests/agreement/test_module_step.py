@@ -8,7 +8,7 @@ from torch import nn
 from checks.models.module_rates import module_rates
 from simulate.curvature.module_step import ParameterLine, module_direction, module_steps, one_step
 from simulate.modules.catalogue import BUILTINS
-from simulate.modules.factories import Made, made, seeded
+from simulate.modules.factories import Made, build, seeded
 from tests.helpers.grid_of_steps import doubled, losses_of_steps
 from tests.helpers.model_families import nano_gpt
 from tests.helpers.probed_modules import as_a_stack
@@ -85,7 +85,7 @@ def test_the_break_even_rate_is_where_a_fine_grid_of_steps_crosses(name, optimiz
     """Within 5%, the steps taken by torch's own classes on the module."""
     factory = doubled(nano_gpt if name == "GPT" else BUILTINS[name].factory)
     with seeded(1):
-        one = made(factory, 16, 2, 1, "cpu")
+        one = build(factory, 16, 2, 1, "cpu")
     one.module.eval()
     row = one_step(one, [optimizer], 1, depth=2)[0]
     grid = row["break_even_rate"] * np.geomspace(0.7, 1.1, 20)

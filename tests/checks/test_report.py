@@ -14,7 +14,7 @@ from scipy import stats
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
 from checks.report import agreement_counts, html, shown_only
-from checks.results import COMMITTED, Results, changed, committed_results, load_results, missing, results
+from checks.results import COMMITTED, Results, changed_verdicts, committed_results, load_results, missing, results
 from checks.stacks.run_tables import RUN_TABLES
 from checks.verdict import DECIDING, Subject
 from figures.registry import run_figure, run_figures
@@ -34,7 +34,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
     found = verdicts(small_grid)
     (tmp_path / "r.json").write_text(results(found, small_grid, "a command"))
     again = load_results(tmp_path / "r.json")
-    assert changed(again.verdicts, found) == []
+    assert changed_verdicts(again.verdicts, found) == []
     assert markdown([again]) == markdown([Results("a command", found, again.cells)])
 
 
@@ -113,14 +113,14 @@ def test_committed_cells_are_those_of_verify():
 
 def test_changed_verdicts_are_seen():
     before = load_results(COMMITTED).verdicts
-    assert changed(before, before) == []
+    assert changed_verdicts(before, before) == []
     now = [replace(v, verdict="holds") if v.claim == "F1" else v for v in before]
-    ((new, old),) = changed(now, before)
+    ((new, old),) = changed_verdicts(now, before)
     assert (new.verdict, old.verdict) == ("holds", "fails")
     fewer_draws = [replace(v, verdict="undecided") for v in before]
-    assert changed(fewer_draws, before) == []
+    assert changed_verdicts(fewer_draws, before) == []
     unknown = [replace(v, subject=Subject(quantity="another part"), verdict="holds") for v in before]
-    assert changed(unknown, before) == []
+    assert changed_verdicts(unknown, before) == []
     assert missing(before, before) == []
     assert missing(unknown, before) == before
 

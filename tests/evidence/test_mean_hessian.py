@@ -14,7 +14,13 @@ from checks.results import results
 from gradbounds.figure_files import save
 from gradbounds.studies.initial_statistics import largest_eigenvalue
 from gradbounds.studies.mean_hessian.claims import FAR, PRECISE, expected_gauss_newton, mean_hessian_verdicts
-from gradbounds.studies.mean_hessian.draws import gaussian_draw, hessian_traces, measured, sparse_draw, tied_draw
+from gradbounds.studies.mean_hessian.draws import (
+    gaussian_draw,
+    hessian_traces,
+    second_derivatives,
+    sparse_draw,
+    tied_draw,
+)
 from gradbounds.studies.mean_hessian.figure import mean_hessian
 from simulate.curvature.loss_along import curvature_along
 from simulate.curvature.operators import top_direction
@@ -82,7 +88,7 @@ def one_setting(fields: dict[str, Any]) -> dict[str, Any]:
     """One network, one line."""
     stack = Stack(**fields)
     draw, target = gaussian_draw(stack, SEED)
-    found = measured(draw, target, draws=DRAWS, seed=SEED)
+    found = second_derivatives(draw, target, draws=DRAWS, seed=SEED)
     return found | {"gauss_newton_theory": expected_gauss_newton(stack, SEED)}
 
 
@@ -90,7 +96,7 @@ def one_outside(name: str) -> dict[str, Any]:
     """One network, one line, a condition left out."""
     maker, fields = OUTSIDE[name]
     draw, target = maker(Stack(**fields), SEED)
-    return measured(draw, target, draws=ENLARGED * DRAWS, seed=SEED)
+    return second_derivatives(draw, target, draws=ENLARGED * DRAWS, seed=SEED)
 
 
 def test_mean_hessian(kept_folder):

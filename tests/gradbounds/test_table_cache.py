@@ -3,7 +3,7 @@
 import pandas as pd
 
 from gradbounds.actions.hessian_subjects import of_stack
-from gradbounds.table_cache import kept
+from gradbounds.table_cache import cached
 from simulate.translation.model import Translation
 from theory import Stack
 
@@ -11,7 +11,7 @@ from theory import Stack
 def test_a_table_is_made_once_for_a_key_and_a_version(tmp_path):
     tables = iter(pd.DataFrame({"value": [number]}) for number in range(3))
     asked = [({"stack": {}}, 1), ({"stack": {}}, 1), ({"stack": {}}, 2), ({"stack": {"depth": 3}}, 1)]
-    found = [kept(tmp_path, key, version, lambda: next(tables)) for key, version in asked]
+    found = [cached(tmp_path, key, version, lambda: next(tables)) for key, version in asked]
     assert [(int(table["value"].iloc[0]), new) for table, new in found] == [(0, True), (0, False), (1, True), (2, True)]
     assert len(list((tmp_path / "models").iterdir())) == 3
 

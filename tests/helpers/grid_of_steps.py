@@ -4,14 +4,14 @@ import copy
 
 import torch
 
-from simulate.modules.factories import called
+from simulate.modules.factories import call
 
 
 def losses_of_steps(made, optimizer, rates):
     """The loss after one step with each of some rates; Muon steps what it can, matrices that are no embedding."""
     module = copy.deepcopy(made.module)
     start = copy.deepcopy(module.state_dict())
-    made.loss(called(module, made.inputs)).backward()
+    made.loss(call(module, made.inputs)).backward()
     tables = {id(one.weight) for one in module.modules() if isinstance(one, torch.nn.Embedding)}
     stepped = [p for p in module.parameters() if p.grad is not None]
     found = []
@@ -26,7 +26,7 @@ def losses_of_steps(made, optimizer, rates):
             taken = torch.optim.Muon(matrices, lr=rate, weight_decay=0.0)
         taken.step()
         with torch.no_grad():
-            found.append(float(made.loss(called(module, made.inputs))))
+            found.append(float(made.loss(call(module, made.inputs))))
     return found
 
 

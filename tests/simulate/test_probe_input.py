@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from simulate import probe
-from simulate.modules.catalogue import BUILTINS, loaded
+from simulate.modules.catalogue import BUILTINS, load_factory
 from tests.helpers.probed_modules import one_module
 from theory.configurations import stack_from_config
 
@@ -76,12 +76,12 @@ def test_a_factory_by_its_file(tmp_path, monkeypatch):
     (tmp_path / "my_own_zoo.py").write_text("def it(width, depth):\n    return width\n")
     (tmp_path / "json.py").write_text("def it(width, depth):\n    return width\n")
     (tmp_path / "ending.py").write_text("raise SystemExit(3)\n")
-    assert loaded(f"{tmp_path}/my_own_zoo.py:it")(3, 1) == 3
+    assert load_factory(f"{tmp_path}/my_own_zoo.py:it")(3, 1) == 3
     monkeypatch.delitem(sys.modules, "my_own_zoo")
     with pytest.raises(ValueError, match="but 'json' of .* (is another module|raised AttributeError)"):
-        loaded(f"{tmp_path}/json.py:loads")
+        load_factory(f"{tmp_path}/json.py:loads")
     with pytest.raises(ValueError, match=r"^factory must be importable, but .* called sys.exit\(3\)"):
-        loaded(f"{tmp_path}/ending.py:it")
+        load_factory(f"{tmp_path}/ending.py:it")
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

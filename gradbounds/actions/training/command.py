@@ -16,7 +16,7 @@ from gradbounds.actions.sweep import cells_of
 from gradbounds.actions.sweep_to_target import Target, goals_of, not_met
 from gradbounds.actions.training.plan import Plan
 from gradbounds.actions.training.precision import change_moments
-from gradbounds.actions.training.tables import Findings, findings, lines
+from gradbounds.actions.training.tables import Findings, findings, format_findings
 from gradbounds.grid import FIELDS
 from gradbounds.progress import progress
 from gradbounds.recipe import Recipe
@@ -75,7 +75,7 @@ def train_into(
             "training": tables.steps, "exponents": tables.exponents, "limits": tables.limits,
             "meetings": tables.meetings,
         },
-        lines=lines(tables),
+        lines=format_findings(tables),
         below=[] if out is None else [*left_out, *[hint] * bool(differences)],
         figures=_figures(drawn, tables, plan),
         differences=differences,

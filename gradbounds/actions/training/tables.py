@@ -68,7 +68,7 @@ def _last(table: pd.DataFrame) -> pd.DataFrame:
     return table[kept]
 
 
-def lines(found: Findings) -> list[str]:
+def format_findings(found: Findings) -> list[str]:
     """All tables as text."""
     text = ["Means over networks; changes since step 0 are roots of mean squares, features' relative to their size."]
     text += ["W2 and features are the last layer's.", "", *_steps(found.steps).to_string(index=False).splitlines()]

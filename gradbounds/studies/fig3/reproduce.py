@@ -26,7 +26,7 @@ from gradbounds.studies.fig3.table import (
     shares,
 )  # fmt: skip
 from gradbounds.studies.measurements import measure
-from gradbounds.table_cache import kept
+from gradbounds.table_cache import cached
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.runs.cell import check_device
@@ -139,7 +139,7 @@ def _measured(
             "seed": seed,
             "device": request.device,
         }
-        rows, new = kept(out, key, _MEASURED_VERSION, partial(measure, model, text, **how))
+        rows, new = cached(out, key, _MEASURED_VERSION, partial(measure, model, text, **how))
         fresh += new
         frames.append(labelled(rows, model, seed, request.models[0]))
         size = float(rows.loc[rows["statistic"] == "effective pairs", "value"].iloc[0])
@@ -149,7 +149,7 @@ def _measured(
     models = list(dict.fromkeys(model for model, _, _ in jobs if model.depth == least))
     for number, model in enumerate(models, start=1):
         key = {"predicted": model.non_default(), "size": round(size)} | wanted
-        rows, _ = kept(out, key, _PREDICTED_VERSION, partial(predicted, model, text, effective_pairs=round(size)))
+        rows, _ = cached(out, key, _PREDICTED_VERSION, partial(predicted, model, text, effective_pairs=round(size)))
         frames.append(labelled(rows, model, request.seed, request.models[0]))
         print(f"predicted {number} of {len(models)} models", file=sys.stderr, flush=True)
     return pd.concat(frames, ignore_index=True)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradbounds.studies.mean_hessian.path import Path, output_path, second_derivative
+from gradbounds.studies.mean_hessian.path import OutputPath, output_path, second_derivative
 from simulate.curvature.problems import stack_problem
 from theory.stack import Stack
 
@@ -15,7 +15,7 @@ _AT_ONCE = 2**24
 # Of generators: torch keeps 32 bits of a seed, and the matrices have the small ones.
 _LINES, _OUTPUTS = 2**31, 2**30
 
-Draw = Callable[[int, torch.Generator], tuple[Path, Tensor]]
+Draw = Callable[[int, torch.Generator], tuple[OutputPath, Tensor]]
 """Of a number of draws and a generator: the path, one for all or one a draw, and the output matrices."""
 
 
@@ -34,10 +34,10 @@ def gaussian_draw(stack: Stack, seed: int) -> tuple[Draw, Tensor]:
     path, target = random_line(stack, seed)
     both = torch.cat([path.x, path.first, path.second])
     basis = torch.linalg.qr(both.T).Q
-    seen = Path(path.x @ basis, path.first @ basis, path.second @ basis)
+    seen = OutputPath(path.x @ basis, path.first @ basis, path.second @ basis)
     std = stack.output_scale * stack.width**-0.5
 
-    def draw(count: int, generator: torch.Generator) -> tuple[Path, Tensor]:
+    def draw(count: int, generator: torch.Generator) -> tuple[OutputPath, Tensor]:
         shape = count, basis.shape[1], stack.vocab
         return seen, std * torch.randn(shape, generator=generator, dtype=torch.float64)
 
@@ -49,7 +49,7 @@ def sparse_draw(stack: Stack, seed: int) -> tuple[Draw, Tensor]:
     path, target = random_line(stack, seed)
     std = stack.output_scale * stack.width**-0.5
 
-    def draw(count: int, generator: torch.Generator) -> tuple[Path, Tensor]:
+    def draw(count: int, generator: torch.Generator) -> tuple[OutputPath, Tensor]:
         shape = count, stack.width, stack.vocab
         kept = torch.rand(shape, generator=generator, dtype=torch.float64) < 1 / 8
         return path, std * 8**0.5 * kept * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -64,17 +64,17 @@ def tied_draw(stack: Stack, seed: int) -> tuple[Draw, Tensor]:
     direction = _direction(problem.model, seed)
     std = stack.output_scale * stack.width**-0.5
 
-    def draw(count: int, generator: torch.Generator) -> tuple[Path, Tensor]:
+    def draw(count: int, generator: torch.Generator) -> tuple[OutputPath, Tensor]:
         output = std * torch.randn(count, stack.width, stack.vocab, generator=generator, dtype=torch.float64)
         words = {"x": output[..., : stack.tokens].mT / std}
         path = output_path(problem.model, words, direction)  # type: ignore[arg-type]
         shape = count, stack.tokens, stack.width
-        return Path(path.x.view(shape), path.first.view(shape), path.second.view(shape)), output
+        return OutputPath(path.x.view(shape), path.first.view(shape), path.second.view(shape)), output
 
     return draw, targets(stack, labels)
 
 
-def random_line(stack: Stack, seed: int) -> tuple[Path, Tensor]:
+def random_line(stack: Stack, seed: int) -> tuple[OutputPath, Tensor]:
     """The path of one network's output along one random line, and the target."""
     problem = stack_problem(stack, seed=seed)
     ((inputs, labels),) = problem.data
@@ -91,7 +91,7 @@ def _direction(model: torch.nn.Module, seed: int) -> dict[str, Tensor]:
     }  # fmt: skip
 
 
-def measured(draw: Draw, target: Tensor, *, draws: int, seed: int) -> dict[str, float]:
+def second_derivatives(draw: Draw, target: Tensor, *, draws: int, seed: int) -> dict[str, float]:
     """Means over output matrices of vᵀHv and its parts, with standard errors, all over the mean of vᵀGv."""
     generator = torch.Generator().manual_seed(_OUTPUTS + seed)
     # The largest arrays are (draws, positions, V).

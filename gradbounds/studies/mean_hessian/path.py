@@ -21,7 +21,7 @@ from simulate.curvature.problems import StackModule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Path:
+class OutputPath:
     """An output and its first two derivatives along a line.
 
     Attributes:
@@ -55,7 +55,7 @@ class Parts:
         return self.gauss_newton + self.radial + self.rest
 
 
-def output_path(model: StackModule, inputs: dict[str, Tensor], direction: dict[str, Tensor]) -> Path:
+def output_path(model: StackModule, inputs: dict[str, Tensor], direction: dict[str, Tensor]) -> OutputPath:
     """The output of a stack along θ + t v.
 
     Args:
@@ -79,7 +79,7 @@ def output_path(model: StackModule, inputs: dict[str, Tensor], direction: dict[s
     with plain_operations():
         twice: Any = torch.func.jvp(slope, (zero,), (torch.ones_like(zero),))
     (x, first), (_, second) = twice
-    return Path(x, first, second)
+    return OutputPath(x, first, second)
 
 
 class _Output(torch.nn.Module):
@@ -91,7 +91,7 @@ class _Output(torch.nn.Module):
         return self.model.output(inputs)
 
 
-def second_derivative(path: Path, output: Tensor, target: Tensor) -> Parts:
+def second_derivative(path: OutputPath, output: Tensor, target: Tensor) -> Parts:
     """vᵀ H v of the mean over positions of the cross-entropy, in parts.
 
     Args:

@@ -20,7 +20,7 @@ from gradbounds.studies.measurements import ALMOST
 from gradbounds.studies.warmup.grid import PaperRates
 from gradbounds.studies.warmup.outcomes import (
     Comparison,
-    Run,
+    TrainingRow,
     above_trained,
     compare,
     end_of,
@@ -80,7 +80,7 @@ STATEMENTS = (
 )
 
 
-def judge(table: Sequence[Run], rates: PaperRates, setting: Setting, size: str = "") -> list[Verdict]:
+def judge(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting, size: str = "") -> list[Verdict]:
     """Every statement that a table has two seeds of.
 
     Args:
@@ -103,7 +103,7 @@ def judge(table: Sequence[Run], rates: PaperRates, setting: Setting, size: str =
     return sorted((replace(v, size=size) for v in verdicts), key=lambda v: v.claim)
 
 
-def _peaks(table: Sequence[Run], rates: PaperRates, optimizer: str) -> tuple[tuple[list[float], str], ...]:
+def _peaks(table: Sequence[TrainingRow], rates: PaperRates, optimizer: str) -> tuple[tuple[list[float], str], ...]:
     """An optimizer's rates that stand for the paper's, and the others, each with how they leave the paper's setting."""
     stand_for_paper = rates.scaled("sgd" if optimizer == "sgd" else "adam")
     peaks = sorted({run["peak"] for run in table if run["optimizer"] == optimizer and run["reading"] != "fixed"})
@@ -112,12 +112,12 @@ def _peaks(table: Sequence[Run], rates: PaperRates, optimizer: str) -> tuple[tup
 
 
 def _compared(
-    table: Sequence[Run], runs: Runs, others: Runs, peaks: Sequence[float], how: How, reading: str
+    table: Sequence[TrainingRow], runs: Runs, others: Runs, peaks: Sequence[float], how: How, reading: str
 ) -> dict[str, Comparison]:
     return with_seeds({f"{peak:g}": two_kinds(table, runs, others, peak, peak, reading) for peak in peaks}, how)
 
 
-def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
+def _short_warmup(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W3: with the short warm-up the greater rate ends worse than the smaller one, and worse than with the long one."""
     short, long = Runs(placement="post", warmup="short"), _POST_LONG
 
@@ -132,7 +132,7 @@ def _short_warmup(table: Sequence[Run], rates: PaperRates, setting: Setting) -> 
     yield from rows("W3", f"{short} worse than long warm-up at the greater rate", by_warmup, True, setting)
 
 
-def _fixed(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
+def _fixed(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W4: a small fixed rate trains, and ends better than no warm-up at the smaller rate, worse than the long one."""
 
     def against(runs: Runs, *, reading: str, swapped: bool = False, how: How = compare) -> dict[str, Comparison]:
@@ -152,7 +152,7 @@ def _fixed(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterato
     yield from rows("W4", f"{part} worse than long warm-up", lambda r: worse(reading=r), True, setting, readings=("b",))
 
 
-def _faster(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
+def _faster(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W6: by how much Pre-LN is ahead, in logarithms of updates, where one of the two has trained.
 
     Neither is a control of the other: where Post-LN alone has trained, Pre-LN is behind, and the statement fails.
@@ -175,7 +175,7 @@ def _faster(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterat
         yield from rows("W6", f"Pre-LN {what}", ahead, True, setting, unit=unit, margin=0.0, readings=readings)
 
 
-def _gradients(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
+def _gradients(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W8: Post-LN's gradients behind the long warm-up, small beside those before it, and even over the layers.
 
     The runs themselves should have trained. That gradients are even is no statement of the paper's.
@@ -209,7 +209,7 @@ def _slope(layers: dict[str, list[float]]) -> float:
     return float(stats.linregress(np.arange(len(norms)), norms).slope)
 
 
-def _spread(table: Sequence[Run], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
+def _spread(table: Sequence[TrainingRow], rates: PaperRates, setting: Setting) -> Iterator[Verdict]:
     """W9: how far apart a seed's runs end over the rates, Post-LN's minus Pre-LN's.
 
     Over the rates at which one of the two has trained, of which there must be two; Pre-LN at one of them.

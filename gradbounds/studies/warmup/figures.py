@@ -1,6 +1,6 @@
 """Training with and without warm-up: losses, what they end at against the rate, gradients, and rates of the steps."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from figures.style import legend_below, looks, panels, style
+from gradbounds.studies.warmup.outcomes import TrainingRow
 from theory.stack import TITLES
 
-Run = Mapping[str, Any]
 _NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}
 
 
-def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
+def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> Figure:
     """Validation loss over the updates: Adam in both placements, with every warm-up and reading; RAdam and SGD.
 
     Lines are means over seeds, bands go from the least seed to the greatest.
@@ -50,7 +50,7 @@ def warmup_losses(runs: Sequence[Run], peak: float, sgd_peak: float) -> Figure:
     return figure
 
 
-def _curves(runs: Sequence[Run], kinds: Sequence[tuple[str, str, float]]) -> dict[str, list[Run]]:
+def _curves(runs: Sequence[TrainingRow], kinds: Sequence[tuple[str, str, float]]) -> dict[str, list[TrainingRow]]:
     """The runs of a panel by what the legend says of them."""
     return {
         (f"{TITLES[placement]}, " if len(kinds) > 1 else "") + _said(warmup, reading): seeds
@@ -59,7 +59,7 @@ def _curves(runs: Sequence[Run], kinds: Sequence[tuple[str, str, float]]) -> dic
     }  # fmt: skip
 
 
-def warmup_ends(runs: Sequence[Run]) -> Figure:
+def warmup_ends(runs: Sequence[TrainingRow]) -> Figure:
     """Adam's final validation loss against the rate, for each placement, with every warm-up and reading.
 
     Marks are means over seeds, bars go from the least seed to the greatest.
@@ -101,7 +101,7 @@ def warmup_ends(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def warmup_gradients(runs: Sequence[Run], peak: float) -> Figure:
+def warmup_gradients(runs: Sequence[TrainingRow], peak: float) -> Figure:
     """Gradient norms of the decoder's W2 over the layers: before the first update, behind the warm-up, at the end.
 
     Of Adam with the longest warm-up; lines are geometric means over seeds, bars go from the least to the greatest.
@@ -138,7 +138,7 @@ def _norms(axis: Axes, norms: np.ndarray, label: str, look: dict[str, Any]) -> N
     axis.errorbar(layers, middle, yerr=spans, capsize=2.5, label=label, **({"markersize": 4.5} | look))
 
 
-def warmup_rates(runs: Sequence[Run], peak: float) -> Figure:
+def warmup_rates(runs: Sequence[TrainingRow], peak: float) -> Figure:
     """The rate of an update beside the rates at which its step would bring the loss of its mini-batch back.
 
     Of Adam at one rate; lines are medians over the seeds that measured them, with gaps where none has such a rate.
@@ -187,20 +187,22 @@ def _said(warmup: int, reading: str) -> str:
     return {"both": how, "fixed": f"{how}, fixed"}.get(reading, f"{how} ({reading})")
 
 
-def _order(run: Run) -> tuple[int, str]:
+def _order(run: TrainingRow) -> tuple[int, str]:
     return run["warmup"], run["reading"]
 
 
-def _kinds(runs: Iterable[Run], optimizer: str, placement: str, peak: float) -> dict[tuple[int, str], list[Run]]:
+def _kinds(
+    runs: Iterable[TrainingRow], optimizer: str, placement: str, peak: float
+) -> dict[tuple[int, str], list[TrainingRow]]:
     """Runs of a rate, by warm-up and reading."""
-    kinds: dict[tuple[int, str], list[Run]] = {}
+    kinds: dict[tuple[int, str], list[TrainingRow]] = {}
     for run in sorted(runs, key=_order):
         if (run["optimizer"], run["placement"]) == (optimizer, placement) and np.isclose(run["peak"], peak):
             kinds.setdefault((run["warmup"], run["reading"]), []).append(run)
     return kinds
 
 
-def _aligned(runs: Sequence[Run]) -> np.ndarray:
+def _aligned(runs: Sequence[TrainingRow]) -> np.ndarray:
     """Losses of seeds, (seeds, updates); NaN behind the end of one that was not finite."""
     most = max(len(run["validation"]) for run in runs)
     return np.array([[*run["validation"], *[np.nan] * (most - len(run["validation"]))] for run in runs])

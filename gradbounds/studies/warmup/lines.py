@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from gradbounds.studies.warmup.outcomes import STUCK, Run, median_time, time_to
+from gradbounds.studies.warmup.outcomes import STUCK, TrainingRow, median_time, time_to
 
 _KIND = ("optimizer", "placement", "warmup", "reading", "peak")
 
 
-def outcome_lines(rows: Sequence[Run]) -> list[str]:
+def outcome_lines(rows: Sequence[TrainingRow]) -> list[str]:
     """A line for each kind of run: its final loss, when it has learned more than how frequent words are, its outcomes.
 
     The loss is the mean over seeds. The time is the median by Kaplan and Meier of the first measured update at which
     the loss is below that of word frequencies by 5%: no number where fewer than half of the seeds get there.
     """
-    kinds: dict[tuple[Any, ...], list[Run]] = {}
+    kinds: dict[tuple[Any, ...], list[TrainingRow]] = {}
     for row in rows:
         kinds.setdefault(tuple(row[name] for name in _KIND), []).append(row)
     head = f"{'optimizer':9} {'placement':9} {'warm-up':>7} {'reading':7} {'rate':>7} {'final loss':>10} {'learns':>6}"

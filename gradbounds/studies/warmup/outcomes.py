@@ -14,7 +14,7 @@ from scipy import stats
 
 from simulate.translation.parallel_text import END, ParallelText
 
-Run = Mapping[str, Any]
+TrainingRow = Mapping[str, Any]
 Outcome = Literal["diverged", "stuck", "trained"]
 Answer = Literal["worse", "not worse", "undecided"]
 
@@ -160,12 +160,12 @@ class Comparison:
         return 2 * self.trained > self.seeds
 
 
-def trained_in(runs: Sequence[Run]) -> int:
+def trained_in(runs: Sequence[TrainingRow]) -> int:
     """How many of some runs have trained, by their outcomes."""
     return sum(run["outcome"] == "trained" for run in runs)
 
 
-def end_of(run: Run) -> float:
+def end_of(run: TrainingRow) -> float:
     """The final validation loss; of a run that is not finite, its loss before the first update.
 
     That is less than it deserves: a difference that is found so would be larger with any number above it.
@@ -173,7 +173,7 @@ def end_of(run: Run) -> float:
     return float(run["final"]) if np.isfinite(run["final"]) else float(run["first"])
 
 
-def compare(runs: Sequence[Run], others: Sequence[Run], *, equal_rates: bool = False) -> Comparison:
+def compare(runs: Sequence[TrainingRow], others: Sequence[TrainingRow], *, equal_rates: bool = False) -> Comparison:
     """Runs against others of the same seeds, at equally many updates.
 
     Args:
@@ -189,7 +189,7 @@ def compare(runs: Sequence[Run], others: Sequence[Run], *, equal_rates: bool = F
     return mean_over_seeds([difference(*pair) for pair in pairs], trained=trained_in([other for _, other in pairs]))
 
 
-def above_trained(runs: Sequence[Run], others: Sequence[Run]) -> Comparison:
+def above_trained(runs: Sequence[TrainingRow], others: Sequence[TrainingRow]) -> Comparison:
     """How far above the loss below which a run has trained some runs end; others of the same seeds should have trained.
 
     Raises:
@@ -200,7 +200,7 @@ def above_trained(runs: Sequence[Run], others: Sequence[Run]) -> Comparison:
     return mean_over_seeds(above, margin=0.0, trained=trained_in([other for _, other in pairs]))
 
 
-def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+def paired(runs: Sequence[TrainingRow], others: Sequence[TrainingRow]) -> list[tuple[TrainingRow, TrainingRow]]:
     """Runs of the same seed.
 
     Raises:
@@ -212,11 +212,11 @@ def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
     return [(first[seed], second[seed]) for seed in first if seed in second]
 
 
-def _at_the_end(run: Run, other: Run) -> float:
+def _at_the_end(run: TrainingRow, other: TrainingRow) -> float:
     return end_of(run) - end_of(other)
 
 
-def _at_equal_rates(run: Run, other: Run) -> float:
+def _at_equal_rates(run: TrainingRow, other: TrainingRow) -> float:
     """The difference of validation losses where both sums of rates are the smaller run's, between measurements."""
     least = min(run["summed"][-1], other["summed"][-1])
     ends = [
@@ -250,7 +250,7 @@ def mean_over_seeds(differences: Sequence[float], *, trained: int, margin: float
     return Comparison(mean=mean, interval=(mean - half, mean + half), seeds=count, answer=answer, trained=trained)
 
 
-def lead(run: Run, other: Run) -> float:
+def lead(run: TrainingRow, other: TrainingRow) -> float:
     """Logarithm of how many times fewer updates a run takes to the other's final loss; below 0 for the reverse.
 
     Where the one that ends lower comes to the end of the other for the first time, between measurements by a line.

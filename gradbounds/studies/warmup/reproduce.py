@@ -25,7 +25,7 @@ from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.studies.warmup.grid import Grid, Planned, read_grid
 from gradbounds.studies.warmup.lines import outcome_lines
-from gradbounds.studies.warmup.outcomes import Run, measured_row, unigram_loss
+from gradbounds.studies.warmup.outcomes import TrainingRow, measured_row, unigram_loss
 from gradbounds.studies.warmup.runs import finished, name_of, run_all
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -162,13 +162,13 @@ def _command(request: WarmupRequest) -> str:
     return f"gradbounds reproduce warmup --preset {request.preset} {names}{seeds} {where}"
 
 
-def _scaled(rows: Sequence[Run], optimizer: str, scaled: Sequence[float]) -> list[float]:
+def _scaled(rows: Sequence[TrainingRow], optimizer: str, scaled: Sequence[float]) -> list[float]:
     """The rates that stand for the paper's and that an optimizer's runs have; 0 if there is none."""
     peaks = {row["peak"] for row in rows if row["optimizer"] == optimizer}
     return [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)] or [0.0]
 
 
-def rows_file(rows: Sequence[Run], command: str) -> bytes:
+def rows_file(rows: Sequence[TrainingRow], command: str) -> bytes:
     """Rows as JSON, a line each; what is not finite is null."""
     lines = ",\n".join(json.dumps(_no_nan(row)) for row in rows)
     return f'{{"command": {json.dumps(command)},\n"rows": [\n{lines}\n]}}\n'.encode()
@@ -207,7 +207,7 @@ def _nan(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
-def setting_of(grid: Grid, text: ParallelText, rows: Sequence[Run]) -> Setting:
+def setting_of(grid: Grid, text: ParallelText, rows: Sequence[TrainingRow]) -> Setting:
     """The models and the text."""
     t, training = grid.translation, grid.runs[0].training
     return Setting(
@@ -286,6 +286,6 @@ def _shown(done: Sequence[bool], count: int, updates: int) -> Iterator[Any]:
         yield on_run, on_update
 
 
-def _flat(row: Run) -> dict[str, Any]:
+def _flat(row: TrainingRow) -> dict[str, Any]:
     """A row without its lists, as a table has it."""
     return {name: value for name, value in row.items() if not isinstance(value, list | dict)}

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from math import isclose
 
 from checks.verdict import Setting, Subject, Verdict, Word, sentence
-from gradbounds.studies.warmup.outcomes import WORSE, Comparison, Run, compare, paired
+from gradbounds.studies.warmup.outcomes import WORSE, Comparison, TrainingRow, compare, paired
 from theory.stack import TITLES
 
-How = Callable[[Sequence[Run], Sequence[Run]], Comparison]
+How = Callable[[Sequence[TrainingRow], Sequence[TrainingRow]], Comparison]
 """What compares runs with others, as `compare` does."""
 
 ALL = "all"
@@ -32,7 +32,7 @@ class Runs:
     optimizer: str = "adam"
     warmup: str = "no"
 
-    def of(self, table: Sequence[Run], peak: float, reading: str) -> list[Run]:
+    def of(self, table: Sequence[TrainingRow], peak: float, reading: str) -> list[TrainingRow]:
         """One run for each seed; of both readings those in which these agree."""
         lengths = sorted({run["warmup"] for run in table})
         length = {"no": 1, "short": lengths[min(1, len(lengths) - 1)], "long": lengths[-1]}[self.warmup]
@@ -54,13 +54,16 @@ class Runs:
 
 
 def two_kinds(
-    table: Sequence[Run], runs: Runs, others: Runs, peak: float, other_peak: float, reading: str, other: str = ""
-) -> tuple[list[Run], list[Run]]:
+    table: Sequence[TrainingRow], runs: Runs, others: Runs, peak: float, other_peak: float, reading: str,
+    other: str = "",
+) -> tuple[list[TrainingRow], list[TrainingRow]]:  # fmt: skip
     """Two kinds of run, each at its rate; the others in another reading, if it is given."""
     return runs.of(table, peak, reading), others.of(table, other_peak, other or reading)
 
 
-def with_seeds(pairs: Mapping[str, tuple[list[Run], list[Run]]], how: How = compare) -> dict[str, Comparison]:
+def with_seeds(
+    pairs: Mapping[str, tuple[list[TrainingRow], list[TrainingRow]]], how: How = compare
+) -> dict[str, Comparison]:
     """Of the pairs that two seeds have."""
     return {peak: how(*two) for peak, two in pairs.items() if len(paired(*two)) > 1}
 

@@ -11,7 +11,7 @@ from gradbounds.studies.trained_step import step_rates
 from gradbounds.studies.trainer import train
 from gradbounds.studies.training import MEASURED, Trained
 from gradbounds.studies.warmup.grid import Planned
-from gradbounds.table_cache import file_of, kept
+from gradbounds.table_cache import cached, file_of
 from simulate.runs.execution import Execution
 from simulate.runs.sample import one_thread
 from simulate.translation.parallel_text import ParallelText
@@ -100,7 +100,7 @@ def one_run(
             )  # fmt: skip
         return _table(trained)
 
-    table, _ = kept(out, key, _VERSION, make)
+    table, _ = cached(out, key, _VERSION, make)
     checkpoint.unlink(missing_ok=True)
     return table
 

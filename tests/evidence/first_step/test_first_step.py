@@ -12,7 +12,7 @@ from simulate.curvature.first_step import (
     direction,
     first_step_problem,
     gradients,
-    measured,
+    measure_step,
     sampled_steps,
 )
 from tests.helpers.evidence_file import kept_case, record
@@ -84,7 +84,7 @@ def one_network(stack: Stack, seed: int, optimizer: str) -> tuple[Measured, np.n
     target = certain * (1 - stack.label_smoothing) + stack.label_smoothing / stack.vocab
     r = np.zeros((1, stack.rows, stack.vocab))
     r[0, loss_positions(stack) > 0] = ((p - target) / len(p)).numpy()
-    found = measured(problem, gradient, direction(gradient, optimizer), loss, ends=False)
+    found = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
     return found, p.numpy()[None], r
 
 

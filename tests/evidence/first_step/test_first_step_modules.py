@@ -10,7 +10,7 @@ import torch
 from checks.models.module_rates import module_rates
 from simulate.curvature.module_step import MODULE_OPTIMIZERS, WHOLE, module_steps, one_step
 from simulate.modules.catalogue import BUILTINS
-from simulate.modules.factories import made, module_seed, seeded
+from simulate.modules.factories import build, module_seed, seeded
 from tests.helpers.evidence_file import kept_case, record
 from tests.helpers.grid_of_steps import doubled, losses_of_steps
 from tests.helpers.model_families import nano_gpt
@@ -38,7 +38,7 @@ def on_a_grid(name: str, optimizer: str) -> dict[str, Any]:
     for number in range(NETWORKS):
         seed = module_seed(0, WIDTH, DEPTH, number)
         with seeded(seed):
-            one = made(factory, WIDTH, DEPTH, seed, "cpu")
+            one = build(factory, WIDTH, DEPTH, seed, "cpu")
         one.module.eval()
         (row,) = (row for row in one_step(one, [optimizer], seed, depth=DEPTH) if row["group"] == WHOLE)
         rate = row["break_even_rate"]

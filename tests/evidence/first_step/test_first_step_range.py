@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate.curvature.first_step import along, direction, first_step_problem, gradients, measured
+from simulate.curvature.first_step import along, direction, first_step_problem, gradients, measure_step
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack
 
@@ -49,7 +49,7 @@ def one_setting(fields: dict[str, Any]) -> dict[str, Any]:
         held = {name: p.detach() for name, p in problem.model.named_parameters()}
         for optimizer, ends in found.items():
             u = direction(gradient, optimizer)
-            step = measured(problem, gradient, u, loss, ends=False)
+            step = measure_step(problem, gradient, u, loss, ends=False)
             rates = step.critical_rate * GRID
             with torch.no_grad():
                 losses = np.array(

@@ -94,7 +94,7 @@ class Gradient:
         rows = root[..., :, None]
         return Gradient(self.noise / scales, stream / rows, self.words / rows, above.mean)
 
-    def overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
+    def norm_overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
         """What that norm removes along the stream beside what is certain; None if there is none."""
         if isinstance(scales, float):
             return None
@@ -129,14 +129,14 @@ def tied_backward(
     at_output = TokenMoments(forward.output, None if stack.composition.final_norm else forward.stream.means)
     place = _place(at_output, same, word_sizes[-1] * remains)
     last = _place(forward.stream, same, word_sizes[-1])
-    gradient, overlaps = top.below_norm(last, scales), top.overlaps(last, scales)
+    gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
     for inside, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
         alpha = inside.step.residual
         total = _place(inside.total, same, sizes * alpha)
-        overlaps = gradient.overlaps(total, inside.after_scales) or overlaps
+        overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
@@ -184,7 +184,7 @@ def _below_sublayer(
         {"scalar": (inside.added * gradient.kernel(total)).sum((-2, -1)) / step.stack.width} if step.learned else {}
     )
     branch_gradient, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
-    of_branch = branch_gradient.overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_branch = branch_gradient.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     branch_gradient = branch_gradient.below_norm(place, inside.made_scales)
     arrived = step.stack, branch_gradient.noise, branch_gradient.stream, inside
     if step.kinds == ("units",):
@@ -192,7 +192,7 @@ def _below_sublayer(
     else:
         noise, part, energies = below_attention(*arrived, of_branch)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
-    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.overlaps(below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     direct = gradient.noise + own_kernel
     passed = Gradient(
