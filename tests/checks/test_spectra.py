@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import gradbounds as gb
 from checks.models.spectra import curvature_exponents, densities, more_curvature, residual_shares, summaries
 from gradbounds.actions import spectra
 from gradbounds.cli import main
@@ -118,16 +119,25 @@ def test_the_command(png_alone, tmp_path, capsys, request):
 
 
 def test_stacks(png_alone, tmp_path, capsys, request):
-    """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields."""
+    """Theory beside the Gauss-Newton matrix, exponents, H1 of both matrices; blocks; one value of other fields.
+
+    The same call from Python takes what the command measured.
+    """
     run = ["hessian", "stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
-    ends = ["--width", "16", "--out", str(tmp_path / "ends")]
+    ends = ["--width", "16", "--probes", "2", "--out", str(tmp_path / "ends")]
     assert main([*run[:2], *run[4:-2], *ends]) == 0
     assert (tmp_path / "ends" / "curvature.png").stat().st_size > 30_000
     request.getfixturevalue("blank_pictures")
     said = capsys.readouterr().out
     assert "largest eigenvalue of the Gauss-Newton matrix, Post-LN over Pre-LN, simplified stack with n = 2" in said
     assert re.search(r"Post-LN, v'Hv over v'Gv along .* top direction: 1 \(Gauss-Newton\) -[0-9.]+ \(radial\)", said)
+    networks = [gb.Stack(placement=name, width=16, depth=1, tokens=2, vocab=4) for name in ("post", "pre")]
+    kept = set((tmp_path / "ends" / "models").iterdir())
+    result = gb.spectra(networks, out=tmp_path / "ends", seeds=3, steps=2)
+    assert set((tmp_path / "ends" / "models").iterdir()) == kept, "nothing is measured again"
+    assert {v.claim for v in result.verdicts} == {"H1"}
+    assert result.to_frame("theory")["measured"].notna().all()
     assert main([*run, "--no-extreme"]) == 0
     said = capsys.readouterr().out
     assert re.search(r"Post-LN, L = 1, trace ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)

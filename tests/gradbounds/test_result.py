@@ -52,12 +52,8 @@ def test_what_is_delivered_is_read_back(png_alone, tmp_path, capsys):
     assert capsys.readouterr().out.count("DIFFERS L1") == 2
 
 
-def test_placements_and_spectra_from_python(blank_pictures, tmp_path):
+def test_placements_from_python():
     compared = gb.compare(SIZES | {"placement": ["post", "pre"], "width": [16]}, draws=4)
     assert list(compared.tables) == ["norms", "exponents", "spreads"]
     with pytest.raises(ValueError, match="^width must have one value, for placements and depths are compared"):
         gb.compare(SIZES)
-    stacks = [gb.Stack(placement=name, width=8, depth=1, tokens=2, vocab=4) for name in ("post", "pre")]
-    result = gb.spectra(stacks, out=tmp_path / "spectra", seeds=3, steps=3)
-    assert {v.claim for v in result.verdicts} == {"H1"}
-    assert result.to_frame("theory")["measured"].notna().all()
