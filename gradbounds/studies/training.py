@@ -43,7 +43,7 @@ class Training:
         precision: "float32", or "bf16" for autocast.
 
     Raises:
-        ValueError: a value is outside its range, the optimizer is unknown, or the schedule ends before the updates.
+        ValueError: a value is outside its range, or the optimizer is unknown.
     """
 
     translation: Translation
@@ -66,7 +66,6 @@ class Training:
             raise ValueError(f"betas must be two numbers in [0, 1), got {self.betas!r}.")
         if not self.translation.real_labels:
             raise ValueError("translation must have real_labels to be trained, got real_labels=False.")
-        self.schedule.rate(self.updates)
 
     def make_optimizer(self, model: Translator) -> torch.optim.Optimizer:
         """The optimizer of the model's parameters; the schedule sets the rate of every update."""

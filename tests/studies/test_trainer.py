@@ -46,8 +46,6 @@ def texts(parallel_files):
         ({"decay": "inverse-sqrt-from", "warmup": 4, "start": 16}, {1: 2.0, 4: 8.0, 16: 8.0, 64: 4.0}),
         ({"decay": "inverse-sqrt-from", "warmup": 16, "start": 16}, {1: 0.5, 16: 8.0, 64: 4.0}),
         ({"decay": "constant", "warmup": 4}, {1: 2.0, 4: 8.0, 1000: 8.0}),
-        ({"decay": "steps", "drops": (8, 12)}, {1: 8.0, 7: 8.0, 8: 0.8, 11: 0.8, 12: 0.08}),
-        ({"decay": "linear", "warmup": 4, "last": 11}, {1: 2.0, 4: 8.0, 5: 7.0, 11: 1.0}),
     ],
 )
 def test_rates(fields, rates):
@@ -73,9 +71,6 @@ def test_readings_agree_where_the_warmup_is_the_start():
         ({"decay": "inverse-sqrt-from"}, "start must be an integer of at least 1, got None"),
         ({"decay": "inverse-sqrt-from", "warmup": 9, "start": 8}, "start must be an integer of at least 9, got 8"),
         ({"start": 8}, "start belongs to decay='inverse-sqrt-from'"),
-        ({"decay": "steps"}, "drops must be given"),
-        ({"decay": "steps", "drops": (5, 3)}, "drops must ascend"),
-        ({"decay": "steps", "drops": (5,), "factor": 1.0}, "factor must be below 1"),
     ],
 )
 def test_bad_schedules(fields, said):
@@ -249,7 +244,6 @@ def test_bf16_follows_float32(texts):
         ({"precision": "fp8"}, "precision must be one of float32, bf16"),
         ({"updates": 0}, "updates must be an integer of at least 1"),
         ({"betas": (0.9, 1.0)}, "betas must be two numbers"),
-        ({"schedule": Schedule(peak=1.0, decay="linear", last=9)}, "update must be at most last = 9, got 10"),
         ({"translation": replace(SMALL, real_labels=False)}, "must have real_labels"),
     ],
 )
