@@ -76,6 +76,29 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
     return PowerLaw(float(exponent), float(np.sqrt(covariance[0, 0])), tuple(weights.tolist()))
 
 
+def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array) -> tuple[float, float, float] | None:
+    """An exponent with its 95% interval, of points with a few draws each, whose scatter is taken to be one.
+
+    Few draws tell a variance badly: it is pooled over the points, and the interval is Student's t.
+
+    Args:
+        x: `LEAST_POINTS` different values at least.
+        y: of every point, from its draws.
+        counts: of draws.
+        variances: of ln y over draws.
+
+    Returns:
+        Exponent, low, high; None of too few points, or where one has a single draw.
+    """
+    if len(counts) < LEAST_POINTS or counts.min() < 2:
+        return None
+    freedom = int((counts - 1).sum())
+    pooled = float(((counts - 1) * variances).sum() / freedom)
+    fit = power_law(x, y, y * np.sqrt(max(pooled, 1e-12) / counts))
+    half = float(scipy.stats.t.ppf(0.975, freedom)) * fit.sem
+    return fit.exponent, fit.exponent - half, fit.exponent + half
+
+
 def bootstrap_interval(
     fit: PowerLaw, squares: Sequence[ArrayLike], *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> tuple[float, float]:

@@ -95,14 +95,14 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def committed_results(folder: Path = DATA, *, omit: str = "") -> list[Results]:
-    """Every committed results file but the one named `omit`, the default experiment first.
+def committed_results(folder: Path = DATA) -> list[Results]:
+    """Every committed results file, the default experiment first.
 
     Raises:
         ValueError: a file is not a results file.
     """
     others = sorted(path for path in folder.glob("*.json") if path.name != COMMITTED.name)
-    return [load_results(path) for path in (folder / COMMITTED.name, *others) if path.name != omit]
+    return [load_results(path) for path in (folder / COMMITTED.name, *others)]
 
 
 def common(now: Iterable[Verdict], before: Iterable[Verdict]) -> list[tuple[Verdict, Verdict]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.fits import LEAST_POINTS, power_law
+from checks.fits import pooled_exponent
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, merged
 from simulate.curvature.module_step import WHOLE
 from theory import NoRuleError, Stack
@@ -151,15 +151,9 @@ def _exponents(whole: pd.DataFrame) -> pd.DataFrame:
             here = group[group[other] == group[other].max()]
             for rate, column in (("critical", "critical"), ("break-even", "break_even_rate")):
                 logs = np.log(here[column]).groupby(here[against]).agg(["count", "mean", "var"])
-                if len(logs) < LEAST_POINTS or logs["count"].min() < 2:
-                    continue
-                freedom = int((logs["count"] - 1).sum())
-                pooled = float(((logs["count"] - 1) * logs["var"]).sum() / freedom)
-                mean = np.exp(logs["mean"].to_numpy())
-                sem = mean * np.sqrt(max(pooled, 1e-12) / logs["count"].to_numpy())
-                fit = power_law(logs.index.to_numpy(float), mean, sem)
-                half = float(stats.t.ppf(0.975, freedom)) * fit.sem
-                rows.append((optimizer, rate, against, fit.exponent, fit.exponent - half, fit.exponent + half))
+                count, mean, variance = logs.to_numpy(float).T
+                if fitted := pooled_exponent(logs.index.to_numpy(float), np.exp(mean), count, variance):
+                    rows.append((optimizer, rate, against, *fitted))
     return pd.DataFrame(rows, columns=EXPONENTS)
 
 

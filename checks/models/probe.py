@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from checks.fits import LEAST_POINTS, power_law, slope_weights
+from checks.fits import LEAST_POINTS, pooled_exponent, slope_weights
 from checks.large_width import in_large_width
 from checks.statistics import Estimate, agreement_word, standard_error
 from theory import QUANTITIES, Stack, predict
@@ -77,15 +77,14 @@ def probe_exponents(frame: pd.DataFrame) -> pd.DataFrame:
         for (part, parameter), group in here.groupby(["part", "parameter"], sort=False):
             last = group[group["layer"] == group.groupby(against)["layer"].transform("max")]
             moments = last.groupby(against)["value"].agg(["count", "mean", "var"])
-            if len(moments) < LEAST_POINTS or moments["count"].min() < 2 or not (moments["mean"] > 0).all():
+            count, mean, variance = moments.to_numpy(float).T
+            if not (mean > 0).all():
                 continue
-            freedom = int((moments["count"] - 1).sum())
-            pooled = float(((moments["count"] - 1) * moments["var"] / moments["mean"] ** 2).sum() / freedom)
-            norm = np.sqrt(moments["mean"].to_numpy())
-            sem = norm * 0.5 * np.sqrt(max(pooled, 1e-12) / moments["count"].to_numpy())
-            fit = power_law(moments.index.to_numpy(float), norm, sem)
-            half = float(stats.t.ppf(0.975, freedom)) * fit.sem
-            rows.append((part, parameter, against, fit.exponent, fit.exponent - half, fit.exponent + half))
+            # The norm is a root, whose ln has a quarter of the variance.
+            if fitted := pooled_exponent(
+                moments.index.to_numpy(float), np.sqrt(mean), count, variance / (2 * mean) ** 2
+            ):
+                rows.append((part, parameter, against, *fitted))
     rows += _growth(gradients)
     return pd.DataFrame(rows, columns=["part", "parameter", "against", "exponent", "low", "high"])
 

@@ -4,11 +4,10 @@ import hashlib
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from checks.models.module_report import FILE
-from checks.models.reference import Reference, against_reference
 from checks.stacks.two_runs import RATE, can_differ, only_in_one, run_differences, set_apart
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.recipe import recipe_in
@@ -16,6 +15,9 @@ from gradbounds.result import Result
 from simulate import Run, Samples
 from simulate.runs.files import whole_file, write_whole
 from simulate.runs.provenance import session
+
+if TYPE_CHECKING:
+    from checks.models.reference import Reference
 
 _SHOWN = 30
 
@@ -46,6 +48,8 @@ def diff(first: Path, second: Path) -> Result:
     """
     about, kept = f"{first} against {second}", [_kept_probe(path) for path in (first, second)]
     if kept[0] is not None and kept[1] is not None:
+        from checks.models.reference import against_reference  # late: runs need no libraries of modules
+
         alarms = against_reference(kept[1], kept[0])
         differences = [str(alarm) for alarm in alarms]
         none = [] if differences else [f"No difference between {first} and {second}."]
@@ -80,8 +84,11 @@ def diff(first: Path, second: Path) -> Result:
     return Result(about=about, tables={"numbers": table}, values=values, lines=lines, differences=shown)
 
 
-def _kept_probe(path: Path) -> Reference | None:
+def _kept_probe(path: Path) -> "Reference | None":
     """What `probe --out` kept, of a folder or a file; None where it is no such."""
+    from checks.models.module_report import FILE
+    from checks.models.reference import Reference
+
     file = path / FILE if path.is_dir() else path
     return Reference.read(file) if file.is_file() and file.suffix == ".json" else None
 
