@@ -108,7 +108,7 @@ def files(tmp_path_factory):
 
 
 def command(files, out, *more):
-    sizes = "--width 32 --ffn-width 32 --heads 2 --depth 2 3 4 --vocab 40 --batch-tokens 60".split()
+    sizes = "--width 32 --ffn-width 32 --heads 2 --depth 2 3 4 --vocab 40 --batch-tokens 150".split()
     return ["reproduce", "fig3", "--source", str(files[0]), "--target", str(files[1]), "--out", str(out), *sizes, *more]
 
 
@@ -137,7 +137,7 @@ def test_the_command(png_alone, files, tmp_path, capsys, request):
 
 def test_dry_run(files, tmp_path, capsys):
     assert main(command(files, tmp_path / "run", "--dry-run")) == 0
-    assert "20 models, 28 mini-batches of 60 target tokens" in capsys.readouterr().out
+    assert "20 models, 28 mini-batches of 150 target tokens" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
 
