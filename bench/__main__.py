@@ -12,6 +12,7 @@ from bench import curvature, depth, drawing, engines, predictions, probing, scal
 
 REPORTS = {
     "batches": depth.batches,
+    "costs": predictions.costs,
     "curvature": curvature.report,
     "depth": depth.report,
     "engines": engines.report,

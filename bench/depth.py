@@ -10,9 +10,10 @@ from collections.abc import Callable
 from unittest.mock import PropertyMock, patch
 
 from simulate import Cell, sample
+from simulate.free_memory import free_memory
 from simulate.network.allocator import all_freed_memory_kept
 from simulate.runs.cost import block_bytes
-from simulate.runs.memory import BatchLimits, free_memory
+from simulate.runs.memory import BatchLimits
 from simulate.runs.sample import sample_batches, sample_blocks
 from theory import Stack
 

@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from simulate import Samples, sample
 from theory import Prediction, Stack, predict
+from theory.configurations import PUBLISHED, stack_from_config
+from theory.mean_field.cost import prediction_cost
 
 STACK = Stack(width=1024, depth=12, tokens=16, vocab=512, query_key_scale=1.0)
 """The case that the bars are about: n = 16, L = 12."""
@@ -15,24 +19,65 @@ STACK = Stack(width=1024, depth=12, tokens=16, vocab=512, query_key_scale=1.0)
 PATTERNS = 2000
 DRAWS = 64
 
+_PLAIN = Stack(placement="pre", width=1024, depth=12, tokens=16, vocab=512)
+_QUERIES = replace(_PLAIN, query_key_scale=1.0, heads=12, width=768, mask="causal")
+_SWIGLU: dict[str, Any] = {"ffn": "gated", "activation": "silu", "norm_epsilon": 1e-5}
+
+COSTS: dict[str, tuple[Stack, int | None]] = {
+    "n = 16, 12 heads": (_QUERIES, 64),
+    "n = 64, 12 heads": (replace(_QUERIES, tokens=64), 8),
+    "n = 256, 4 heads, L = 6": (replace(_QUERIES, tokens=256, heads=4, depth=6), 2),
+    "n = 512, 1 head, L = 2": (replace(_QUERIES, tokens=512, heads=1, depth=2), 2),
+    "Peri-LN, L = 48, 4 heads": (replace(_QUERIES, placement="peri", depth=48, heads=4), 16),
+    "rotary, n = 16, 12 heads": (replace(_QUERIES, rotary=1.0), 8),
+    "rotary, n = 64, 4 heads, L = 4": (replace(_QUERIES, rotary=1.0, tokens=64, heads=4, depth=4), 2),
+    "Llama 3 8B, n = 16": (stack_from_config(PUBLISHED["llama-3-8b"])[0], 4),
+    "GPT-2, n = 16": (stack_from_config(PUBLISHED["gpt2"])[0], 16),
+    "Qwen 3 0.6B, n = 16": (stack_from_config(PUBLISHED["qwen3-0.6b"])[0], 4),
+    "dropped weights": (replace(_PLAIN, attention_dropout=0.1), 4096),
+    "a source of 16 tokens": (replace(_QUERIES, source_tokens=16), 32),
+    "tied, n = 16": (replace(_PLAIN, embeddings="tied"), 256),
+    "tied, n = 32": (replace(_PLAIN, embeddings="tied", tokens=32, depth=4), 64),
+    "causal, n = 512": (replace(_PLAIN, mask="causal", tokens=512), None),
+    "causal, SwiGLU, n = 256": (replace(_PLAIN, mask="causal", tokens=256, **_SWIGLU), None),
+    "large logits": (replace(_PLAIN, mask="causal", output_scale=10.0), None),
+}
+"""Networks and patterns whose estimated costs are held against measured ones."""
+
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
 def measured(call: str) -> dict[str, float]:
-    """Seconds and MiB of a call, in a process of its own with one thread."""
+    """Seconds, those of a core, and MiB of a call, in a process of its own with one thread."""
     code = (
         "import time; from bench.predictions import *; from dataclasses import replace\n"
         # Imports and what is cached once per process are not part of a call.
         "predict(Stack(depth=1, tokens=2, query_key_scale=1.0), patterns=2)\n"
-        f"start = time.perf_counter(); {call}\n"
-        "seconds = time.perf_counter() - start\n"
+        f"start, before = time.perf_counter(), time.process_time(); {call}\n"
+        "seconds, busy = time.perf_counter() - start, time.process_time() - before\n"
         "peak = next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))\n"
-        "print(seconds, int(peak) / 1024)"
+        "print(seconds, busy, int(peak) / 1024)"
     )
     environment = dict(os.environ) | _ONE_THREAD
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    seconds, peak = done.stdout.split()
-    return {"seconds": round(float(seconds), 2), "peak MiB": round(float(peak))}
+    seconds, busy, peak = map(float, done.stdout.split())
+    return {"seconds": round(seconds, 2), "CPU seconds": round(busy, 2), "peak MiB": round(peak)}
+
+
+def costs() -> dict[str, object]:
+    """A core's seconds and MiB of predictions beside what `theory.mean_field.cost` says beforehand."""
+    libraries = measured("None")["peak MiB"]
+    rows: dict[str, object] = {}
+    for name, (stack, patterns) in COSTS.items():
+        cost = prediction_cost(stack, patterns=patterns)
+        took = measured(f"predict(COSTS[{name!r}][0], patterns={patterns})")
+        rows[name] = {
+            "CPU seconds": took["CPU seconds"],
+            "estimated seconds": round(cost.seconds, 2),
+            "MiB": took["peak MiB"] - libraries,
+            "estimated MiB": round(cost.bytes / 2**20),
+        }
+    return rows
 
 
 def error_of_prediction(prediction: Prediction) -> float:

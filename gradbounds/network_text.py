@@ -8,7 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from rich.table import Table
 
-from checks.large_width import why_not_judged
+from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.configurations import Note
@@ -17,7 +17,16 @@ from theory.stack import TITLES
 from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import gain, weight_shapes
 
-_STREAM = {"hidden_energy": "|x|^2/d", "token_correlation": "x_i.x_j/d"}
+_STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
+"""What a table of layers has of the stream."""
+
+_MATRICES = {
+    ("WQ", "WK", "WV", "WO"): "of attention",
+    ("XQ", "XK", "XV", "XO"): "of attention to the encoder",
+    ("W1", "W2"): "of the feed-forward block",
+    ("WG",): "of its gate",
+}
+"""Whose each matrix is."""
 
 # First layer over last, up to so much in the logarithm.
 _FLAT = 0.05
@@ -28,42 +37,126 @@ _UNEVEN = 1.5
 # Longest value of a field that a title has whole.
 _LONG = 40
 
+# Relative error of what theory samples from where on it is printed.
+_SEEN = 0.01
 
-def network_lines(stack: Stack, table: pd.DataFrame, reason: str) -> list[str]:
+
+def network_lines(
+    stack: Stack, table: pd.DataFrame, reason: str, *, every_layer: bool = True, evidence: str = ""
+) -> list[str]:
     """What theory and samples have of one network.
 
     Args:
         stack: the network.
         table: its `layer_table`.
         reason: why theory has no rule; "" if it has one.
+        every_layer: whether every layer is printed, or those that double, and the last.
+        evidence: what is known of theory for such networks; "" for what `checks.large_width` knows.
     """
     has_theory, draws = bool(table["predicted"].notna().any()), int(table["draws"].max())
-    lines = [title(stack), ""]
+    table = with_cosines(table)
+    shown = None if every_layer else set(_doubled(stack.depth))
+    lines = []
     if has_theory:
-        lines += ["Large-width theory: root mean squares of the gradients' Frobenius norms, layer by layer"]
-        lines += [*_block(table, "predicted"), ""]
-        errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
-        if (worst := errors.max()) > 0:
-            least_sure = table.loc[errors.idxmax()]
-            where = f", layer {least_sure['layer']}" * bool(least_sure["layer"])
-            sampled = {"logits": holds_words(stack), "attention patterns": is_fluctuating(stack)}
-            what = " and ".join(name for name, asked in sampled.items() if asked)
-            lines += [
-                f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
-                f"({matrix_name(str(least_sure['quantity']))}{where}); smaller differences may be chance.", "",
-            ]  # fmt: skip
-        if why := why_not_judged(stack):
-            lines += [f"Theory may be off by more than 3% here ({why}).", ""]
+        lines += ["By large-width theory: norms of gradients, root mean squares over random initializations"]
+        lines += [*_block(table, "predicted", "predicted_sem", shown, least=_SEEN), *_legend(table)]
+        lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
+        lines += ["", *_sampled_lines(stack, table), *_trust_lines(stack, evidence)]
     else:
         lines += [f"Theory: {reason}", ""]
     if draws:
-        shown = table
+        scaled = table
         if has_theory:
             expected = table["predicted"].where(table["predicted"] != 0)  # of 0 nothing is a multiple
-            shown = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
+            scaled = table.assign(mean=table["mean"] / expected, sem=table["sem"] / expected.abs())
         what = "Samples over theory" if has_theory else "Samples, root mean squares"
-        lines += [f"{what}: {draws} networks, +- standard error", *_block(shown, "mean", "sem"), ""]
-    return [*lines, *_over_layers(table, "predicted" if has_theory else "mean")]
+        lines += [f"{what}: {draws} networks, +- standard error", *_block(scaled, "mean", "sem", shown), ""]
+    return [*lines, *_over_layers(stack, table, "predicted" if has_theory else "mean")]
+
+
+def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
+    """A `layer_table` with rows of the cosine between two tokens: their mean product over their mean square.
+
+    Errors of both are taken as independent, which they are not: that of the cosine is at most the sum of both.
+    """
+    rows = []
+    for prefix in ("", "encoder_"):
+        product, square = (
+            table[table["quantity"] == prefix + name].set_index("layer")
+            for name in ("token_correlation", "hidden_energy")
+        )
+        if product.empty or square.empty:
+            continue
+        row = product.copy()
+        for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
+            row[value] = product[value] / square[value]
+            relative = np.hypot(product[error] / product[value], square[error] / square[value])
+            row[error] = row[value].abs() * relative
+        rows.append(row.assign(quantity=prefix + "cosine").reset_index())
+    return pd.concat([table, *rows], ignore_index=True) if rows else table
+
+
+def _tokens(stack: Stack) -> str:
+    return f"{stack.tokens} token{'s' * (stack.tokens > 1)}"
+
+
+def _doubled(depth: int) -> list[int]:
+    """Layers 1, 2, 4, 8, ... and the last.
+
+    >>> _doubled(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({min(2**power, depth) for power in range(depth.bit_length() + 1)})
+
+
+def _omitted(depth: int) -> str:
+    return f"  {len(_doubled(depth))} of {depth} layers; --all prints every one."
+
+
+def _legend(table: pd.DataFrame) -> list[str]:
+    """What the columns of a table are."""
+    plain = {name.removeprefix("encoder_").removeprefix("grad_") for name in matrices(table)}
+    of = [
+        f"{', '.join(role for role in roles if role in plain)} {whose}"
+        for roles, whose in _MATRICES.items()
+        if plain & set(roles)
+    ]
+    cosine = ", the cosine is that between two tokens" if "cosine" in set(table["quantity"]) else ""
+    return [
+        f"  |x|^2/d, with d the width, is the mean square of the stream after the layer{cosine}.",
+        *([f"  dL/dW is the loss's gradient in a matrix: {'; '.join(of)}."] if of else []),
+    ]
+
+
+def _sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
+    """What theory samples, and how well it then knows its numbers; nothing where it samples nothing."""
+    errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
+    printed = table["quantity"].isin([*matrices(table), *_STREAM])
+    if not (worst := errors[printed].max()) > 0:
+        return []
+    least_sure = table.loc[errors[printed].idxmax()]
+    sampled = {"logits": holds_words(stack), "attention patterns": is_fluctuating(stack)}
+    what = " and ".join(name for name, asked in sampled.items() if asked)
+    return [
+        f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
+        f"({matrix_name(str(least_sure['quantity']))}, layer {least_sure['layer']}); smaller differences may be "
+        f"chance, and --patterns takes more.", "",
+    ]  # fmt: skip
+
+
+def _trust_lines(stack: Stack, evidence: str) -> list[str]:
+    """How far theory can be trusted for a network, where it is not judged."""
+    why = why_not_judged(stack)
+    unknown = why.removeprefix("no coefficient: ")
+    lines = [evidence] if evidence else []
+    if unknown == why:
+        reason = why.replace(f"stacks of the family '{family(stack)}'", "networks of this kind")
+        lines += [f"Theory may be off by more than 3% here ({reason}; d is the width)."] if why else []
+    elif not evidence:
+        lines += [
+            f"What finite width changes was not measured here ({unknown}); --draws 16 puts samples beside theory."
+        ]
+    return [*lines, ""] if lines else []
 
 
 def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
@@ -105,28 +198,43 @@ def title(stack: Stack) -> str:
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"
 
 
-def _block(table: pd.DataFrame, value: str, error: str = "") -> list[str]:
-    """A line per layer and a column per stream statistic and matrix; of an encoder first, if there is one."""
+def _block(
+    table: pd.DataFrame, value: str, error: str, layers: set[int] | None = None, *, least: float = 0.0
+) -> list[str]:
+    """A line per layer and a column per stream statistic and matrix; of an encoder first, if there is one.
+
+    Args:
+        table: a `layer_table` with cosines.
+        value: its column of numbers.
+        error: that of their errors.
+        layers: those that are shown; None for all.
+        least: relative error from which on it is shown.
+    """
     lines = []
     for prefix in ("encoder_", ""):
         wanted = [prefix + name for name in _STREAM]
         wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
         rows = table[table["quantity"].isin(wanted) & (table["layer"] > 0) & table[value].notna()]
+        rows = rows if layers is None else rows[rows["layer"].isin(layers)]
         if rows.empty:
             continue
         columns = [name for name in wanted if name in set(rows["quantity"])]
-        errors = rows[error] if error else np.zeros(len(rows))
-        texts = [_number(*both) for both in zip(rows[value], errors, strict=True)]
+        texts = [_number(*both, least) for both in zip(rows[value], rows[error], strict=True)]
         cells = dict(zip(zip(rows["quantity"], rows["layer"], strict=True), texts, strict=True))
-        width = max(11, *(len(text) + 2 for text in cells.values()))
-        heads = "".join(f"{matrix_name(name):>{width}}" for name in columns)
+        widths = {
+            name: max(len(matrix_name(name)), *(len(text) for (of, _), text in cells.items() if of == name)) + 2
+            for name in columns
+        }
+        heads = "".join(f"{matrix_name(name):>{widths[name]}}" for name in columns)
         lines += ["encoder"] if prefix else []
         lines.append("  layer" + heads)
         for layer in sorted({layer for _, layer in cells}):
-            lines.append(f"{layer:>7}" + "".join(f"{cells.get((name, layer), '-'):>{width}}" for name in columns))
+            lines.append(
+                f"{layer:>7}" + "".join(f"{cells.get((name, layer), '-'):>{widths[name]}}" for name in columns)
+            )
     whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
     outside = [
-        f"{head} {_number(whole.loc[name, value], whole.loc[name, error] if error else 0.0)}"
+        f"{head} {_number(whole.loc[name, value], whole.loc[name, error], least)}"
         for name, head in (("grad_WH", "dL/dW_H"), ("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
         if name in whole.index
     ]
@@ -139,9 +247,9 @@ def matrix_name(name: str) -> str:
     return _STREAM.get(plain, plain.replace("grad_", "dL/d"))
 
 
-def _number(value: float, error: float) -> str:
-    """With an error, as many decimals as its two leading digits have; else four digits."""
-    if not error > 0:
+def _number(value: float, error: float, least: float = 0.0) -> str:
+    """With an error, if that is beyond a share of the value, as many decimals as its two leading digits have."""
+    if not error > least * abs(value):
         return f"{value:.4g}"
     decimals = max(0, 1 - math.floor(math.log10(error)))
     if decimals > 6 or abs(value) >= 1e6:
@@ -149,7 +257,7 @@ def _number(value: float, error: float) -> str:
     return f"{value:.{decimals}f} +- {error:.{decimals}f}"
 
 
-def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
+def _over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
     by_part: dict[str, list[str]] = {}
     for name in matrices(table):
@@ -157,9 +265,11 @@ def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
         if len(norms) > 1 and norms[-1] > 0:
             ratio = norms[0] / norms[-1]
             whose = ", encoder" if name.startswith("encoder_") else ""
-            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio:.3g}{' (flat)' * _is_flat(ratio)}")
+            by_part.setdefault(whose, []).append(
+                f"{matrix_name(name)} {ratio:.3g}{' (equal within 5%)' * _is_flat(ratio)}"
+            )
     return [
-        f"Norms of the first layer over the last layer's{whose}: {', '.join(texts)}."
+        f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
 
@@ -167,6 +277,7 @@ def _over_layers(table: pd.DataFrame, value: str) -> list[str]:
 def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
     """What a reader should know of a network of several layers: how uneven gradients, stream and steps are."""
     value = "predicted" if table["predicted"].notna().any() else "mean"
+    table = with_cosines(table)
     columns = {name: _of_layers(table, name, value) for name in [*matrices(table), *_STREAM]}
     columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_") and len(norms) > 1}
     gradients = {name: norms for name, norms in columns.items() if name not in _STREAM and norms.min() > 0}
@@ -174,7 +285,7 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
         return []
     ratios = {name: norms[0] / norms[-1] for name, norms in gradients.items()}
     most, least = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
-    lines = ["", "What stands out"]
+    lines = [f"What stands out at {_tokens(stack)}"]
     if max(ratios[most], 1 / ratios[least]) < _UNEVEN:
         lines.append(f"- Gradients of the first and the last layer differ by less than {_UNEVEN:g} times.")
     else:
@@ -182,14 +293,15 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
             f"- The first layer's gradients are {ratios[least]:.3g} ({matrix_name(least)}) to {ratios[most]:.3g} times "
             f"({matrix_name(most)}) the last layer's."
         )
-    energy, correlation = columns["hidden_energy"], columns.get("token_correlation")
+    energy, cosine = columns["hidden_energy"], columns.get("cosine")
     lines.append(
-        f"- The stream's |x|^2/d is {energy[0]:.3g} after the first layer and {energy[-1]:.3g} after the last."
+        f"- The stream's mean square |x|^2/d is {energy[0]:.3g} after the first layer and {energy[-1]:.3g} after the "
+        f"last."
     )
-    if correlation is not None:
-        first, last = correlation[0] / energy[0], correlation[-1] / energy[-1]
+    if cosine is not None:
         lines.append(
-            f"- The cosine between two tokens is {first:.2f} after the first layer and {last:.2f} after the last."
+            f"- The cosine between two tokens is {cosine[0]:.2f} after the first layer and {cosine[-1]:.2f} after the "
+            f"last."
         )
     steps = {
         (name, layer): norm / size
@@ -223,16 +335,25 @@ def _size(stack: Stack, name: str, layer: int) -> float:
     return float((gain(stack.of_layer(layer), role) * weight_shapes(stack)[role][1]) ** 0.5)
 
 
-def comparison_lines(changes: Sequence[str], table: pd.DataFrame, other: pd.DataFrame) -> list[str]:
+def comparison_lines(
+    changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
+) -> list[str]:
     """What some changed fields make of a network: ratios of first to last layer, and of the last layer's norms.
 
     Args:
         changes: FIELD=VALUE.
+        tokens: of both.
         table: the `layer_table` of the network.
         other: that of the network with the changes.
     """
     value = "predicted" if table["predicted"].notna().any() else "mean"
-    lines = ["", f"With {', '.join(changes)}, by theory", f"  {'':<12}{'first over last layer':>30}{'last layer':>28}"]
+    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
+    table, other = with_cosines(table), with_cosines(other)
+    lines = [
+        "",
+        f"With {', '.join(changes)}, by theory, {at}",
+        f"  {'':<12}{'first over last layer':>30}{'last layer':>28}",
+    ]
     lines.append(f"  {'':<12}{'here':>15}{'changed':>15}{'here':>14}{'changed':>14}")
     for name in dict.fromkeys([*matrices(table), *matrices(other), *_STREAM]):
         cells = []

@@ -12,6 +12,9 @@ from rich.progress import Progress as Bar
 from gradbounds.units import duration
 
 if TYPE_CHECKING:
+    from rich.progress import Task
+    from rich.progress_bar import ProgressBar
+
     from simulate.runs.sweep import Progress
 
 _LINES = 10
@@ -51,6 +54,31 @@ def counted(what: str) -> Iterator[Callable[[int, int], None]]:
     with Bar(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+@contextmanager
+def estimated(what: str, seconds: float) -> Iterator[None]:
+    """A bar on a terminal, and a line elsewhere, for what takes about so long and does not say how far it is.
+
+    The bar is full after that time, and says how long it has taken since.
+    """
+    console, about = Console(stderr=True), f"{what}, about {duration(seconds)}"
+    if not console.is_terminal:
+        print(about, file=sys.stderr, flush=True)
+        yield
+        return
+    with Bar(TextColumn("{task.description}"), _Clock(), TimeElapsedColumn(), console=console, transient=True) as bar:
+        bar.add_task(about, total=seconds)
+        yield
+
+
+class _Clock(BarColumn):
+    """A bar of the time that has passed."""
+
+    def render(self, task: "Task") -> "ProgressBar":
+        """The bar, as often as it is drawn."""
+        task.completed = min(task.elapsed or 0.0, task.total or 0.0)
+        return super().render(task)
 
 
 @contextmanager

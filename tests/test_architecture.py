@@ -42,8 +42,9 @@ ARROWS = {
     "simulate": {
         "counts": "",
         "text": "",
+        "free_memory": "",
         "network": "",
-        "runs": "counts text network",
+        "runs": "counts text free_memory network",
         "modules": "counts runs",
         "training": "counts text network runs",
         "translation": "counts text",
@@ -76,6 +77,7 @@ ARROWS = {
         "plain_text": "",
         "units": "",
         "progress": "units",
+        "budget": "units",
         "figure_files": "",
         "shadowing": "",
         "workers": "shadowing",
@@ -88,8 +90,8 @@ ARROWS = {
         "run_inspection": "grid units result",
         "result": "json_output help_text figure_files",
         "actions": (
-            "grid recipe progress units table_cache figure_files network_text json_output described_network help_text "
-            "clusters plain_text result"
+            "budget grid recipe progress units table_cache figure_files network_text json_output described_network "
+            "help_text clusters plain_text result"
         ),
         "help_text": "",
         "flags": "grid",

@@ -10,7 +10,7 @@ from checks.fits import LEAST_POINTS, pooled_exponent, slope_weights
 from checks.large_width import in_large_width
 from checks.statistics import Estimate, agreement_word, standard_error
 from theory import QUANTITIES, Stack, predict
-from theory.mean_field.prediction import quick_patterns
+from theory.mean_field.cost import quick_patterns
 
 TOTAL = "all"
 """Stands for all parameters of a layer together."""

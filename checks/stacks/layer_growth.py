@@ -8,7 +8,7 @@ import numpy as np
 from checks.fits import log_contrast, slope_weights
 from checks.stacks.relaxations import relaxation_name
 from checks.statistics import scalar_agreement
-from checks.theory_and_samples import prediction_of
+from checks.theory_and_samples import PATTERNS, prediction_of
 from checks.verdict import Subject, Verdict, Word, interval_of, names, sentence, setting
 from simulate import Samples
 from theory import Stack, predict
@@ -33,7 +33,7 @@ def layer_growth(cells: Sequence[Samples]) -> list[Verdict]:
 def _deep_slope(stack: Stack) -> float:
     """The recursion's slope in the middle of ten times as many layers."""
     middle = 5 * stack.depth
-    below, above = predict(replace(stack, depth=2 * middle))["grad_sq_W2"][middle - 1 : middle + 1]
+    below, above = predict(replace(stack, depth=2 * middle), patterns=PATTERNS)["grad_sq_W2"][middle - 1 : middle + 1]
     return 0.5 * float(np.log(above / below))
 
 

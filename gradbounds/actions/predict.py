@@ -1,10 +1,11 @@
 """`gradbounds predict`: one network's gradients, layer by layer, in theory and in samples."""
 
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,18 @@ import pandas as pd
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
+from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import apply_changes, read_network, variants
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out, title
-from gradbounds.progress import working
+from gradbounds.progress import estimated, working
 from gradbounds.result import Result
-from gradbounds.units import duration, seconds_of
+from gradbounds.units import duration, size
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.coverage import holds_words, is_fluctuating
-from theory.mean_field.prediction import quick_patterns
-from theory.stack import PAPER
+from theory.configurations import Note
+from theory.configurations.comparisons import compared
+from theory.coverage import holds_words
+from theory.mean_field.cost import prediction_cost
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +36,8 @@ _DRAWS = 16
 # Patterns that are predicted so fast that exponents, two more predictions, may follow.
 _ENOUGH = 64
 
+_CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
+
 # Seconds beyond which it is said beforehand how long a step takes.
 _LONG = 2.0
 
@@ -40,12 +45,15 @@ _LONG = 2.0
 def predict_stack(
     given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
     compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str,
+    memory: str | None = None, every_layer: bool = False,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
     Raises:
-        ValueError: an argument is outside its range, or a configuration cannot be read.
+        ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
+            within the time and the memory.
     """
+    budget = Budget.of(max_time, memory)
     stack, notes = read_network(given, config, like, ignore)
     others = {changes: apply_changes(stack, changes) for changes in variants(compare)}
     if draws is not None:
@@ -53,19 +61,36 @@ def predict_stack(
     check_count("seed", seed, 0)
     if patterns is not None:
         check_count("patterns", patterns, 2)
-    prediction, slopes, reason = _theory(stack, patterns or quick_patterns(stack), seconds_of(max_time))
-    draws = _DRAWS if draws is None and prediction is None else draws
+    ways = {changes: way(other, patterns, budget) for changes, other in others.items()}
+    reason, refused = "", False
+    prediction: Prediction | None = None
+    slopes: pd.DataFrame | None = None
+    chosen: Way | None = None
+    try:
+        chosen = way(stack, patterns, budget)
+    except OverBudgetError as error:
+        reason, refused = str(error), True
+    except NoRuleError as error:
+        reason = str(error)
+    if chosen is not None:
+        prediction = _predicted(chosen)
+        slopes = _exponents(chosen, prediction, budget)
+    elif draws is None:
+        draws = _DRAWS
+        if refused:
+            _check_sampling(stack, draws, budget, reason)
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
-    beside = {
-        changes: layer_table(predict(other, patterns=patterns or quick_patterns(other)), None)
-        for changes, other in others.items()
-    }
+    beside = {changes: layer_table(_predicted(each), None) for changes, each in ways.items()}
+    evidence = compared(_family(notes), stack, frozenset(given)) if prediction is not None else ""
+    cheaper = ["", f"{_CHEAPER}: {chosen.said}."] if chosen is not None and chosen.said else []
     values: dict[str, Any] = {
         "stack": stack,
         "no_rule": reason or None,
         "not_judged": why_not_judged(stack) or None,
         "notes": notes,
+        "cheaper": (chosen.said if chosen is not None else "") or None,
+        "compared_with_code": evidence or None,
     }
     values["exponents"] = slopes
     values["compared"] = [{"stack": others[changes], "prediction": beside[changes]} for changes in others]
@@ -80,42 +105,60 @@ def predict_stack(
         tables={"prediction": table},
         values=values,
         lines=[
-            *network_lines(stack, table, reason), *_exponent_lines(slopes, reason), _bound_line(stack, table),
-            *standing_out(stack, table),
-            *(line for changes in beside for line in comparison_lines(changes, table, beside[changes])),
+            title(stack), "", *standing_out(stack, table), *cheaper, "",
+            *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
+            *_exponent_lines(slopes), *_bound_line(stack, table),
+            *(
+                line
+                for changes in beside
+                for line in comparison_lines(changes, (stack.tokens, others[changes].tokens), table, beside[changes])
+            ),
             *note_lines(notes),
         ],
         figures={"gradient_over_layers": drawn},
     )  # fmt: skip
 
 
-def _theory(stack: Stack, patterns: int, limit: float) -> tuple[Prediction | None, pd.DataFrame | None, str]:
-    """The prediction, the exponents around it where they are to be had within seconds, and why there is none."""
-    try:
-        seconds = _tied_seconds(stack, patterns)
-        if seconds > limit:
-            takes = f"with tied embeddings it would take about {duration(seconds)} for {stack.tokens} tokens"
-            return None, None, f"{takes}, more than max_time; --max-time {2 * seconds / 60:.0f}m waits for it."
-        with _shown("predicting", seconds):
-            prediction = predict(stack, patterns=patterns)
-            if prediction.errors and (holds_words(stack) or patterns < _ENOUGH):
-                return prediction, None, ""
-            return prediction, exponents(prediction, lambda other: predict(other, patterns=max(2, patterns // 4))), ""
-    except NoRuleError as error:
-        return None, None, str(error)
+def _predicted(chosen: Way) -> Prediction:
+    """The prediction, with what is cheaper about it said before it starts."""
+    if chosen.said and chosen.cost.seconds > _LONG:
+        print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
+    with _shown("predicting", chosen.cost.seconds):
+        return chosen.predicted()
 
 
-def _tied_seconds(stack: Stack, patterns: int) -> float:
-    """What tied embeddings take, from a quarter of the tokens. Other rules are over soon.
+def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | None:
+    """Exponents around a prediction where the two further ones that they take are to be had within seconds."""
+    stack, patterns = chosen.stack, chosen.arguments.get("patterns", 0)
+    if here.errors and (holds_words(stack) or patterns < _ENOUGH):
+        return None
+    arguments = dict(chosen.arguments) | ({"patterns": max(2, patterns // 4)} if patterns else {})
+    larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
+    costs = [prediction_cost(network, **arguments) for network in larger]
+    soon = replace(budget, seconds=min(SOON, budget.seconds))
+    if not soon.holds(reduce(add, costs)):
+        return None
+    return exponents(here, lambda other: predict(other, **arguments))
 
-    n^4 averages for all samples of the logits, or some n^2 for each where it has attention patterns of its own.
+
+def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
+    """Refuse a network for which neither theory nor samples are within the budget.
+
+    Raises:
+        ValueError: so it is; the error says what both would take.
     """
-    if not holds_words(stack) or stack.tokens < 24 or stack.mask == "given":
-        return 0.0
-    start = time.perf_counter()
-    predict(replace(stack, tokens=stack.tokens // 4), patterns=2)
-    times = 4**2 * patterns / 2 if is_fluctuating(stack) else 4**4
-    return times * (time.perf_counter() - start)
+    from simulate import Cell  # late: torch takes longer to load than a prediction takes
+    from simulate.runs.cost import block_bytes, block_work
+
+    cell = Cell(stack)
+    seconds, peak = block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
+    if seconds > budget.seconds or peak > budget.bytes:
+        raise ValueError(f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {size(peak)}.")
+
+
+def _family(notes: Sequence[Note]) -> str | None:
+    """The `model_type` of a configuration that was read, which is neutral by itself."""
+    return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
 
 
 def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
@@ -128,19 +171,14 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
         return sample(stack, draws=draws, seed=seed)
 
 
-@contextmanager
-def _shown(what: str, seconds: float) -> Iterator[None]:
-    """Say what runs: on a terminal while it does, elsewhere if it takes long."""
-    about = f"{what}, about {seconds:.0f} s" if seconds > _LONG else what
-    if seconds > _LONG and not sys.stderr.isatty():
-        print(about, file=sys.stderr, flush=True)
-    with working(about):
-        yield
+def _shown(what: str, seconds: float) -> AbstractContextManager[None]:
+    """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
+    return estimated(what, seconds) if seconds > _LONG else working(what)
 
 
-def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
+def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
     if slopes is None:
-        return [] if reason else ["Exponents are left out, since they would take theory several times as long again."]
+        return []
     lines = []
     for field, symbol in (("width", "d"), ("depth", "L")):
         rows = slopes[slopes["field"] == field]
@@ -148,25 +186,23 @@ def _exponent_lines(slopes: pd.DataFrame | None, reason: str) -> list[str]:
             f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
             for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
         ]
-        lines += (
-            [f"Exponents in {symbol} of the last layer's norms, from here to twice the {field}: {', '.join(numbers)}."]
-            if numbers
-            else []
-        )
+        if numbers:
+            lines.append(
+                f"From here to twice the {field} the last layer's norms change like {symbol} to the power of: "
+                f"{', '.join(numbers)}."
+            )
     return lines
 
 
-def _bound_line(stack: Stack, table: pd.DataFrame) -> str:
-    """Theorem 1 for this network, or why it has none."""
+def _bound_line(stack: Stack, table: pd.DataFrame) -> list[str]:
+    """Theorem 1 for this network, if it is about it."""
     if not stack.in_paper:
-        named = [] if stack.placement in PAPER else [f"placement {stack.placement}"]
-        named += list(stack.relaxed)
-        return f"No bound: Theorem 1 is about the paper's setting, which this network leaves by {', '.join(named)}."
+        return []
     from theory.paper.theorem1 import bound_value  # late, since it loads sympy
 
     bound = float(bound_value(stack).value)
     last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].iloc[0]
-    return f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."
+    return [f"Theorem 1 allows the last dL/dW2 a norm of {bound:.4g}, {bound / last:.3g} times the prediction."]
 
 
 def _profile(stack: Stack, table: pd.DataFrame) -> pd.DataFrame:

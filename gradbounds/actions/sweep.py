@@ -10,8 +10,8 @@ from gradbounds.recipe import Recipe
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate import Cell, Run, read_windows
+from simulate.free_memory import free_memory
 from simulate.runs.execution import ONE_PROCESS, Execution
-from simulate.runs.memory import free_memory
 from simulate.runs.planning import plan
 from simulate.runs.sweep import begin, check_sweep, sample_into
 

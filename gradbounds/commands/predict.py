@@ -54,8 +54,13 @@ class Predict(WithJson):
         optional("attention patterns that theory samples, where it does", "N", default="what takes some seconds"),
     ] = None
     max_time: Annotated[
-        str, Flag(help="time theory may take; samples stand in where tied embeddings take longer", metavar="90s|10m|2h")
+        str,
+        Flag(help="time a prediction may take, by an estimate; else samples or an error", metavar="90s|10m|2h"),
     ] = "1m"
+    memory: Annotated[
+        str | None, optional("memory a prediction may take, likewise", "500MB|4GB", default="a quarter of what is free")
+    ] = None
+    all: Annotated[bool, Flag(help="every layer, and not only layers 1, 2, 4, 8, ... and the last")] = False
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
     ] = None
@@ -93,5 +98,5 @@ class Predict(WithJson):
         return predict_stack(
             changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
             seed=self.seed,
-            patterns=self.patterns, max_time=self.max_time
+            patterns=self.patterns, max_time=self.max_time, memory=self.memory, every_layer=self.all,
         )  # fmt: skip

@@ -1,15 +1,14 @@
-"""Memory: what a block takes, what is free, and how many blocks share a batch of tensors. Nothing changes a number."""
+"""Memory: what a block takes, and how many blocks share a batch of tensors. Nothing changes a number."""
 
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-import psutil
 import torch
 
+from simulate.free_memory import free_memory
 from simulate.runs.cell import Cell
 from simulate.runs.cost import block_bytes, block_work
 from theory.stack.weights import rows_met, weight_shapes
@@ -139,45 +138,6 @@ def next_batch(left: int, most: int) -> int:
     32
     """
     return -(-left // -(-left // most))
-
-
-def free_memory() -> float:
-    """Bytes that this process may still take: of the machine, and of the control groups that it is in."""
-    groups = _left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
-    return float(min(psutil.virtual_memory().available, *groups, math.inf))
-
-
-def _left_in_groups(membership: Path, root: Path) -> Iterator[float]:
-    """What limits of control groups, of version 2 and 1, leave; in containers and jobs they are below the machine's."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, limit, used, cached = root, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in controllers.split(","):
-            top = root / "memory"
-            limit, used, cached = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-        else:
-            continue
-        # A limit of any group above holds too. In a container the path may be the host's, and the top is its own.
-        inside = top / path.lstrip("/")
-        for group in [inside, *inside.parents]:
-            if group.is_relative_to(top):
-                yield from _left(group, limit, used, cached)
-
-
-def _left(group: Path, limit: str, used: str, cached: str) -> Iterator[float]:
-    try:
-        most, now = (group / limit).read_text().strip(), int((group / used).read_text())
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return
-    if most != "max":
-        # Pages of files that were not read lately are given up for the asking.
-        yield max(0.0, int(most) - now + int(stat.get(cached, 0)))
 
 
 @contextmanager

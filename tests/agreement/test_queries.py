@@ -13,7 +13,7 @@ from tests.helpers.agreement import off
 from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
 from theory import Prediction, Stack, predict
-from theory.mean_field import prediction, sublayers
+from theory.mean_field import cost, prediction, sublayers
 from theory.mean_field.attention import sampled as random_attention
 
 SMALL = Stack(width=12, depth=2, tokens=4, vocab=5, query_key_scale=1.3)
@@ -168,8 +168,8 @@ def in_wide_heads(stack, patterns):
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ({"patterns": 0}, "^patterns must be an integer of at least 1, got 0"),
-    ({"patterns": 2.5}, "^patterns must be an integer of at least 1, got 2.5"),
+    ({"patterns": 0}, "^patterns must be an integer of at least 1 or None, got 0"),
+    ({"patterns": 2.5}, "^patterns must be an integer of at least 1 or None, got 2.5"),
     ({"target": 0.0}, "^target must be a positive number or None, got 0.0"),
     ({"target": math.nan}, "^target must be a positive number or None, got nan"),
 ])  # fmt: skip
@@ -297,7 +297,7 @@ def test_shared_keys_and_values_change_nothing_at_large_width():
 def test_chunks_of_patterns_only_change_which_are_drawn(monkeypatch):
     stack = Stack(width=64, depth=1, tokens=3, vocab=8, query_key_scale=1.0)
     whole = predict(stack)
-    monkeypatch.setattr(prediction, "_CHUNK_ENTRIES", 1000 * 9)
+    monkeypatch.setattr(cost, "CHUNK_ENTRIES", 1000 * 9)
     parts = predict(stack)
     for name in whole:
         assert (np.abs(parts[name] - whole[name]) <= 5 * 2**0.5 * whole.errors[name] + 1e-9).all(), name

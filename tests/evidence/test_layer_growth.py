@@ -33,7 +33,7 @@ DEEP = {
 
 def case(stack: Stack, engine: Any, draws: int) -> dict[str, Any]:
     """Every number's deviation, and the first layer's gradient over the last's with its error."""
-    drawn, predicted = sample(stack, draws=draws, seed=7, engine=engine), predict(stack)
+    drawn, predicted = sample(stack, draws=draws, seed=7, engine=engine), predict(stack, patterns=4096)
     ends, middle = np.zeros(stack.depth), np.zeros(stack.depth)
     ends[0], ends[-1] = 0.5, -0.5
     middle[stack.depth // 2], middle[-1] = -0.5, 0.5

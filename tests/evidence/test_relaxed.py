@@ -35,7 +35,7 @@ def blocks(tokens):
 
 def case(stack: Stack) -> list[dict[str, Any]]:
     """Every number of one case."""
-    return deviations(sample(stack, draws=DRAWS, seed=3), predict(stack))
+    return deviations(sample(stack, draws=DRAWS, seed=3), predict(stack, patterns=4096))
 
 
 def test_every_relaxation(kept_folder):

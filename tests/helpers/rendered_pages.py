@@ -3,12 +3,13 @@
 A rendered part stands between `<!-- begin: name -->` and `<!-- end: name -->`; the text around it is free.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from tests.helpers.rendered.atlas import architectures, atlas, choices, read_families, setting, versions
+from tests.helpers.rendered.atlas import architectures, atlas, choices, comparisons, read_families, setting, versions
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -39,6 +40,7 @@ from tests.helpers.rendered.warmup import (
     words_without_premises,
 )
 from tests.test_architecture import ARROWS, MAY_IMPORT
+from theory.configurations.comparisons import FILE
 from theory.coverage import GAPS, SUBJECTS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -144,6 +146,14 @@ def rendered(page: str) -> str:
     return text
 
 
+def comparisons_file() -> str:
+    """The text of the file behind `theory.configurations.comparisons`, a family on a line."""
+    found = comparisons()
+    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in found.pop("families").items())
+    return f'{json.dumps(found)[:-1]}, "families": {{\n{rows}\n}}}}\n'
+
+
 if __name__ == "__main__":
     for name in RENDERED:
         (DOCS / name).write_text(rendered(name), encoding="utf-8")
+    FILE.write_text(comparisons_file(), encoding="utf-8")

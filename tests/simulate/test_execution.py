@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulate import Cell, Run, read_windows, sample
+from simulate import Cell, Run, free_memory, read_windows, sample
 from simulate.network.random_streams import RandomStreams
 from simulate.runs import execution, memory
 from simulate.runs.cost import block_bytes
@@ -253,12 +253,12 @@ def test_memory_of_a_control_group(tmp_path):
         for name, text in (("memory.max", limit), ("memory.current", "700"), ("memory.stat", "inactive_file 50")):
             (root / group / name).write_text(f"{text}\n")
     own.write_text("0::/job/step\n")
-    assert list(memory._left_in_groups(own, root)) == [350]
+    assert list(free_memory._left_in_groups(own, root)) == [350]
     (root / "memory").mkdir()
     old = {"memory.limit_in_bytes": "500", "memory.usage_in_bytes": "600", "memory.stat": "total_inactive_file 20"}
     for name, text in old.items():
         (root / "memory" / name).write_text(text)
     own.write_text("3:cpu:/elsewhere\n4:memory:/not/seen/here\n")
-    assert list(memory._left_in_groups(own, root)) == [0]
-    assert list(memory._left_in_groups(tmp_path / "nowhere", root)) == []
-    assert 0 < memory.free_memory() < 2**60
+    assert list(free_memory._left_in_groups(own, root)) == [0]
+    assert list(free_memory._left_in_groups(tmp_path / "nowhere", root)) == []
+    assert 0 < free_memory.free_memory() < 2**60

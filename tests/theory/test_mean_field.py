@@ -131,7 +131,7 @@ def test_many_windows_are_chunked_without_a_trace(monkeypatch):
     stack = Stack(width=16, depth=2, tokens=3, vocab=8)
     windows = np.random.default_rng(0).integers(0, 8, (17, 4))
     whole = predict(stack, windows)
-    monkeypatch.setattr("theory.mean_field.prediction._CHUNK_ENTRIES", 5 * 3**2 * 2)
+    monkeypatch.setattr("theory.mean_field.cost.CHUNK_ENTRIES", 5 * 3**2 * 2)
     for name, value in predict(stack, windows).items():
         assert_allclose(value, whole[name], rtol=1e-12, err_msg=name)
 

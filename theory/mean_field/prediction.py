@@ -1,5 +1,8 @@
 """Predictions: the recursion on the inputs of a stack, averaged over windows of text and over attention patterns."""
 
+import math
+import os
+import warnings
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
@@ -8,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.coverage import holds_words, is_exchangeable, is_fluctuating, require
+from theory.mean_field.cost import Cost, chunk, own_chunk, prediction_cost, quick_patterns, word_chunks
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
@@ -17,7 +21,6 @@ from theory.mean_field.inputs import (
 )
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
-from theory.mean_field.tied.units import own_numbers
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
 
@@ -26,17 +29,9 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, NDArray[np.float64]]
 
-# Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
-_CHUNK_ENTRIES = 2_000_000
-# Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
-_TIED_ENTRIES = 2**11
-_TIED_CUBES = 2**24
-# Where every sample of the logits has patterns of its own, numbers that are held at once.
-_CHUNK_NUMBERS = 2**24
-
-_MOST_PATTERNS = 2**18
-# Patterns times layers, heads and pairs of tokens that take some seconds.
-_QUICK = 2.0**22
+_PRECISE, _MOST_PATTERNS = 4096, 2**18
+# Seconds beyond which a prediction says beforehand how long it takes.
+_LONG = 60.0
 _AIMED_AT = ("hidden_energy", "input_gradient_sq")
 
 
@@ -78,9 +73,11 @@ def predict(
     windows: NDArray[np.integer] | None = None,
     *,
     finite_width: bool = False,
-    patterns: int = 4096,
+    patterns: int | None = None,
     target: float | None = None,
     annealed: bool = False,
+    max_time: float | None = None,
+    memory: float | None = None,
 ) -> Prediction:
     """Large-width means of every predicted quantity of a random stack.
 
@@ -93,17 +90,21 @@ def predict(
             order in 1/d at fixed L/d; for Post-LN, good to 5% up to L/d = 1/8, and for Pre-LN with one token
             (docs/finite_width.md).
         patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, with a fixed seed;
-            without random queries and keys, dropped attention weights or tied embeddings there are none.
+            without random queries and keys, dropped attention weights or tied embeddings there are none. None for as
+            many as take some seconds, from 4 to 4096, or 4096 if there is a target.
         target: largest relative standard error of a gradient or energy where something is sampled; more is until it is
             met, or until there are 2^18.
         annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
             sampling: fast at any n, exact in one layer and for many heads, all of them wide, but for what norms remove
             (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
+        max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
+            any number, with a warning if that is more than a minute.
+        memory: most bytes it may hold, as estimated likewise; None for what the machine has.
 
     Raises:
         ValueError: windows do not have n + 1 columns of words' ids, `finite_width` without Post-LN or one token of Pre-
-            LN, patterns or target are not positive, or `annealed` without random queries and keys of exchangeable
-            tokens in wide heads.
+            LN, patterns, target, max_time or memory are not positive, `annealed` without random queries and keys of
+            exchangeable tokens in wide heads, or the prediction would take more time or memory than it may.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
@@ -120,17 +121,25 @@ def predict(
         from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
         factors = corrections(stack)
-        large = predict(stack, windows, patterns=patterns, target=target, annealed=annealed)
+        large = predict(
+            stack, windows, patterns=patterns, target=target, annealed=annealed, max_time=max_time, memory=memory
+        )
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
+    if annealed and windows is not None:
+        raise ValueError("annealed must be False with windows: its tokens are exchangeable.")
+    _check_sampling(patterns, target)
+    ids = None if windows is None else _checked(stack, windows)
+    require(stack, "annealed" if annealed else "prediction")
+    patterns = patterns or (quick_patterns(stack) if target is None else _PRECISE)
+    cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed)
+    _check_cost(cost, max_time, memory)
     generator = np.random.default_rng(0)
     if annealed:
-        return _annealed(stack, windows, generator)
-    require(stack, "prediction")
-    if windows is None and is_exchangeable(stack):
+        return _annealed(stack, generator)
+    if ids is None and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
-    _check_sampling(patterns, target)
-    inputs = gaussian_inputs(stack) if windows is None else word_inputs(stack, _checked(stack, windows))
+    inputs = gaussian_inputs(stack) if ids is None else word_inputs(stack, ids)
     if not is_fluctuating(stack) and not holds_words(stack):
         quantities = _batch(stack, inputs, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
@@ -138,7 +147,9 @@ def predict(
     count = len(inputs.kernel)
     repeats = max(2, -(-patterns // count))
     values: Arrays = {}
+    spent = 0.0
     while True:
+        spent += cost.seconds
         if holds_words(stack):
             batch = _tied_batch(stack, inputs, repeats, generator)
         else:
@@ -151,26 +162,15 @@ def predict(
         met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
+        if max_time is not None and spent + cost.seconds > max_time:
+            raise ValueError(
+                f"target must be larger, or max_time longer: with {values['loss'].size} patterns it is not met, and as "
+                f"many again would take about {cost.seconds:.2g} s more."
+            )
 
 
-def quick_patterns(stack: Stack) -> int:
-    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
-    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
-    # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
-    each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
-    return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
-
-
-def _annealed(stack: Stack, windows: object, generator: np.random.Generator) -> Prediction:
-    """The prediction in closed form.
-
-    Raises:
-        NoRuleError: queries and keys are not random, tokens not exchangeable but for them, or heads narrow.
-        ValueError: there are windows.
-    """
-    if windows is not None:
-        raise ValueError("annealed must be False with windows: its tokens are exchangeable.")
-    require(stack, "annealed")
+def _annealed(stack: Stack, generator: np.random.Generator) -> Prediction:
+    """The prediction in closed form."""
     quantities = recursion(stack, *exchangeable_inputs(stack), generator)
     return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
 
@@ -184,7 +184,7 @@ def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _batch(stack: Stack, inputs: Inputs[NDArray[np.float64]], generator: np.random.Generator) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
     tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-    size = max(1, _CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
+    size = chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
@@ -198,11 +198,9 @@ def _tied_batch(
     if is_fluctuating(stack):
         # Every sample of the logits has patterns of its own.
         inputs, each = inputs.repeated(samples), 1
-        entries = max(1, _CHUNK_NUMBERS // own_numbers(stack))
-        size = 1
+        entries, size = own_chunk(stack), 1
     else:
-        entries, each = min(count, max(1, _TIED_ENTRIES // stack.rows**2)), samples
-        size = max(1, _TIED_CUBES // (entries * stack.rows**3))
+        (entries, size), each = word_chunks(stack, count), samples
     tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
@@ -220,14 +218,44 @@ def _full(arrays: Arrays, name: str) -> NDArray[np.float64]:
     return np.broadcast_to(arrays[name], (*arrays[name].shape[:-1], arrays["loss"].shape[-1]))
 
 
-def _check_sampling(patterns: int, target: float | None) -> None:
+def _check_cost(cost: Cost, max_time: float | None, memory: float | None) -> None:
+    """Refuse what would take too long, or not fit; and warn of what takes more than a minute.
+
+    Raises:
+        ValueError: it would, or a limit is not positive.
+    """
+    for name, value in (("max_time", max_time), ("memory", memory)):
+        if value is not None and (isinstance(value, bool) or not value > 0):
+            raise ValueError(f"{name} must be a positive number or None, got {value!r}.")
+    takes = f"a prediction would take about {cost.seconds:.2g} s and {cost.bytes / 1e9:.2g} GB"
+    smaller = "take fewer tokens or patterns"
+    if max_time is not None and cost.seconds > max_time:
+        raise ValueError(f"max_time must be longer here, got {max_time:g} s: {takes}; or {smaller}.")
+    if memory is not None and cost.bytes > memory:
+        raise ValueError(f"memory must be larger here, got {memory / 1e9:.2g} GB: {takes}; or {smaller}.")
+    if memory is None and cost.bytes > (there := _machine_memory()):
+        raise ValueError(f"tokens must be fewer here: {takes}, and the machine has {there / 1e9:.2g} GB; {smaller}.")
+    if max_time is None and cost.seconds > _LONG:
+        warnings.warn(f"{takes}; max_time= refuses what takes longer than it.", stacklevel=3)
+
+
+def _machine_memory() -> float:
+    """Bytes of the machine, or infinity where it does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):  # not a Unix, or one without these names
+        return math.inf
+
+
+def _check_sampling(patterns: int | None, target: float | None) -> None:
     """Refuse a number of patterns or a target that is none.
 
     Raises:
         ValueError: it is not positive.
     """
-    if isinstance(patterns, bool) or not isinstance(patterns, int | np.integer) or patterns < 1:
-        raise ValueError(f"patterns must be an integer of at least 1, got {patterns!r}.")
+    whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
+    if patterns is not None and (not whole or patterns < 1):
+        raise ValueError(f"patterns must be an integer of at least 1 or None, got {patterns!r}.")
     if target is not None and not target > 0:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
 

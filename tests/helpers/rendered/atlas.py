@@ -115,3 +115,34 @@ def _furthest(found: dict[str, Any]) -> str:
         return text
     ours = found["networks of the Stack"]["matrices"][role]
     return f"{text}; ours {ours['ratio']:.3f} ± {ours['sem']:.3f}"
+
+
+def comparisons() -> dict[str, Any]:
+    """What `theory.configurations.comparisons` has of each family: numbers, and how many are beyond 5% and 4 errors.
+
+    By `model_type` and by whether embeddings were tied; and of those beyond, whether networks of the Stack of that
+    width are off by more than 5% too.
+    """
+    classes = json.loads((_FOLDER.parents[1] / "theory/configurations/classes.json").read_text(encoding="utf-8"))
+    of_layers, of_matrices, t5 = (
+        committed(name) for name in ("configurations", "configuration-gradients", "configurations-t5")
+    )
+    families: dict[str, Any] = {}
+    for family, one in of_matrices["models"].items():
+        beyond = [role for role, row in one["matrices"].items() if abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"])]
+        ends = "tied" if "WH" in classes["classes"][family]["deviations"] else "untied"
+        ours = one.get("networks of the Stack", {"matrices": {}})["matrices"]
+        too = bool(beyond) and all(abs(ours[role]["ratio"] - 1) > 0.05 for role in beyond)
+        families[family] = {ends: {"numbers": len(one["matrices"]), "beyond": len(beyond), "ours": too}}
+    plain = {family.replace("_", ""): family for family in classes["classes"]}
+    for name, one in of_layers["models"].items():
+        built, _, tied = name.partition(", ")
+        family = plain[built.lower()]
+        ends = "tied" if tied or family in ("bert", "roberta") else "untied"
+        families.setdefault(family, {})[ends] = {"numbers": one["numbers"], "beyond": len(one["beyond"]), "ours": False}
+    both = t5["models"].values()
+    numbers, beyond = sum(one["numbers"] for one in both), sum(len(one["beyond"]) for one in both)
+    families["t5"] = {"untied": {"numbers": numbers, "beyond": beyond, "ours": False}}
+    sizes = {(found["width"], found["tokens"]) for found in (of_layers, of_matrices, t5)}
+    ((width, tokens),) = sizes
+    return {"width": width, "tokens": tokens, "families": dict(sorted(families.items()))}

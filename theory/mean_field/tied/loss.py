@@ -11,7 +11,7 @@ from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 
 # Numbers in a table of logits.
-_LARGEST_TABLE = 2**22
+LARGEST_TABLE = 2**22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ def sampled_output(
         return None if array is None else np.repeat(array, inputs.samples, axis=1).reshape(-1, *array.shape[2:])
 
     words, labels, kernels, streams = map(every_sample, (inputs.words, inputs.labels, kernel, stream))
-    size = max(1, _LARGEST_TABLE // (kernel.shape[-1] * stack.vocab))
+    size = max(1, LARGEST_TABLE // (kernel.shape[-1] * stack.vocab))
     parts = []
     for start in range(0, len(words), size):
         part = slice(start, start + size)

@@ -9,8 +9,8 @@ from theory.stack import Stack
 from theory.stack.weights import gain
 
 # Gaussian samples of an activation's inputs: of a kernel that all samples of the logits share, and of one of its own.
-_POINTS = 4096
-_OWN_POINTS = 256
+POINTS = 4096
+OWN_POINTS = 256
 
 
 def below_units(
@@ -62,18 +62,18 @@ def below_units(
 def own_numbers(stack: Stack) -> int:
     """About how many numbers an entry with patterns of its own holds at once: these points, and patterns to go back."""
     patterns = stack.heads * stack.rows * (6 * stack.rows + (2 * stack.key_width if stack.rotary else 0))
-    return 6 * _OWN_POINTS * stack.rows + stack.depth * patterns
+    return 6 * OWN_POINTS * stack.rows + stack.depth * patterns
 
 
 def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: int) -> list[Array]:
     """Independent sets of Gaussian samples of a kernel, (entries, 1, points, N) each."""
     root, n = cholesky(kernel), kernel.shape[-1]
     if part.shape[1] == 1:
-        shape = (*kernel.shape[:-2], _OWN_POINTS, n)
+        shape = (*kernel.shape[:-2], OWN_POINTS, n)
         return [generator.standard_normal(shape) @ root.mT for _ in range(sets)]
     from scipy.stats import qmc  # scipy.stats takes as long to load as all the rest of theory
 
-    normals = qmc.MultivariateNormalQMC(np.zeros(sets * n), rng=generator).random(_POINTS)
+    normals = qmc.MultivariateNormalQMC(np.zeros(sets * n), rng=generator).random(POINTS)
     return [normal @ root.mT for normal in np.split(normals, sets, axis=-1)]
 
 

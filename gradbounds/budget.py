@@ -1,0 +1,149 @@
+"""Time and memory that a prediction may take, and how a network is predicted within them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gradbounds.units import byte_count, duration, seconds_of, size
+from simulate.free_memory import free_memory
+from theory import Prediction, Stack, predict
+from theory.coverage import holds_words, is_fluctuating, require
+from theory.mean_field.cost import Cost, cheaper_rule, prediction_cost, quick_patterns
+
+_SHARE = 0.25
+"""Of the free memory, what a prediction takes unasked."""
+
+SOON = 10.0
+"""Seconds that a prediction takes unasked, where there is a cheaper way."""
+
+_FEWEST = 2
+
+_RULES = {
+    "annealed": "the closed form, with means in place of products of attention weights; with one head it is off by up "
+    "to 2% at query_key_scale 1 and 11% at 1.5, with more heads by less (at 4 and 16 tokens, docs/queries.md)"
+}
+"""What is said of each rule of `theory.mean_field.cost.cheaper_rule`."""
+
+
+class OverBudgetError(ValueError):
+    """Theory has a rule for a network, which would take more than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one prediction may take.
+
+    Attributes:
+        seconds: on one core.
+        bytes: of memory.
+    """
+
+    seconds: float
+    bytes: float
+
+    @classmethod
+    def of(cls, max_time: str, memory: str | None) -> "Budget":
+        """From what a user writes; without a memory a quarter of what is free.
+
+        Raises:
+            ValueError: one of them cannot be read.
+        """
+        return cls(seconds_of(max_time), _SHARE * free_memory() if memory is None else byte_count(memory))
+
+    def holds(self, cost: Cost) -> bool:
+        """Whether a prediction may take that."""
+        return cost.seconds <= self.seconds and cost.bytes <= self.bytes
+
+    def __str__(self) -> str:
+        return f"the {duration(self.seconds)} of --max-time and the {size(self.bytes)} of --memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a network is predicted.
+
+    Attributes:
+        stack: the network.
+        arguments: of `theory.predict`.
+        cost: what that takes.
+        said: what is cheaper about it than was asked for; "" if nothing is.
+    """
+
+    stack: Stack
+    arguments: Mapping[str, Any]
+    cost: Cost
+    said: str = ""
+
+    def predicted(self) -> Prediction:
+        """The prediction."""
+        return predict(self.stack, **self.arguments)
+
+
+def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
+    """The way to predict a network: as asked for, or with fewer patterns, or by a cheaper rule.
+
+    Args:
+        stack: the network.
+        patterns: that were asked for; None for as many as take some seconds.
+        budget: what it may take. Fewer patterns, or a cheaper rule, are taken where an unasked number takes longer
+            than `SOON`.
+
+    Raises:
+        NoRuleError: there is no rule.
+        OverBudgetError: no way is within the budget.
+    """
+    require(stack, "prediction")
+    if not (is_fluctuating(stack) or holds_words(stack)):
+        if budget.holds(cost := prediction_cost(stack)):
+            return Way(stack, {}, cost)
+        raise OverBudgetError(_refusal(stack, cost, budget, ""))
+    asked = patterns or quick_patterns(stack)
+    costs = {count: prediction_cost(stack, patterns=count) for count in _halves(asked)}
+    ways = [
+        Way(stack, {"patterns": count}, cost, f"{count} sampled patterns in place of {asked}" * (count < asked))
+        for count, cost in costs.items()
+    ]
+    if (rule := cheaper_rule(stack)) is not None:
+        ways.append(Way(stack, {rule: True}, prediction_cost(stack, **{rule: True}), _RULES[rule]))
+    soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
+    for limit in (soon, budget):
+        if fitting := [each for each in ways if limit.holds(each.cost)]:
+            return fitting[0]
+    fewest, cost = min(costs.items())
+    raise OverBudgetError(_refusal(stack, cost, budget, f" with {fewest} patterns"))
+
+
+def _halves(count: int) -> list[int]:
+    """So many, half as many, and so on."""
+    counts = [count]
+    while counts[-1] > _FEWEST:
+        counts.append(max(_FEWEST, counts[-1] // 2))
+    return counts
+
+
+def _refusal(stack: Stack, cost: Cost, budget: Budget, how: str) -> str:
+    """What a prediction would take, what it may, and what to change."""
+    takes = f"theory would take about {duration(cost.seconds)} and {size(cost.bytes)} for {stack.tokens} tokens{how}"
+    change = []
+    if (fewer := _tokens_within(stack, budget)) is not None:
+        change.append(f"--tokens {fewer} is within these")
+    longer = [f"--max-time {2 * cost.seconds / 60:.0f}m"] if cost.seconds > budget.seconds else []
+    longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
+    if cost.seconds < 86400.0 and cost.bytes < free_memory():
+        change.append(f"{' '.join(longer)} waits for it")
+    return f"{takes}, more than {budget}" + "".join(f"; {suggestion}" for suggestion in change)
+
+
+def _tokens_within(stack: Stack, budget: Budget) -> int | None:
+    """The largest power of two of tokens below the network's with which it is predicted within a budget."""
+    tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
+    while 1 <= tokens < stack.tokens:
+        try:
+            shorter = replace(stack, tokens=tokens)
+        except ValueError:  # a mask or labels of its own ask for its number of tokens
+            return None
+        fewest = _FEWEST if is_fluctuating(shorter) or holds_words(shorter) else None
+        if budget.holds(prediction_cost(shorter, patterns=fewest)):
+            return tokens
+        tokens //= 2
+    return None

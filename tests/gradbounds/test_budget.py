@@ -1,0 +1,108 @@
+"""Which way a prediction goes within time and memory, and what is said where there is none."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gradbounds import budget as asked
+from gradbounds.budget import SOON, Budget, OverBudgetError, way
+from theory import NoRuleError, Stack, predict
+from theory.mean_field.cost import prediction_cost, quick_patterns
+
+ENOUGH = Budget(60.0, 4e9)
+CAUSAL = Stack(placement="pre", width=512, depth=2, tokens=16, heads=4, vocab=64, query_key_scale=1.0, mask="causal")
+
+
+@pytest.mark.quick
+def test_what_is_cheap_is_predicted_as_it_was_asked_for():
+    stack = replace(CAUSAL, tokens=4)
+    one = way(stack, None, ENOUGH)
+    assert (one.arguments, one.said) == ({"patterns": quick_patterns(stack)}, "")
+    assert way(stack, 8, ENOUGH).arguments == {"patterns": 8}
+    assert way(Stack(), 8, ENOUGH).arguments == {}, "nothing is sampled"
+    found = one.predicted()
+    assert all(np.array_equal(found[name], value) for name, value in predict(stack).items())
+
+
+def test_fewer_patterns_are_the_most_that_fit():
+    """Within ten seconds where no number was asked for, within the budget where one was."""
+    stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
+    for patterns, limit in ((None, SOON), (4096, 60.0)):
+        one = way(stack, patterns, ENOUGH)
+        count = one.arguments["patterns"]
+        assert one.cost.seconds <= limit < prediction_cost(stack, patterns=2 * count).seconds
+        assert one.said == f"{count} sampled patterns in place of {patterns or quick_patterns(stack)}"
+    memory = prediction_cost(CAUSAL, patterns=64).bytes
+    assert way(CAUSAL, 1024, Budget(60.0, memory)).arguments == {"patterns": 64}
+
+
+def test_a_cheaper_rule_comes_after_fewer_patterns():
+    stack = replace(CAUSAL, tokens=512, depth=24, mask="none", heads=1)
+    one = way(stack, None, ENOUGH)
+    assert (one.arguments, one.cost.seconds < SOON) == ({"annealed": True}, True)
+    assert one.said.startswith("the closed form, with means in place of products of attention weights")
+    assert way(stack, 2, Budget(3600.0, 4e9)).arguments == {"patterns": 2}
+
+
+def test_two_patterns_are_waited_for_where_nothing_is_cheaper(monkeypatch):
+    monkeypatch.setattr(asked, "SOON", 1e-6)
+    assert way(CAUSAL, None, ENOUGH).arguments == {"patterns": quick_patterns(CAUSAL)}
+
+
+@pytest.mark.parametrize("stack", [replace(CAUSAL, tokens=4096), Stack(tokens=20_000, mask="causal")])
+def test_an_error_says_what_it_takes_and_what_to_change(stack):
+    with pytest.raises(OverBudgetError) as raised:
+        way(stack, None, ENOUGH)
+    said = re.fullmatch(
+        rf"theory would take about .+ and .+ for {stack.tokens} tokens( with 2 patterns)?, more than the 1.0 min of "
+        r"--max-time and the 3.7 GiB of --memory; --tokens (\d+) is within these.*",
+        str(raised.value),
+    )
+    assert said is not None, str(raised.value)
+    fewer = int(said[2])
+    way(replace(stack, tokens=fewer), None, ENOUGH)
+    with pytest.raises(OverBudgetError):
+        way(replace(stack, tokens=2 * fewer), None, ENOUGH)
+
+
+def test_waiting_is_offered_where_it_is_of_use(monkeypatch):
+    monkeypatch.setattr(asked, "free_memory", lambda: 1e10)
+    stack = replace(CAUSAL, tokens=512, depth=12)
+    with pytest.raises(OverBudgetError) as raised:
+        way(stack, None, Budget(1.0, 4e9))
+    minutes = re.search(r"--max-time (\d+)m waits for it", str(raised.value))
+    way(stack, 2, Budget(60.0 * int(minutes[1]), 4e9))
+    with pytest.raises(OverBudgetError, match=r"--memory [\d.]+GB waits for it"):
+        way(stack, None, Budget(1e4, 1e6))
+    with pytest.raises(OverBudgetError) as raised:
+        way(replace(stack, tokens=10**6), None, ENOUGH)
+    assert "waits for it" not in str(raised.value)
+
+
+def test_one_token_and_given_masks_have_no_fewer():
+    little = Budget(1e-9, 4e9)
+    for stack in (Stack(tokens=1), Stack(tokens=2, mask="given", mask_rows="[[1, 0], [1, 1]]")):
+        with pytest.raises(OverBudgetError) as raised:
+            way(stack, None, little)
+        assert "--tokens" not in str(raised.value)
+
+
+def test_without_a_rule_there_is_no_way():
+    with pytest.raises(NoRuleError):
+        way(Stack(embeddings="tied", dropout=0.1), None, ENOUGH)
+
+
+@pytest.mark.parametrize(
+    ("max_time", "memory"), [("0s", None), ("soon", None), ("1m", "0MB"), ("1m", "12"), ("-1s", None)]
+)
+def test_limits_that_are_none(max_time, memory):
+    with pytest.raises(ValueError, match="^(max_time|memory) must be a "):
+        Budget.of(max_time, memory)
+
+
+def test_memory_is_a_quarter_of_what_is_free(monkeypatch):
+    monkeypatch.setattr(asked, "free_memory", lambda: 8e9)
+    assert Budget.of("90s", None) == Budget(90.0, 2e9)
+    assert Budget.of("90s", "1GB") == Budget(90.0, 1e9)

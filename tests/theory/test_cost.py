@@ -1,0 +1,170 @@
+"""What a prediction takes, as counted beforehand, beside operations that are counted while it runs, and its memory."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.helpers.counted_operations import counted, peak_bytes
+from theory import Stack, predict
+from theory.coverage import gaps
+from theory.mean_field import cost, prediction
+from theory.mean_field.cost import Cost, cheaper_rule, prediction_cost, quick_patterns
+
+BASE = Stack(placement="pre", width=512, vocab=64, depth=2)
+QUERIES = replace(BASE, query_key_scale=1.0, heads=4)
+TIED = replace(BASE, embeddings="tied")
+
+NETWORKS = {
+    "one head": (replace(QUERIES, tokens=16, heads=1), 64),
+    "many heads": (replace(QUERIES, tokens=32, heads=16), 4),
+    "post": (replace(QUERIES, placement="post", tokens=32), 16),
+    "peri, causal": (replace(QUERIES, placement="peri", tokens=24, mask="causal"), 16),
+    "chunks of one": (replace(QUERIES, tokens=128, heads=32), 2),
+    "deep": (replace(QUERIES, tokens=16, depth=24), 8),
+    "rotary": (replace(QUERIES, tokens=24, rotary=1.0), 4),
+    "rotary, grouped, gated": (
+        replace(QUERIES, tokens=16, rotary=1.0, kv_heads=2, ffn="gated", activation="silu", norm_epsilon=1e-5), 8,
+    ),
+    "rotary, no norms": (replace(QUERIES, placement="unnormed", tokens=24, rotary=1.0), 4),
+    "norms and caps": (replace(QUERIES, tokens=16, query_key_norm="head", logit_softcap=5.0), 32),
+    "a source": (replace(QUERIES, tokens=16, source_tokens=12), 16),
+    "dropped weights": (replace(BASE, tokens=16, attention_dropout=0.1), 64),
+    "two sequences": (replace(QUERIES, tokens=16, sequences=2), 8),
+    "causal": (replace(BASE, tokens=256, mask="causal"), None),
+    "causal, GELU": (replace(BASE, tokens=256, mask="causal", activation="gelu"), None),
+    "tied, own patterns": (replace(TIED, tokens=16, heads=4, query_key_scale=1.0), 16),
+    "tied, rotary": (replace(TIED, tokens=16, heads=4, query_key_scale=1.0, rotary=1.0), 8),
+}  # fmt: skip
+
+FIXED = {
+    "tied": (replace(TIED, tokens=16), 32),
+    "tied, gated": (replace(TIED, tokens=12, ffn="gated", activation="silu"), 32),
+    "tied, many words": (replace(TIED, tokens=16, vocab=20_000), 16),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_operations_are_as_many_as_are_counted(name):
+    """Within a factor of 1.25 of products and of 2.5 of the rest, of which seconds are made."""
+    stack, patterns = NETWORKS[name]
+    found, expected = prediction_cost(stack, patterns=patterns), counted(stack, patterns=patterns)
+    assert expected.products > 0
+    assert 1 / 1.25 < found.products / expected.products < 1.25
+    assert 1 / 1.5 < found.matrices / expected.matrices < 1.5
+    assert 1 / 2.5 < found.entries / expected.entries < 2.5
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *FIXED])
+def test_memory_is_as_much_as_is_held(name):
+    """Within a factor of two, at sizes of some megabytes; what is cached before is not held by the prediction."""
+    stack, patterns = (NETWORKS | FIXED)[name]
+    predict(replace(stack, depth=1), patterns=patterns)
+    found, expected = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
+    assert expected > 1e6
+    assert 0.5 < found / expected < 2.0
+
+
+def test_a_text_takes_as_often_what_a_window_takes():
+    """Of many windows, which are predicted in chunks, operations are as many times as many; memory is a chunk's."""
+    stack = replace(BASE, tokens=32, mask="causal")
+    one, many = (prediction_cost(stack, windows) for windows in (1, 1024))
+    assert many.products == pytest.approx(1024 * one.products)
+    windows = np.arange(1024 * 33).reshape(1024, 33) % 50
+    predict(stack, windows[:1])
+    assert 0.5 < many.bytes / peak_bytes(stack, windows=windows) < 2.0
+
+
+def test_seconds_add_up_and_memory_does_not():
+    one = Cost(calls=1.0, entries=2.0, slow=3.0, products=4.0, matrices=5.0, bytes=6.0)
+    both = one + one.times(3.0)
+    assert both.seconds == pytest.approx(4.0 * one.seconds)
+    assert both.bytes == 6.0
+
+
+@pytest.mark.quick
+def test_a_cost_is_had_in_a_millisecond():
+    """Of a network of any size, whose prediction would take years."""
+    huge = replace(QUERIES, width=2**16, tokens=10**6, depth=1000, heads=512, rotary=1.0)
+    for stack in (huge, replace(TIED, tokens=10**6, vocab=10**6, query_key_scale=1.0), replace(BASE, tokens=10**6)):
+        prediction_cost(stack)
+        start = time.perf_counter()
+        for _ in range(20):
+            found = prediction_cost(stack)
+        assert (time.perf_counter() - start) / 20 < 1e-3
+        assert 0 < found.seconds < np.inf
+    assert prediction_cost(huge).seconds > 1e15
+
+
+def test_one_token_has_a_cost():
+    for stack in (BASE, QUERIES, TIED, replace(TIED, query_key_scale=1.0), replace(QUERIES, rotary=1.0)):
+        assert 0 < prediction_cost(replace(stack, tokens=1), patterns=1).seconds < 1
+
+
+@pytest.mark.quick
+def test_limits_hold_before_anything_is_computed(monkeypatch):
+    stack = replace(QUERIES, tokens=4096, rotary=1.0, heads=8)
+    monkeypatch.setattr(prediction, "recursion", lambda *_: pytest.fail("nothing is to be computed"))
+    with pytest.raises(ValueError, match=r"^max_time must be longer here, got 10 s: a prediction would take about"):
+        predict(stack, max_time=10.0, memory=1e18)
+    with pytest.raises(ValueError, match=r"^memory must be larger here, got 0.001 GB: a prediction would take about"):
+        predict(stack, memory=1e6)
+    monkeypatch.setattr(prediction, "_machine_memory", lambda: 1e9)
+    with pytest.raises(ValueError, match="^tokens must be fewer here: .* the machine has 1 GB"):
+        predict(stack)
+    for name in ("max_time", "memory"):
+        for bad in (0.0, -1.0, float("nan"), True):
+            with pytest.raises(ValueError, match=f"^{name} must be a positive number or None"):
+                predict(BASE, **{name: bad})
+
+
+def test_limits_hold_for_corrections_too():
+    with pytest.raises(ValueError, match="^max_time must be longer here"):
+        predict(Stack(depth=1000), finite_width=True, max_time=1e-6)
+
+
+def test_a_target_stops_at_the_time():
+    stack = replace(QUERIES, tokens=4, depth=1)
+    once = prediction_cost(stack, patterns=4096).seconds
+    with pytest.raises(ValueError, match="^target must be larger, or max_time longer: with 4096 patterns"):
+        predict(stack, target=1e-9, max_time=1.5 * once)
+
+
+def test_what_takes_more_than_a_minute_says_so(monkeypatch):
+    monkeypatch.setattr(prediction, "_LONG", 1e-6)
+    with pytest.warns(UserWarning, match="^a prediction would take about .* max_time= refuses") as said:
+        predict(BASE)
+    assert said[0].filename == __file__
+    predict(BASE, max_time=1e3)  # who gives a limit knows
+
+
+def test_no_patterns_are_as_many_as_take_some_seconds():
+    """And 4096 where there is a target, as for whoever asks for precision."""
+    stack = replace(QUERIES, tokens=32, heads=16, depth=24)
+    count = quick_patterns(stack)
+    assert 4 < count < 4096
+    plain, asked = predict(stack), predict(stack, patterns=count)
+    assert all(np.array_equal(plain[name], asked[name]) for name in plain)
+    small = replace(QUERIES, tokens=2, depth=1, heads=1)
+    aimed, precise = predict(small, target=1.0), predict(small, patterns=4096)
+    assert all(np.array_equal(aimed[name], precise[name]) for name in aimed)
+
+
+def test_a_cheaper_rule_is_an_argument_of_predict():
+    exchangeable = replace(QUERIES, tokens=4)
+    assert cheaper_rule(exchangeable) == "annealed"
+    assert not gaps(exchangeable, "annealed")
+    assert predict(exchangeable, **{cheaper_rule(exchangeable): True})["loss"] > 0
+    assert prediction_cost(replace(exchangeable, tokens=4096), annealed=True).seconds < 10
+    assert cheaper_rule(replace(exchangeable, mask="causal")) is None
+
+
+def test_chunks_are_those_of_the_prediction(monkeypatch):
+    """Kernels at once are as many as the cost counts: with smaller chunks memory falls with the estimate."""
+    stack, patterns = NETWORKS["one head"]
+    before = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
+    monkeypatch.setattr(cost, "CHUNK_ENTRIES", 2 * stack.rows**2 * stack.depth * 8)
+    after = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
+    assert after[0] < before[0] / 2
+    assert after[1] < before[1] / 2

@@ -1,0 +1,37 @@
+"""What the comparison of each family's own code with theory came to: how many numbers, and how many are off."""
+
+from pathlib import Path
+from typing import Any
+
+from theory.configurations.classes import CLASSES
+from theory.stack import Stack
+from theory.stack.documents import parsed
+
+FILE = Path(__file__).with_name("comparisons.json")
+"""Made from the committed evidence (`python -m tests.helpers.rendered_pages`)."""
+
+_SIZES = {"width", "depth", "tokens", "vocab", "heads", "kv_heads", "ffn_ratio"}
+"""Fields in which a network may differ from those that were compared, which were small."""
+
+
+def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozenset()) -> str:
+    """What is known of theory for a family of models, in a sentence; "" if it was not compared.
+
+    Args:
+        family: its `model_type`.
+        stack: the network.
+        changed: its fields that are not those of the configuration.
+    """
+    table: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
+    if family is None or family not in table["families"] or not changed <= _SIZES:
+        return ""
+    by_ends = table["families"][family]
+    ends = stack.embeddings if stack.embeddings in by_ends else next(iter(by_ends))
+    counts = by_ends[ends]
+    of = f"{counts['beyond']} of {counts['numbers']} numbers off by more than 5% and 4 standard errors"
+    also = ", as they are in networks of that width sampled here" if counts["beyond"] and counts["ours"] else ""
+    other = f", with {ends} embeddings" if ends != stack.embeddings else ""
+    return (
+        f"Compared with transformers' own {CLASSES[family].name} at width {table['width']} and {table['tokens']} "
+        f"tokens{other}: {of}{also}."
+    )

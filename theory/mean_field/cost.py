@@ -1,0 +1,270 @@
+"""What a prediction takes, counted before anything is sampled: operations, and from them seconds, and memory."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating
+from theory.mean_field.tied.loss import LARGEST_TABLE
+from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
+from theory.stack import Stack
+
+# Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
+CHUNK_ENTRIES = 2_000_000
+# Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
+TIED_ENTRIES = 2**11
+TIED_CUBES = 2**24
+# Where every sample of the logits has patterns of its own, numbers that are held at once.
+CHUNK_NUMBERS = 2**24
+
+# Patterns times layers, heads and pairs of tokens that take some seconds.
+_QUICK = 2.0**22
+
+# Activations whose kernels are formulas; those of others are interpolated, of this degree.
+_FORMULAS = ("relu", "leaky_relu", "relu_squared", "identity")
+_DEGREE = 32
+
+# Numbers of a quadrature: of an activation's moment, and of two softmaxes whose logits have a standard deviation of 1.
+_MOMENT, _OVERLAP = 4e3, 8e4
+
+_NUMBER = 8
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one prediction takes.
+
+    Attributes:
+        calls: of NumPy.
+        entries: numbers that are made one by one from others.
+        slow: random numbers, and values of exponentials and their like.
+        products: multiplications in products of matrices.
+        matrices: products of matrices.
+        bytes: held at once, beyond what a process holds when it has loaded the libraries.
+    """
+
+    calls: float = 0.0
+    entries: float = 0.0
+    slow: float = 0.0
+    products: float = 0.0
+    matrices: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """On one core of an AMD EPYC with AVX-512; `python -m bench costs` has measured seconds beside these."""
+        return (
+            2e-6 * self.calls + 1.7e-9 * self.entries + 1e-8 * self.slow + 5e-11 * self.products + 3e-7 * self.matrices
+        )
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """One after the other: what they hold is not added."""
+        return Cost(
+            self.calls + other.calls, self.entries + other.entries, self.slow + other.slow,
+            self.products + other.products, self.matrices + other.matrices, max(self.bytes, other.bytes),
+        )  # fmt: skip
+
+    def times(self, count: float) -> "Cost":
+        """So often."""
+        return Cost(
+            self.calls * count, self.entries * count, self.slow * count, self.products * count, self.matrices * count,
+            self.bytes,
+        )  # fmt: skip
+
+
+def prediction_cost(stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False) -> Cost:
+    """What `theory.predict` takes for a network, within a factor of three, and its memory within one of two.
+
+    Args:
+        stack: the network.
+        windows: of text; 0 without one.
+        patterns: as in `predict`.
+        annealed: likewise.
+    """
+    if annealed or (windows == 0 and is_exchangeable(stack)):
+        return _of_pairs(stack, annealed)
+    entries = max(1, windows // stack.sequences)
+    tied, sampled = holds_words(stack), is_fluctuating(stack) or holds_words(stack)
+    each = max(2, -(-(patterns or quick_patterns(stack)) // entries)) if sampled else 1
+    given = 2 * stack.rows**2 * _NUMBER * entries * (1 if tied and not is_fluctuating(stack) else each)
+    if tied and not is_fluctuating(stack):
+        of_chunks = _of_words(stack, entries, each)
+    else:
+        size = own_chunk(stack) if tied else chunk(stack)
+        of_chunks = _of_entries(stack, entries * each, size)
+    return of_chunks + Cost(bytes=of_chunks.bytes + given)
+
+
+def quick_patterns(stack: Stack) -> int:
+    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
+    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
+    # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
+    each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
+    return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
+
+
+def cheaper_rule(stack: Stack) -> str | None:
+    """The keyword of `predict` that gives a network without sampling what is sampled by default; None without one."""
+    return None if gaps(stack, "annealed") else "annealed"
+
+
+def chunk(stack: Stack) -> int:
+    """Kernels that are predicted at once: a stack keeps some per layer and head for its backward pass."""
+    return max(1, CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
+
+
+def own_chunk(stack: Stack) -> int:
+    """The same of tied embeddings, where every sample of the logits has patterns of its own."""
+    return max(1, CHUNK_NUMBERS // own_numbers(stack))
+
+
+def word_chunks(stack: Stack, entries: int) -> tuple[int, int]:
+    """Kernels, and samples of the logits of each, that are predicted at once with tied embeddings and fixed weights."""
+    at_once = min(entries, max(1, TIED_ENTRIES // stack.rows**2))
+    return at_once, max(1, TIED_CUBES // (at_once * stack.rows**3))
+
+
+def _of_pairs(stack: Stack, annealed: bool) -> Cost:
+    """Kernels of two numbers each."""
+    layers = sum(part.depth for part in stack.parts)
+    smooth = sum(part.depth * 4 * _MOMENT for part in stack.parts if part.activation not in _FORMULAS)
+    spread = stack.query_key_scale**4 if annealed else 0.0
+    curve = 21 * _overlap(spread) / 10 if annealed else 0.0
+    loss = 3 * _overlap(stack.output_scale**2)
+    peak = _quadrature_bytes(max(stack.output_scale**2, spread))
+    return Cost(calls=40.0 * layers, slow=smooth + layers * curve + loss, bytes=peak)
+
+
+def _overlap(variance: float) -> float:
+    """Numbers of the quadrature of two softmaxes with logits of a variance."""
+    return _OVERLAP * (1.0 + variance / 6.0)
+
+
+def _quadrature_bytes(variance: float) -> float:
+    """What that quadrature holds, whose tables have a largest size."""
+    return min(2.5e7, 8e5 * (1.0 + variance / 5.0))
+
+
+def _of_entries(stack: Stack, count: int, size: int) -> Cost:
+    """Kernels of so many entries, of which so many at once."""
+    each, lasting, transient = Cost(), 0.0, 0.0
+    for part in stack.parts:
+        layer, kept, passing = _layer(part)
+        each, lasting, transient = each + layer.times(part.depth), lasting + kept * part.depth, max(transient, passing)
+    chunks, at_once = -(-count // size), min(count, size)
+    once, of_chunk = _quadratures(stack)
+    calls = Cost(calls=sum(150.0 + part.depth * (200.0 + 75.0 * _turns(part)) for part in stack.parts))
+    total = each.times(count) + (calls + of_chunk).times(chunks) + once
+    numbers = at_once * (lasting + transient)
+    if holds_words(stack):
+        words, passing = _logits(stack)
+        total, numbers = total + words.times(count), max(numbers, _table(passing * at_once))
+    return total + Cost(bytes=max(numbers * _NUMBER, _quadrature_bytes(stack.output_scale**2)))
+
+
+def _layer(stack: Stack) -> tuple[Cost, float, float]:
+    """One layer for one entry of the batch: operations, the numbers it keeps for the way down, and those it passes."""
+    n, h = stack.rows * (2 if stack.composition.second_stream else 1), stack.heads
+    smooth, tied = stack.activation not in _FORMULAS, holds_words(stack)
+    entries, kept, passing = (90.0 + 190.0 * smooth) * n**2, 12.0 * n**2, (18.0 + 20.0 * smooth) * n**2
+    cost = Cost(entries=entries)
+    if tied:
+        # The stream's coefficients beside the noise, and points of the activation.
+        gated = 1 + (stack.ffn == "gated")
+        cost += Cost(
+            entries=150.0 * n**2 + 25.0 * OWN_POINTS * n * gated, slow=3.0 * OWN_POINTS * n * gated,
+            products=60.0 * n**3 + 10.0 * OWN_POINTS * n**2 * gated, matrices=60,
+        )  # fmt: skip
+    if not is_fluctuating(stack):
+        return cost + Cost(products=4.0 * n**3, matrices=4), kept, passing
+    cost += Cost(entries=40.0 * n**2 if stack.query_key_scale else 0.0)
+    sources = [stack.rows, *([stack.source_tokens * stack.sequences] if stack.source_tokens else [])]
+    for m in sources:
+        head, of_head, through = _head(stack, stack.rows, m)
+        cost += head.times(h)
+        kept, passing = kept + h * of_head, max(passing, 25.0 * n**2 + h * through)
+    return cost, kept, passing
+
+
+def _turns(stack: Stack) -> int:
+    """How often a gradient at queries and keys is computed."""
+    return stack.tokens if stack.rotary and stack.query_key_scale else 1
+
+
+def _head(stack: Stack, n: int, m: int) -> tuple[Cost, float, float]:
+    """A head of one layer, from n tokens to m."""
+    cube, square = float(n * m * max(n, m)), float(n * m)
+    if not stack.query_key_scale:
+        return Cost(entries=10.0 * square, slow=square, products=4.0 * cube, matrices=4), 3 * square, 6 * square
+    width = stack.key_width if stack.rotary else min(n, m, stack.key_width)
+    composition = stack.composition
+    tracked = composition.input_norm or composition.stream_norm or composition.output_norm
+    tracked = tracked and stack.normalization != "tanh"
+    turns = _turns(stack)
+    cost = Cost(
+        entries=(20.0 + (43.0 if tracked else 20.0) * turns) * square + 12.0 * (n + m) * width,
+        slow=3.0 * square + 2.0 * (n + m) * width,
+        products=(6.0 + (31.0 if tracked else 15.0) * turns) * cube + 7.0 * square * width,
+        matrices=12.0 + (31.0 if tracked else 15.0) * turns,
+    )
+    if stack.query_key == "tied":
+        # Sums over four tokens.
+        cost += Cost(entries=3.0 * square**2, products=8.0 * cube)
+    if holds_words(stack):
+        cost += Cost(entries=30.0 * square, products=20.0 * cube, matrices=20)
+    return cost, 5.0 * square + 2.5 * (n + m) / 2 * width, 12.0 * square + 2.0 * (n + m) / 2 * width
+
+
+def _quadratures(stack: Stack) -> tuple[Cost, Cost]:
+    """What interpolants of pair functions take: once, where tokens have one size; and for every chunk, where not."""
+    once = each = 0.0
+    for part in stack.parts:
+        composition = part.composition
+        if part.activation not in _FORMULAS:
+            alike = (composition.input_norm or composition.stream_norm) and not part.norm_epsilon
+            moments = 2 * (_DEGREE + 1) * _MOMENT
+            once, each = (once + moments, each) if alike else (once, each + part.depth * moments * _pairs(part))
+    if not holds_words(stack):
+        energy = 1.0 if stack.normalized_output else 1.0 + 2.0 * stack.depth
+        variance = stack.output_scale**2 * energy
+        overlaps = (25 + int(4 * stack.output_scale)) * _overlap(variance)
+        alike = stack.normalized_output and not stack.norm_epsilon
+        once, each = (once + overlaps, each) if alike else (once, each + overlaps * _pairs(stack))
+    entries = 0.0 if holds_words(stack) else 80.0 * stack.rows**2
+    return Cost(slow=once, entries=entries), Cost(slow=each)
+
+
+def _pairs(stack: Stack) -> int:
+    """Pairs of sizes of tokens that an interpolant is made of."""
+    composition = stack.composition
+    return 3 if composition.input_norm or composition.stream_norm else 10
+
+
+def _logits(stack: Stack) -> tuple[Cost, float]:
+    """A sample of the logits of tied embeddings, of every word; and the numbers it holds."""
+    n, words = stack.rows, float(stack.rows * stack.vocab)
+    return Cost(entries=9.0 * words, slow=4.0 * words, products=2.0 * n * words, matrices=2), words
+
+
+def _table(words: float) -> float:
+    """Numbers held for so many logits, which are made a table at a time."""
+    return 6.0 * min(words, LARGEST_TABLE)
+
+
+def _of_words(stack: Stack, entries: int, samples: int) -> Cost:
+    """Tied embeddings with fixed attention weights: points of the activation, which all samples of an entry share."""
+    n = stack.rows
+    at_once, size = word_chunks(stack, entries)
+    chunks = -(-entries // at_once) * -(-samples // size)
+    gated = 1 + (stack.ffn == "gated")
+    points = Cost(
+        calls=400, entries=POINTS * (25.0 * n + 3.0 * n**2) * at_once * gated, slow=12.0 * POINTS * n * at_once * gated,
+        products=(POINTS * float(n) ** 4 + 10.0 * POINTS * n**2) * at_once * gated,
+    )  # fmt: skip
+    each = Cost(entries=300.0 * n**2 + 0.7 * gated * float(n) ** 4, products=60.0 * n**3, matrices=60)
+    words, passing = _logits(stack)
+    cost = points.times(stack.depth * chunks) + (each.times(stack.depth) + words).times(entries * samples)
+    moments = at_once * (2.0 * POINTS * n**2 + 2.0 * float(n) ** 4)
+    numbers = moments + at_once * min(size, samples) * (25.0 * n**2 + float(n) ** 3)
+    return cost + Cost(bytes=_NUMBER * max(numbers, _table(passing * at_once * min(size, samples))))
