@@ -259,7 +259,7 @@ def _family_size(stack: Stack, row: dict[str, dict[str, float]], kind: BiasClass
 def _asked_scale(stack: Stack) -> float:
     """s, times the largest norm of what queries and keys are made of over √d, where no norm stands before them."""
     composition = stack.composition
-    energy = float(stack.input_covariance.diagonal().max()) + (stack.positions != "none")
+    energy = float(stack.input_energies.max()) + (stack.positions != "none")
     if composition.input_norm:
         energy = 1.0
     elif not composition.stream_norm:  # normalized branches add up: 1 each
@@ -299,7 +299,7 @@ def unmeasured(stack: Stack) -> str:
         return ""
     if unit_moments(stack).power > STEEPEST:
         return "units steeper than those of a gated SiLU were not measured without a norm"
-    energies = stack.input_covariance.diagonal().max() + (stack.positions != "none")
+    energies = stack.input_energies.max() + (stack.positions != "none")
     usual = stack.initialization in ("xavier_normal", "xavier_uniform", "fan_in") and stack.ffn_ratio <= 1
     if stack.depth <= REFERENCE_DEPTH and energies <= 1 and usual and not stack.dropout:
         return ""

@@ -1,5 +1,6 @@
 """Time and memory that a prediction may take, and how a network is predicted within them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,8 +55,11 @@ class Budget:
         """Whether a prediction may take that."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
-    def __str__(self) -> str:
-        return f"the {duration(self.seconds)} of --max-time and the {size(self.bytes)} of --memory"
+    def exceeded(self, cost: Cost) -> str:
+        """Which limits a cost is beyond, in words."""
+        limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
+        limits += [f"the {size(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
+        return " and ".join(limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,8 @@ class Way:
     said: str = ""
 
     def predicted(self) -> Prediction:
-        """The prediction."""
-        return predict(self.stack, **self.arguments)
+        """The prediction, whose cost was held against a budget."""
+        return predict(self.stack, **self.arguments, max_time=math.inf, memory=math.inf)
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
@@ -131,7 +135,7 @@ def _refusal(stack: Stack, cost: Cost, budget: Budget, how: str) -> str:
     longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
     if cost.seconds < 86400.0 and cost.bytes < free_memory():
         change.append(f"{' '.join(longer)} waits for it")
-    return f"{takes}, more than {budget}" + "".join(f"; {suggestion}" for suggestion in change)
+    return f"{takes}, more than {budget.exceeded(cost)}" + "".join(f"; {suggestion}" for suggestion in change)
 
 
 def _tokens_within(stack: Stack, budget: Budget) -> int | None:

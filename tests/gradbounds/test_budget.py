@@ -74,7 +74,7 @@ def test_waiting_is_offered_where_it_is_of_use(monkeypatch):
         way(stack, None, Budget(1.0, 4e9))
     minutes = re.search(r"--max-time (\d+)m waits for it", str(raised.value))
     way(stack, 2, Budget(60.0 * int(minutes[1]), 4e9))
-    with pytest.raises(OverBudgetError, match=r"--memory [\d.]+GB waits for it"):
+    with pytest.raises(OverBudgetError, match=r"more than the 977 KiB of --memory; .*--memory [\d.]+GB waits for it"):
         way(stack, None, Budget(1e4, 1e6))
     with pytest.raises(OverBudgetError) as raised:
         way(replace(stack, tokens=10**6), None, ENOUGH)

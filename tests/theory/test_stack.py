@@ -147,3 +147,9 @@ def test_the_repr_is_short_and_makes_the_same_stack():
     assert repr(stack) == "Stack(placement='pre', width=64, tokens=2, input_gram='[[1.0, 0.5], [0.5, 1.0]]')"
     assert eval(repr(stack)) == stack
     assert repr(Stack()) == "Stack()"
+
+
+@pytest.mark.parametrize("fields", [{}, {"input_correlation": 0.3}, {"input_gram": "[[2.0, 0.5], [0.5, 1.0]]"}])
+def test_energies_of_inputs_are_the_diagonal_of_their_covariance(fields):
+    stack = Stack(tokens=2, **fields)
+    assert stack.input_energies.tolist() == stack.input_covariance.diagonal().tolist()

@@ -174,7 +174,7 @@ def _widths(stack: Stack, factor: float, energy: float, inside: float, shared: f
     energy = (factor * composition.branch(stack.depth)) ** 2 * (1.0 if composition.output_norm else energy) / kept
     # Streams without a norm grow: a branch has its largest share where the stream is still the least of the inputs.
     fixed = (composition.input_norm or composition.output_norm) and stack.embedding_norm == "none"
-    least = float(stack.input_covariance.diagonal().min()) + (stack.positions != "none")
+    least = float(stack.input_energies.min()) + (stack.positions != "none")
     stream = composition.residual(stack.depth) ** 2 * (min(1.0, least) if fixed else 1.0)
     share = energy / (energy + stream) if energy else 0.0
     return InnerWidths(share, inside, 3.0 * stack.dropout / kept, composition.output_norm, shared)

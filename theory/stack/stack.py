@@ -284,6 +284,13 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
         return np.eye(self.tokens) * (1.0 - self.input_correlation) + self.input_correlation
 
     @property
+    def input_energies(self) -> NDArray[np.float64]:
+        """Its diagonal, (n,), which a million tokens have too."""
+        if (gram := self.gram) is not None:
+            return gram.diagonal()
+        return np.full(self.tokens, (1.0 - self.input_correlation) + self.input_correlation)
+
+    @property
     def relaxed(self) -> dict[str, str | int | float | None]:
         """The fields that leave the paper's simplified setting; the paper's statements are about stacks with none."""
         return {name: value for name, value in self.non_default().items() if name not in SIZES}

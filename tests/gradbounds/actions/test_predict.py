@@ -79,7 +79,9 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
     limit = ("--memory", f"{dear.bytes / 2e6:.3f}MB")
     monkeypatch.setattr("simulate.runs.cost.block_bytes", lambda cell: 1.0)
     said = printed(capsys, "--embeddings", "tied", *limit)
-    assert re.search(r"Theory: theory would take about .* for 4 tokens with 2 patterns, more than the 1.0 min of", said)
+    assert re.search(
+        r"Theory: theory would take about .* for 4 tokens with 2 patterns, more than the .* of --memory", said
+    )
     assert "Samples, root mean squares: 16 networks" in said
     assert "over theory" in printed(capsys, "--embeddings", "tied", "--draws", "2")
 
@@ -119,6 +121,12 @@ def test_a_megabyte_is_enough_for_few_patterns(capsys):
     assert prediction_cost(stack, patterns=count).bytes <= 1e6 < prediction_cost(stack, patterns=2 * count).bytes
     found = json.loads(printed(capsys, *arguments, "--json"))
     assert found["cheaper"] == f"{count} sampled patterns in place of 4096"
+
+
+def test_a_million_tokens_are_predicted(capsys):
+    """Where no token differs from another two numbers are a kernel, whatever their number; in closed form likewise."""
+    assert "What stands out at 1000000 tokens" in printed(capsys, "--tokens", "1000000")
+    assert "the closed form" in printed(capsys, "--tokens", "65536", "--query-key-scale", "1")
 
 
 def test_one_token_is_predicted(capsys):
