@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradbounds.units import byte_count, duration, seconds_of, size
+from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
 from theory import Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
@@ -58,7 +58,7 @@ class Budget:
     def exceeded(self, cost: Cost) -> str:
         """Which limits a cost is beyond, in words."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
-        limits += [f"the {size(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
+        limits += [f"the {format_bytes(self.bytes)} of --memory"] if cost.bytes > self.bytes else []
         return " and ".join(limits)
 
 
@@ -127,7 +127,7 @@ def _halves(count: int) -> list[int]:
 
 def _refusal(stack: Stack, cost: Cost, budget: Budget, how: str) -> str:
     """What a prediction would take, what it may, and what to change."""
-    takes = f"theory would take about {duration(cost.seconds)} and {size(cost.bytes)} for {stack.tokens} tokens{how}"
+    takes = f"theory would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)} for {stack.tokens} tokens{how}"
     change = []
     if (fewer := _tokens_within(stack, budget)) is not None:
         change.append(f"--tokens {fewer} is within these")

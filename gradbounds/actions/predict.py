@@ -18,7 +18,7 @@ from gradbounds.described_network import apply_changes, read_network, variants
 from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out, title
 from gradbounds.progress import estimated, working
 from gradbounds.result import Result
-from gradbounds.units import duration, size
+from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
 from theory.configurations import Note
@@ -153,7 +153,9 @@ def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> No
     cell = Cell(stack)
     seconds, peak = block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
     if seconds > budget.seconds or peak > budget.bytes:
-        raise ValueError(f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {size(peak)}.")
+        raise ValueError(
+            f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {format_bytes(peak)}."
+        )
 
 
 def _family(notes: Sequence[Note]) -> str | None:
