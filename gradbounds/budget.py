@@ -127,7 +127,8 @@ def _halves(count: int) -> list[int]:
 
 def _refusal(stack: Stack, cost: Cost, budget: Budget, how: str) -> str:
     """What a prediction would take, what it may, and what to change."""
-    takes = f"theory would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)} for {stack.tokens} tokens{how}"
+    price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
     change = []
     if (fewer := _tokens_within(stack, budget)) is not None:
         change.append(f"--tokens {fewer} is within these")
