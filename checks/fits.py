@@ -59,13 +59,30 @@ class PowerLaw:
 
 
 def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
-    """Weighted log-log fit to independent points with standard errors from some 30 draws or more each.
+    """The exponent a of y = c x^a, by least squares of ln y on ln x with weights (y/sem)².
 
     A prediction over the same x, fitted with the same errors, has the exponent to compare with: over a finite
     range neither need be the limit.
 
+    Args:
+        x: (points,), above 0, such as widths.
+        y: (points,), above 0, measured at each x: norms, say, of root mean squares, and not their squares.
+        sem: (points,), above 0, the standard error of each y and in its unit.
+
+    Returns:
+        The exponent, which has no unit, and its standard error as `sem` implies it: the scatter about the line does
+        not enter.
+
     Raises:
         ValueError: fewer than two different x.
+
+    Assumes points from independent draws, some 30 or more at each x, so that ln y is nearly normal with standard error
+    sem/y (the delta method); `pooled_exponent` is for fewer.
+
+    >>> widths = [64, 128, 256]
+    >>> fit = power_law(widths, [2 * d**0.5 for d in widths], sem=[0.1, 0.1, 0.1])
+    >>> print(f"{fit.exponent:.3f} +- {fit.sem:.3f}")
+    0.500 +- 0.005
     """
     x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
     if len(np.unique(x)) < 2:

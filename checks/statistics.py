@@ -56,10 +56,23 @@ class Estimate:
 
 
 def estimate(values: ArrayLike) -> Estimate:
-    """Mean over the first axis.
+    """The mean of independent draws and its standard error, entry by entry.
+
+    Args:
+        values: (draws, ...), the draws along the first axis: values of a `Samples`, or any numbers of one unit.
+
+    Returns:
+        Mean and standard error s/√draws, s² with draws − 1 below, each of shape (...) and in the unit of the values. A
+        NaN in an entry makes both NaN there.
 
     Raises:
         ValueError: fewer than two draws, which have no standard error.
+
+    Assumes that draws are independent and have a variance; `Estimate.interval` also that their mean is nearly normal.
+
+    >>> found = estimate([[1.0, 2.0], [3.0, 6.0]])  # two draws of two layers
+    >>> found.mean.tolist(), found.sem.tolist()
+    ([2.0, 4.0], [1.0, 2.0])
     """
     values = np.asarray(values, dtype=float)
     if len(values) < 2:

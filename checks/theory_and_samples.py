@@ -51,10 +51,29 @@ def _with_error(measured: Estimate, prediction: Prediction, name: str) -> Estima
 def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFrame:
     """One row per cell, quantity and layer: mean, standard error, prediction and whether they agree.
 
-    `layer` is 0 for quantities of the whole network. `agreement` is "agrees", "undecided" or "differs" up to the 3%
-    margin, "beyond" where the prediction is only shown; then `reason` says why, as `why_not_judged` does.
-    Quantities without a prediction, and networks without a rule, have NaN and "". `median` and `log_variance` (of the
-    natural logarithm) tell of heavy tails: first layers at large L/d, where a mean is made by a few draws.
+    Args:
+        cells: one at least, as `sample` gives them, or the `samples()` of a run.
+        patterns: as in `predict`: of random attention or tied embeddings, sampled behind a prediction.
+
+    Returns:
+        Columns, after the fields of the Stack and `text`:
+
+        - `quantity`: its name; `gradbounds.quantities` has what it is, and its unit.
+        - `layer`: 1..L, or 0 for quantities of the whole network.
+        - `draws`, `mean`, `sem`: of the samples, the standard error without that of the prediction.
+        - `median`, `log_variance` (of the natural logarithm): they tell of heavy tails, as in first layers at large
+          L/d, where a mean is made by a few draws.
+        - `predicted`: the large-width mean, NaN where a quantity has none or the network no rule.
+        - `agreement`: "agrees", "undecided" or "differs" up to a margin of 3% (`checks.statistics.agreement`, with
+          the prediction's own sampling error); "beyond" where the prediction is only shown; "" where there is none.
+        - `reason`: why it is only shown, as `why_not_judged` has it: a network that is not wide enough, most often.
+
+        A quantity that is NaN in every draw has no rows.
+
+    Raises:
+        ValueError: a cell has fewer than two draws.
+
+    Assumes d → ∞ in `predicted`, as `predict` does. Source: docs/verdicts.md.
     """
     rows: list[dict[str, Any]] = []
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])

@@ -172,14 +172,23 @@ class Bound:
 
 
 def bound_value(stack: Stack, head_norm: NDArray[np.floating] | float | None = None) -> Bound:
-    """Theorem 1's bound for a stack: with B = √2‖W_emb‖₂ if the spectral norm is given, else with its tail bound.
+    """Theorem 1's bound on ‖∂L/∂W^{2,L}‖_F, the gradient of the last feed-forward matrix, with all its constants.
 
     Args:
-        stack: the network.
-        head_norm: ‖W_emb‖₂ of each draw, or None.
+        stack: the network, in the paper's setting: its placement, sizes and output_scale are free.
+        head_norm: ‖W_emb‖₂, the spectral norm of the output matrix: a number, or an array of any shape with one of
+            each draw. None where the matrix is not at hand: then B is from the law of W_emb.
+
+    Returns:
+        The bound, of a loss in nats, and the B in it, both of the shape of `head_norm`, () without it: B = √2‖W_emb‖₂,
+        or √2 σ_e (1 + √(V/d) + t), which is too small with probability at most `output_failure`.
 
     Raises:
-        ValueError: the placement is not one of the paper's.
+        ValueError: the placement is not one of the paper's, or another field leaves the paper's setting.
+
+    Assumes what the theorem does: the squared norm before the last LayerNorm is (ε, δ)-bounded, and then it holds with
+    probability 0.99 − δ − ε/(0.9 + ε), for one position (`probability_value`).
+    Source: Xiong et al. (2020), arXiv:2002.04745v2, Theorem 1 and appendix E; for B, `loss_gradient_bound`.
 
     >>> round(float(bound_value(Stack(placement="pre", width=512, depth=12)).value))
     8723
