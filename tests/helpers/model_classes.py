@@ -180,13 +180,24 @@ def _is_tied(family: str, fields: dict[str, Any], tied: bool) -> bool:
     return output is not None and output.weight is model.get_input_embeddings().weight
 
 
+def _own_heads(family: str, fields: dict[str, Any]) -> bool:
+    """Whether W^O of heads twice as wide has twice as many inputs."""
+    width = 2 * WIDTH // HEADS
+    try:
+        model = build(family, fields | {"head_dim": width})
+    except (AttributeError, TypeError, ValueError):  # of a class that computes it
+        return False
+    return next(value.numel() for role, _, value in matrices(model) if role.endswith("WO")) == HEADS * width * WIDTH
+
+
 def measured(family: str) -> ModelClass:
     """What the classes of one family have."""
     kind, fields = transformers.CONFIG_MAPPING[family], small_fields(family)
     rope = getattr(kind(), "rope_parameters", None)
     rounded = {role: float(f"{value:.4g}") for role, value in deviations(build(family, fields)).items()}
     tied = (_is_tied(family, fields, False), _is_tied(family, fields, True))
-    return ModelClass(lm_class(family), field_defaults(family), dict(kind.attribute_map), rope, tied, fields, rounded)
+    names, own = dict(kind.attribute_map), _own_heads(family, fields)
+    return ModelClass(lm_class(family), field_defaults(family), names, rope, tied, own, fields, rounded)
 
 
 def read_families() -> list[str]:

@@ -20,6 +20,7 @@ class ModelClass:
         names: other names of a field, as `{"hidden_size": "n_embd"}`.
         rope: the parameters of its rotary positions by default; None if it has none.
         tied: whether the output matrix is the embeddings', if the file says false and if it says true.
+        own_heads: whether `head_dim` makes its heads of another width than d/h.
         small: the fields with which the class was built.
         deviations: of the entries of its matrices then, by our names of them.
         older: how many times as large deviations are in an older version of the library, by version; of those that
@@ -31,6 +32,7 @@ class ModelClass:
     names: Mapping[str, str] = field(default_factory=dict)
     rope: Mapping[str, Any] | None = None
     tied: tuple[bool, bool] = (False, True)
+    own_heads: bool = False
     small: Mapping[str, Any] = field(default_factory=dict)
     deviations: Mapping[str, float] = field(default_factory=dict)
     older: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

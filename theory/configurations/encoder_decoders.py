@@ -34,10 +34,11 @@ class T5:
         """The fields of the Stack.
 
         Raises:
-            ValueError: there is no decoder, or the initialization is scaled.
+            ValueError: there is no decoder, the initialization is scaled, or two fields say which units, and differ.
         """
         if not r.switch("is_encoder_decoder"):
             raise ValueError("is_encoder_decoder must be true: T5's encoder alone is not read.")
+        _both(r)
         factor = r.number("initializer_factor")
         if factor != 1.0:
             raise ValueError(f"initializer_factor must be 1, which all published models have, got {factor!r}.")
@@ -48,6 +49,12 @@ class T5:
         gated = isinstance(unit, str) and unit.startswith("gated-")
         r.left["feed_forward_proj"] = "gelu_new" if unit == "gated-gelu" else unit[6:] if gated else unit
         activation = activation_of(r, "feed_forward_proj")
+        if r.left.get("is_gated_act") not in (None, gated):
+            raise ValueError(
+                f"is_gated_act must be {gated} beside feed_forward_proj = {unit!r}, got {r.left['is_gated_act']!r}."
+            )
+        if r.left.get("dense_act_fn") is not None and activation_of(r, "dense_act_fn") != activation:
+            raise ValueError(f"dense_act_fn must be that of feed_forward_proj = {unit!r}, got another.")
         r.neutral("feed_forward_proj says it", "dense_act_fn", "is_gated_act")
         without_dropout(r)
         r.neutral(_VANISHING, "relative_attention_num_buckets", "relative_attention_max_distance")
@@ -102,6 +109,7 @@ class Bart:
         """
         if not r.take("is_encoder_decoder", default=True):
             raise ValueError("is_encoder_decoder must be true: the decoder alone is not read.")
+        _both(r)
         width = r.count("d_model", "hidden_size")
         encoder_depth = r.count("encoder_layers", "num_hidden_layers")
         depth = r.count("decoder_layers", default=encoder_depth)
@@ -142,8 +150,22 @@ class Bart:
         r.neutral(
             "of older code, whose class has them as they are here", "normalize_before", "normalize_embedding",
             "add_final_layer_norm", "add_bias_logits", "static_position_embeddings", "extra_pos_embeddings",
+            "layernorm_variant", "do_blenderbot_90_layernorm", "extra_layer_norm",
         )  # fmt: skip
         return {name: value for name, value in fields.items() if not name.startswith("_")}
+
+
+def _both(r: Reading) -> None:
+    """Refuse classes of one end alone.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for name in r.classes:
+        if name.endswith(("EncoderModel", "ForCausalLM", "T5ForTokenClassification")):
+            raise ValueError(
+                f"architectures must be a class of encoder and decoder, got {name!r}: one of them alone is not read."
+            )
 
 
 def _tied(r: Reading, consequence: str = "") -> None:

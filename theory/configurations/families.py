@@ -49,14 +49,15 @@ class Family:
     def __call__(self, r: Reading, tokens: int) -> Fields:
         """The fields of the Stack that a configuration describes."""
         width, heads = r.count(*WIDTH), r.count(*HEADS)
-        # Null is four times the width where the class leaves it to others, and else no width.
+        # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
         usual = {} if any(r.of.defaults.get(name) for name in HIDDEN) else {"default": 4 * width}
+        hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * width
         fields = {
             "width": width,
             "depth": r.count(*DEPTH),
             "vocab": r.count("vocab_size"),
             "heads": heads,
-            "ffn_ratio": r.count(*HIDDEN, **usual) / width,
+            "ffn_ratio": hidden / width,
             "output_projection": "random",
             **self.fields,
         }
@@ -137,8 +138,10 @@ def tied(r: Reading) -> str:
     """Whether both ends are one matrix, as the class has it.
 
     Raises:
-        ValueError: the file says neither.
+        ValueError: the file says neither, or null.
     """
+    if r.left.get("tie_word_embeddings", False) is None:
+        raise ValueError("tie_word_embeddings must be true or false, got null.")
     default = r.of.defaults.get("tie_word_embeddings")
     asked = r.switch("tie_word_embeddings", default=True if default is None else default)
     is_tied = r.of.tied[asked]
@@ -159,32 +162,41 @@ def shared_heads(r: Reading, fields: Fields) -> None:
     """Heads that share keys and values, and heads of a width of their own.
 
     Raises:
-        ValueError: keys and values cannot be shared out among so many heads.
+        ValueError: keys and values cannot be shared out among so many heads, or the class has no such width.
     """
     heads = fields["heads"]
     kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
     if heads % kv:
-        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}.")
+        whose = "" if "num_key_value_heads" in r.given else ", the class's default"
+        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
     fields["kv_heads"] = 0 if kv == heads else kv
-    given = r.count("head_dim", default=None)
-    if given is not None and given != fields["width"] / heads:
+    given, usual = r.count("head_dim", default=None), fields["width"] / heads
+    if given is not None and given != usual:
+        if not r.of.own_heads:
+            raise ValueError(
+                f"head_dim must be the width over the heads, {usual:g}, got {given}: this class has no heads of "
+                "another width; --ignore head_dim leaves it out."
+            )
         fields["head_width"] = given
 
 
 _KINDS = ("full_attention", "sliding_attention")
+_AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
 
 
 def _window(r: Reading, fields: Fields, tokens: int) -> None:
     """Attention to the last tokens alone, in all layers that have it.
 
     Raises:
-        ValueError: the layers' kinds are no list of words that are known.
+        ValueError: the layers' kinds are no list of words that are known, one a layer.
     """
     listed = r.left.get("layer_types") or []
     if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
         raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
     if unknown := sorted(set(listed) - set(_KINDS)):
         raise ValueError(f"layer_types must be of {' and '.join(_KINDS)}, got {unknown[0]!r}.")
+    if listed and len(listed) != fields["depth"]:
+        raise ValueError(f"layer_types must be as many words as layers, {fields['depth']}, got {len(listed)}.")
     window, used, kinds = None, True, set(listed)
     if r.knows("sliding_window"):
         window = r.number("sliding_window", default=None)
@@ -207,34 +219,43 @@ def _rotary(r: Reading, fields: Fields) -> None:
     """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
 
     Raises:
-        ValueError: what stands for their parameters is no object, or more coordinates turn than there are.
+        ValueError: what stands for their parameters is no object, two, or one for some layers in a class where all are
+            alike; or more coordinates turn than there are.
     """
-    defaults, given = dict(r.of.rope or {}), _object("rope_parameters", r.take("rope_parameters", default={}))
-    layered = "sliding_attention" in defaults or "sliding_attention" in given  # as in Gemma 3: five layers of six
-    if layered:
-        defaults = {kind: defaults.get(kind, {}) for kind in ("sliding_attention", "full_attention")}
-        sliding, full = (
-            {**defaults[kind], **_object(f"rope_parameters of {kind}", given.get(kind) or {})} for kind in defaults
+    defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
+    layered, nested = "sliding_attention" in defaults, [kind for kind in _KINDS if kind in given]
+    if nested and not layered:
+        raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
+    if layered:  # as in Gemma 3: five layers of six
+        # What is no object for each kind of layers is that of those without a window.
+        parts = given if nested else {"full_attention": given}
+        full, sliding = (
+            {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in _KINDS
         )
         both = r.number("rope_theta", "global_rope_theta", default=full.get("rope_theta"))
+        both = given.get("rope_theta", both) if not nested else both
         local = r.number("rope_local_base_freq", "local_rope_theta", default=sliding.get("rope_theta"))
-        # In OLMo 3 one number is that of all layers.
-        local = (
-            both if defaults["sliding_attention"] == defaults["full_attention"] and "rope_theta" in r.given else local
-        )
+        if {**full, "rope_theta": local} != {**sliding, "rope_theta": local}:
+            r.say(f"{name} of full_attention", full, _AS_WITH_A_WINDOW)
         if local != both:
-            r.say("rope_theta of full_attention", both, "all layers rotate as those with a window here")
+            r.say("rope_theta of full_attention", both, _AS_WITH_A_WINDOW)
         defaults, given = {}, {**sliding, "rope_theta": local}
+    elif not given and defaults.get("rope_type", "default") != "default":
+        name, given, defaults = "rope_parameters of the class", defaults, {}  # and no number beside it
     inner = Reading(given)  # whose values are numbers too
     theta = inner.number("rope_theta", default=None)
     part = inner.number("partial_rotary_factor", default=None)
     base = None if layered else r.number("rope_theta", default=None)
+    if theta is not None and base not in (None, theta):
+        r.notes.append(_neutral("rope_theta", base, f"that of {name}, {theta:g}, is what counts"))
     base = theta if theta is not None else base
     if base is None:
         base = defaults.get("rope_theta", 10_000.0)
         if defaults:
             r.notes.append(Note("rope_theta", base, "default", "the file has none"))
-    share = r.number("partial_rotary_factor", default=None)
+    share = None if layered else r.number("partial_rotary_factor", default=None)
+    if part is not None and share not in (None, part):
+        r.notes.append(_neutral("partial_rotary_factor", share, f"that of {name}, {part:g}, is what counts"))
     share = part if part is not None else share
     if share is None:
         share = defaults.get("partial_rotary_factor", 1.0)
@@ -245,13 +266,28 @@ def _rotary(r: Reading, fields: Fields) -> None:
     if turned is not None and turned > width:
         raise ValueError(f"rotary_dim must be at most {width}, the coordinates of a head, got {turned!r}.")
     fields |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
-    scaling = _object("rope_scaling", r.take("rope_scaling", default={}))
-    for name, rule in (("rope_scaling", scaling), ("rope_parameters", given)):
-        kind = rule.get("rope_type", rule.get("type", "default"))
-        if kind in ("llama3", "dynamic"):
-            r.notes.append(_neutral(name, dict(rule), _SLOW))
-        elif kind != "default":
-            r.say(name, dict(rule), f"rotations are not scaled as {kind!r} has it here")
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind in ("llama3", "dynamic"):
+        r.notes.append(_neutral(name, dict(given), _SLOW))
+    elif kind != "default":
+        r.say(name, dict(given), f"rotations are not scaled as {kind!r} has it here")
+    elif given.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
+        r.notes.append(_neutral(name, dict(given), "the class scales no rotations of this or of no rope_type"))
+
+
+def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
+    """The object of the rotations' parameters, and its name in the file: two versions of the library have two.
+
+    Raises:
+        ValueError: it is none, or both are there and differ.
+    """
+    scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
+    if scaling and parameters and scaling != parameters:
+        raise ValueError(
+            f"rope_scaling and rope_parameters must be one object, got {dict(scaling)!r} and {dict(parameters)!r}; "
+            "--ignore either leaves it out."
+        )
+    return ("rope_scaling", scaling) if scaling else ("rope_parameters", parameters)
 
 
 def _object(name: str, value: Any) -> Mapping[str, Any]:
@@ -286,18 +322,61 @@ def small_positions(r: Reading, fields: Fields) -> None:
 
 
 def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
-    """Embeddings times sqrt(d), and GELU as tanh approximates it, also where the file has the exact one."""
+    """Embeddings times sqrt(d), and GELU as tanh approximates it, also where the file has the exact one.
+
+    Raises:
+        ValueError: the two names of the activation have different ones.
+    """
     _rooted(r, fields, tokens)
-    if r.left.get("hidden_activation") is not None or not r.knows("hidden_act"):
-        r.neutral("hidden_activation is what counts", "hidden_act")
-    fields["activation"] = activation_of(r, "hidden_activation", "hidden_act", default="gelu_pytorch_tanh")
-    if fields["activation"] == "gelu":
-        fields["activation"] = "gelu_tanh"
+    names = [name for name in ("hidden_act", "hidden_activation") if r.knows(name) or r.left.get(name) is not None]
+    activations = {name: activation_of(r, name, default="gelu_pytorch_tanh") for name in names}
+    activations = {name: "gelu_tanh" if value == "gelu" else value for name, value in activations.items()}
+    if len(set(activations.values())) > 1:
+        raise ValueError(
+            f"{' and '.join(activations)} must be one activation, got {' and '.join(activations.values())}."
+        )
+    fields["activation"] = activations[names[0]]
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.refused("tokens then see later ones", "use_bidirectional_attention")
     if r.knows("query_pre_attn_scalar"):
         logits_times(r, fields, r.number("query_pre_attn_scalar") ** -0.5)
         fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
+
+
+def _stretched(r: Reading, fields: Fields, tokens: int) -> None:
+    """HunYuan's `alpha`, which makes the base of its rotations larger at any number of tokens."""
+    name, given = _rotations(r)
+    alpha = Reading(given).number("alpha", default=None)
+    if alpha and given.get("rope_type", given.get("type")) == "dynamic":
+        kept = ("rope_theta", "partial_rotary_factor")
+        r.left[name] = {key: value for key, value in given.items() if key in kept}
+    elif given:
+        r.left[name], alpha = given, None
+    _rotary(r, fields)
+    if alpha:
+        turned = fields.get("head_width", fields["width"] // fields["heads"])
+        fields["rotary_base"] *= alpha ** (turned / (turned - 2))
+        r.notes.append(_neutral(name, dict(given), f"by its alpha the base is {fields['rotary_base']:.6g} here"))
+
+
+def _always(**what: Any) -> Rule:
+    """Fields of a family's older code that its class does not have, since it always does what they say.
+
+    Raises:
+        ValueError: a file says something else.
+    """
+
+    def rule(r: Reading, fields: Fields, tokens: int) -> None:
+        for name, value in what.items():
+            given = r.left.get(name)
+            if given is not None and given != value:
+                raise ValueError(
+                    f"{name} must be {value!r}, as the class of this model_type always has it, got {given!r}; --ignore "
+                    f"{name} leaves it out."
+                )
+            r.neutral("it is what the class does", name)
+
+    return rule
 
 
 def _clipped(r: Reading, fields: Fields, tokens: int) -> None:
@@ -532,7 +611,9 @@ FAMILIES: dict[str, Family] = {
     "arcee": _LLAMA.but(ffn="plain"),
     "glm4": _LLAMA.but(placement="peri"),
     "qwen3": _LLAMA.but(query_key_norm="head"),
-    "hunyuan_v1_dense": _LLAMA.but(query_key_norm="head"),
+    "hunyuan_v1_dense": _LLAMA.but(
+        _stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
+    ),
     "olmo2": _LLAMA.but(placement="output", query_key_norm="all"),
     "olmo3": _LLAMA.but(placement="output", query_key_norm="all"),
     "exaone4": _LLAMA.but(_unrotated, placement="output", query_key_norm="head"),
@@ -544,8 +625,15 @@ FAMILIES: dict[str, Family] = {
     "olmo": _NORMED.but(_clipped, norm_epsilon=1e-5),
     "stablelm": _NORMED.but(_parallel, _head_norms),
     "cohere": _NORMED.but(_head_norms, _cohere, layout="parallel"),
-    "cohere2": _NORMED.but(_cohere, _unrotated, layout="parallel"),
-    "starcoder2": _PLAIN,
+    "cohere2": _NORMED.but(
+        _cohere, _unrotated,
+        _always(
+            rotary_pct=1.0, use_gated_activation=True, use_parallel_block=True, use_embedding_sharing=True,
+            layer_switch=4, order_of_interleaved_layers="local_attn_first",
+        ),
+        layout="parallel",
+    ),
+    "starcoder2": _PLAIN.but(_always(mlp_type="default", norm_type="layer_norm")),
     "jais2": _PLAIN,
     "nemotron": _PLAIN.but(norm_gain=2.0),
     "persimmon": _PLAIN.but(_head_norms),
@@ -565,7 +653,7 @@ FAMILIES: dict[str, Family] = {
     "bert": _BERT,
     "ernie": _BERT,
     "electra": _ROBERTA,
-    "distilbert": _BERT.but(_distilbert, positions="learned", norm_epsilon=1e-12),
+    "distilbert": _BERT.but(_distilbert, _always(tie_weights_=True), positions="learned", norm_epsilon=1e-12),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,

@@ -25,13 +25,15 @@ SAID_ELSEWHERE = {
         "classifier_bias", "classifier_pooling", "save_step", "reorder_and_upcast_attn", "attention_softmax_in_fp32",
         "scale_attention_softmax_in_fp32", "deterministic_flash_attn", "sparse_prediction", "n_special",
         "sparse_pred_ignore_index", "predict_special_tokens", "neuron", "base_model_tp_plan", "kv_cache_dtype",
+        "reference_compile", "inference_runner", "pad_key_length", "validate_runner_input", "max_batch_size",
+        "pre_allocate_kv_cache", "use_parallel_embedding",
     ),
     "how words are drawn from a trained network": (
         "do_sample", "temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups", "max_length",
         "min_length", "max_new_tokens", "early_stopping", "repetition_penalty", "length_penalty", "bad_words_ids",
         "diversity_penalty", "encoder_no_repeat_ngram_size", "no_repeat_ngram_size", "num_return_sequences",
         "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "output_scores",
-        "return_dict_in_generate", "remove_invalid_values", "renormalize_logits",
+        "return_dict_in_generate", "remove_invalid_values", "renormalize_logits", "force_bos_token_to_be_generated",
     ),
     "of a head that language models do not have": (
         "summary_activation", "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels",
@@ -69,8 +71,11 @@ MATTER_WHEN_OFF = {
 """Fields of other people's code that change the network if they are false."""
 
 # What the classes that predict words end with.
-_OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel", "ForPreTraining")
+_OF_WORDS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration", "MTModel")
 _OTHER_HEADS = {
+    "ElectraForPreTraining": "its loss is one of which words were replaced",
+    "ForPreTraining": "its loss has a second part, of whether a sentence follows another",
+    "DoubleHeadsModel": "its loss has a second part, of choices",
     "ForSequenceClassification": "its loss is one of outputs for a whole sequence",
     "ForTokenClassification": "its loss is one of labels for each token",
     "ForQuestionAnswering": "its loss is one of the ends of an answer",
@@ -186,7 +191,7 @@ class Reading:
         value = self.number(*names, default=default)
         if value is not None and not (1 <= value < math.inf and value == int(value)):
             raise ValueError(f"{given} must be an integer of at least 1, got {value!r}.")
-        return value
+        return None if value is None else int(value)  # 4096.0 is 4096
 
     def switch(self, *names: str, default: Any = _REQUIRED) -> bool:
         """A field that is true or false.

@@ -9,7 +9,7 @@ from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import DEPTH
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.reading import Note, Reading
-from theory.configurations.unread import UNREAD
+from theory.configurations.unread import UNREAD, sign
 from theory.stack import Stack
 from theory.stack.documents import read_document
 
@@ -64,8 +64,7 @@ def stack_from_config(
     if family is not None and not isinstance(family, str):
         raise ValueError(f"model_type must be a word, got {family!r}.")
     if family not in FAMILIES:
-        why = f", which is not read: {UNREAD[family]}" if family in UNREAD else ""
-        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {family!r}{why}.")
+        raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, fields)}.")
     reading = Reading({name: value for name, value in fields.items() if name not in ignore}, CLASSES.get(family))
     reading.notes += about
     for name in ignore:
@@ -91,6 +90,16 @@ def stack_from_config(
     return Stack(tokens=tokens, **values), tuple(reading.notes)
 
 
+def _unread(family: str | None, fields: dict[str, Any]) -> str:
+    """What stands in place of a family that is read, and why it is not."""
+    if family is None:
+        named = fields.get("architectures")
+        families = [name for name, known in CLASSES.items() if named == [known.name]]
+        return f"none; {named[0]} is the class of {', '.join(families)}" if named and families else "none"
+    why = UNREAD.get(family) or sign(fields)
+    return f"{family!r}, which is not read: {why}" if why else repr(family)
+
+
 def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
     """The configuration of the part that predicts words, and notes on the others.
 
@@ -104,6 +113,8 @@ def _of_words(fields: dict[str, Any]) -> tuple[dict[str, Any], list[Note]]:
     if not isinstance(inner, Mapping):
         raise ValueError(f"{name} must be an object, got {inner!r}.")
     inner = {"model_type": OF_WORDS.get(str(outer)), **inner}
+    if inner["model_type"] is None and outer in UNREAD:
+        return fields, []  # whose error has the reason
     if inner["model_type"] is None:
         raise ValueError(
             f"{name} must have a model_type where that of the whole, {outer!r}, does not say it, got none."

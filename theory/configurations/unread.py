@@ -1,11 +1,14 @@
 """Families whose configurations are not read, with the reason."""
 
+from collections.abc import Mapping
+from typing import Any
+
 _REASONS = {
     "a router picks experts for each token, which has no rule": (
         "mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 gpt_oss olmoe glm4_moe "
         "glm_moe_dsa minimax minimax_m2 minimax_m3 dbrx phimoe granitemoe granitemoeshared jetmoe ernie4_5_moe "
         "hunyuan_v1_moe switch_transformers nllb-moe llama4_text llama4 dots1 flex_olmo mimo_v2_flash step3p7 afmoe "
-        "exaone_moe"
+        "exaone_moe deepseek"
     ),
     "its layers mix tokens by a recurrence, which is no attention": (
         "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 lfm2 lfm2_moe falcon_mamba falcon_h1 bamba recurrent_gemma "
@@ -31,12 +34,35 @@ _REASONS = {
     "boxes of a page are added to its inputs, which no field describes": "layoutlm layoutlmv2 layoutlmv3 bros",
     "transformers has no class of it, and code that comes with a file is not read": (
         "qwen baichuan internlm internlm2 chatglm xverse mimo minicpm phi3small nemotron-nas deci stablelm_epoch yi "
-        "mixformer-sequential"
+        "mixformer-sequential phi-msft RefinedWeb RefinedWebModel"
     ),
     "masked words are scaled by their share in its inputs, which no field describes": "esm",
     "the configuration of the words is mixed with that of images, and has no class of its own": (
         "qwen2_vl qwen2_5_vl qwen2_vl_text qwen2_5_vl_text qwen3_vl_text phi3_v multi_modality mllama_text_model"
     ),
 }
+_SIGNS = {
+    "it has a router that picks experts for each token, which has no rule": (
+        "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok",
+    ),
+    "it has a recurrence's sizes, and layers that are no attention have no rule": (
+        "state_size", "mamba_d_state", "ssm_cfg", "ssm_state_size", "linear_num_key_heads", "conv_kernel",
+    ),
+    "it is made of several models, each with a configuration of its own": (
+        "encoder", "decoder", "question_encoder", "generator",
+    ),
+    "its inputs are parts of images": ("image_size", "patch_size"),
+}  # fmt: skip
+
+
+def sign(fields: Mapping[str, Any]) -> str:
+    """Why a model of an unknown family is not read, as far as its fields tell; "" if they do not.
+
+    >>> sign({"hidden_size": 64, "num_experts": 8})
+    'it has a router that picks experts for each token, which has no rule'
+    """
+    return next((reason for reason, names in _SIGNS.items() if any(fields.get(name) for name in names)), "")
+
+
 UNREAD = {family: reason for reason, families in _REASONS.items() for family in families.split()}
 """Why a model is not read, by `model_type`."""

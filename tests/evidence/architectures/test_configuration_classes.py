@@ -71,6 +71,7 @@ def differences(classes: dict[str, Any]) -> dict[str, Any]:
         here["defaults"] = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         here["rope"] = [one["rope"], table.rope] if one["rope"] != table.rope else []
         here["tied"] = [one["tied"], table.tied] if tuple(one["tied"]) != table.tied else []
+        here["own_heads"] = [one["own_heads"], table.own_heads] if one["own_heads"] != table.own_heads else []
         if here := {name: value for name, value in here.items() if value}:
             found[family] = here
     return found

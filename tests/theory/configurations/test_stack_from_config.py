@@ -20,6 +20,7 @@ LLAMA = {
     "intermediate_size": 160,
 }  # fmt: skip
 BERT = LLAMA | {"model_type": "bert"}
+GEMMA3 = LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "num_key_value_heads": 4}
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 96}
 EXPECTED = {
     "llama-3-8b": Stack(
@@ -165,6 +166,15 @@ def test_rotary_positions_in_all_spellings():
     old = stack_from_config(LLAMA | {"rope_theta": 1e5})[0]
     assert old == stack_from_config(LLAMA | {"rope_parameters": {"rope_theta": 1e5, "rope_type": "default"}})[0]
     assert (old.rotary, old.rotary_base) == (1.0, 1e5)
+    for name in ("rope_scaling", "rope_parameters"):  # two versions' names of one object, whose number counts
+        scaled = LLAMA | {"rope_theta": 7e3, name: {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e5}}
+        stack, notes = stack_from_config(scaled)
+        assert stack.rotary_base == 1e5
+        said = {note.field: note.what for note in notes}
+        assert (said["rope_theta"], said[name]) == ("neutral", "left out")
+    assert noted(LLAMA | {"rope_scaling": {"factor": 8.0}})[1]["rope_scaling"] == "neutral"
+    with pytest.raises(ValueError, match="rope_scaling and rope_parameters must be one object"):
+        stack_from_config(LLAMA | {"rope_scaling": {"factor": 2.0}, "rope_parameters": {"rope_theta": 5e5}})
     half = stack_from_config(LLAMA | {"partial_rotary_factor": 0.5})[0]
     assert (half.rotary, half.rotary_width) == (0.5, 8)
 
@@ -186,6 +196,20 @@ def test_rotary_positions_in_all_spellings():
         (LLAMA | {"is_causal": False}, "is_causal must be true, got False: tokens then see later ones"),
         (LLAMA | {"hidden_size": None}, "config must have hidden_size, got null"),
         (LLAMA | {"tie_word_embeddings": "no"}, "tie_word_embeddings must be true or false, got 'no'"),
+        (BERT | {"tie_word_embeddings": None}, "tie_word_embeddings must be true or false, got null"),
+        (BERT | {"head_dim": 32}, "head_dim must be the width over the heads, 16, got 32: .* --ignore head_dim leaves"),
+        (GEMMA3 | {"layer_types": ["full_attention"] * 2}, "layer_types must be as many words as layers, 3, got 2"),
+        (LLAMA | {"model_type": "qwen2"}, "must divide num_attention_heads = 4, got 32, the class's default"),
+        (LLAMA | {"model_type": "starcoder2", "mlp_type": "gated"}, "mlp_type must be 'default', as the class .*"),
+        (GEMMA3 | {"model_type": "gemma", "hidden_act": "gelu", "hidden_activation": "silu"}, "must be one activation"),
+        (T5 | {"is_gated_act": True}, "is_gated_act must be False beside feed_forward_proj = 'relu', got True"),
+        (T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, "dense_act_fn must be"),
+        (T5 | {"model_type": "umt5", "architectures": ["UMT5EncoderModel"]}, "got 'UMT5EncoderModel': one of them"),
+        ({"model_type": "pegasus", "architectures": ["PegasusForCausalLM"]}, "must be a class of encoder and decoder"),
+        ({"architectures": ["Qwen3ForCausalLM"]}, "got none; Qwen3ForCausalLM is the class of qwen3"),
+        ({"model_type": "new_moe", "num_experts": 8}, "got 'new_moe', which is not read: it has a router"),
+        ({"model_type": "encoder-decoder", "decoder": {}, "encoder": {"model_type": "bert"}}, "made of several models"),
+        ({"model_type": "siglip", "text_config": {"dim": 64}}, "'siglip', which is not read: its loss compares"),
         (LLAMA | {"model_type": "falcon", "alibi": True}, "alibi must be false, got True: biases of"),
         (LLAMA | {"model_type": "electra"}, "embedding_size must be the width 64, got 128"),
         (LLAMA | {"model_type": "granite", "hidden_size": 4096}, "queries and keys must have entries of at most 4"),
@@ -203,6 +227,63 @@ def test_rotary_positions_in_all_spellings():
 def test_what_is_refused(config, said):
     with pytest.raises(ValueError, match=said):
         stack_from_config(config)
+
+
+def test_hunyuans_alpha_makes_its_base_larger():
+    """By its power d/(d - 2), d the coordinates of a head, whatever the number of tokens; of no other family."""
+    scaling = {"type": "dynamic", "alpha": 20.0, "factor": 1.0}
+    config = LLAMA | {"head_dim": 16, "rope_theta": 5e3, "rope_scaling": scaling}
+    stretched = stack_from_config(config | {"model_type": "hunyuan_v1_dense", "use_qk_norm": True})[0]
+    assert stretched.rotary_base == pytest.approx(5e3 * 20 ** (16 / 14))
+    assert stack_from_config(config)[0].rotary_base == 5e3
+
+
+def test_rotations_of_the_class_itself_are_named():
+    """Ministral 3's are scaled where the file says nothing, and a number beside them does not count."""
+    sizes = {name: value for name, value in LLAMA.items() if name != "model_type"} | {"num_key_value_heads": 4}
+    stack, notes = stack_from_config({"model_type": "ministral3", "head_dim": 16, "rope_theta": 7e3, **sizes})
+    assert stack.rotary_base == CLASSES["ministral3"].rope["rope_theta"] == 1e6
+    assert "not scaled as 'yarn'" in {note.field: str(note) for note in notes}["rope_parameters of the class"]
+
+
+def test_layers_that_rotate_otherwise_than_those_with_a_window_are_named():
+    """OLMo 3's one number is that of its layers without a window, as its class has it; so is what scales them."""
+    olmo = LLAMA | {"model_type": "olmo3"}
+    stack, notes = stack_from_config(olmo | {"rope_theta": 7e3})
+    assert stack.rotary_base == 5e5
+    assert {note.field: note.value for note in notes}["rope_theta of full_attention"] == 7e3
+    base = {"rope_type": "default", "rope_theta": 5e5}
+    scaled = {"sliding_attention": base, "full_attention": base | {"rope_type": "yarn", "factor": 8.0}}
+    said = noted(olmo | {"rope_parameters": scaled})[1]
+    assert said["rope_parameters of full_attention"] == "left out"
+    assert "rope_parameters of full_attention" not in noted(olmo | {"rope_parameters": dict.fromkeys(scaled, base)})[1]
+
+
+def test_sizes_may_be_written_as_floats():
+    assert (
+        stack_from_config(GPT2 | {"n_embd": 64.0, "n_layer": 3.0, "vocab_size": 96.0})[0] == stack_from_config(GPT2)[0]
+    )
+
+
+def test_a_class_without_a_field_of_units_has_four_times_the_width():
+    """GPT-1's, whatever another family calls it."""
+    gpt = GPT2 | {"model_type": "openai-gpt"}
+    with pytest.raises(ValueError, match="intermediate_size = 128, whose part"):
+        stack_from_config(gpt | {"intermediate_size": 128})
+    assert stack_from_config(gpt)[0].ffn_ratio == 4.0
+
+
+def test_fields_of_older_code_that_say_what_the_class_does():
+    """StarCoder 2's, DistilBERT's and Cohere 2's files have them."""
+    for family, others in {
+        "starcoder2": {"norm_type": "layer_norm", "mlp_type": None},
+        "distilbert": {"tie_weights_": True},
+        "cohere2": {"rotary_pct": 1.0, "use_parallel_block": True, "layer_switch": 4},
+        "gemma": {"head_dim": 16, "hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"},
+    }.items():
+        sizes = {"dim": 64, "n_heads": 4, "n_layers": 3} if family == "distilbert" else LLAMA
+        kinds = noted({**sizes, "model_type": family, "vocab_size": 96, "num_key_value_heads": None, **others})[1]
+        assert {kinds.get(name, "neutral") for name in others} <= {"neutral"}, family
 
 
 def test_files(tmp_path):
@@ -237,7 +318,8 @@ def test_no_field_has_two_reasons():
         (LLAMA | {"hidden_size": 0}, "hidden_size must be an integer of at least 1, got 0."),
         (LLAMA | {"num_attention_heads": 0}, "num_attention_heads must be an integer of at least 1, got 0."),
         (LLAMA | {"num_hidden_layers": 2.5}, "num_hidden_layers must be an integer of at least 1, got 2.5."),
-        (LLAMA | {"rope_parameters": {"sliding_attention": 3}}, "rope_parameters of sliding_attention must be an obj"),
+        (GEMMA3 | {"rope_parameters": {"sliding_attention": 3}}, "rope_parameters of sliding_attention must be an obj"),
+        (LLAMA | {"rope_parameters": {"full_attention": {}}}, "rope_parameters must be one object for all layers, as"),
         (LLAMA | {"rope_parameters": {"rope_theta": "1e4"}}, "rope_theta must be a number, got '1e4'."),
         (LLAMA | {"rope_scaling": [2.0]}, "rope_scaling must be an object, got [2.0]."),
         (LLAMA | {"layer_types": 3}, "layer_types must be a list of words, got 3."),
@@ -281,7 +363,7 @@ def test_what_is_not_as_the_file_has_it_is_not_called_neutral():
     assert noted(BERT | {"position_embedding_type": "relative_key"})[1]["position_embedding_type"] == "left out"
     assert noted(BERT | {"is_decoder": True})[0].mask == "causal"
     assert noted(BERT | {"is_decoder": False})[0].mask == "none"
-    only = LLAMA | {"rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}}
+    only = GEMMA3 | {"rope_parameters": {"sliding_attention": {"rope_theta": 7e3}}}
     assert noted(only)[0].rotary_base == 7e3
 
 
@@ -320,6 +402,7 @@ def test_what_a_file_leaves_out_is_the_default_of_its_own_class():
             "model_type": family,
             **sizes,
             **({"num_key_value_heads": 16} if family in ("qwen3", "helium") else {}),
+            **({"head_dim": 16} if family == "helium" else {}),
         }
         stack, notes = stack_from_config(config)
         assert {name: getattr(stack, name) or 0 for name in expected} == expected, family
@@ -389,6 +472,9 @@ def test_other_heads_are_named():
         "LlamaModel": "it has no head and no loss",
         "Qwen2ForCausalLM": "the class of this model_type is LlamaForCausalLM",
         "LlamaForNothing": "its loss is not known",
+        "GPT2DoubleHeadsModel": "its loss has a second part, of choices",
+        "BertForPreTraining": "its loss has a second part, of whether a sentence follows another",
+        "ElectraForPreTraining": "its loss is one of which words were replaced",
     }.items():
         notes = stack_from_config(LLAMA | {"architectures": [name]})[1]
         assert [note.what for note in notes if note.field == "architectures"] == ["left out"]
