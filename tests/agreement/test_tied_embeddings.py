@@ -119,6 +119,14 @@ def test_random_queries_and_keys(case):
     assert worst <= 1, names
 
 
+def test_branches_that_are_scaled():
+    """τ stands twice in the product of both uses of the matrix: what a branch made, and the gradient along it."""
+    fields = {"width": 1024, "depth": 6, "tokens": 4, "vocab": 64, "embeddings": "tied", "placement": "pre"}
+    stack = Stack(**fields, branch_scale=0.3)
+    worst, names = off(sample(stack, draws=256, seed=0), predict(stack))
+    assert worst <= 1, names
+
+
 def test_the_gradient_at_the_logits_has_a_mean(monkeypatch):
     """Without it W^Q is at less than half: 11 standard errors of 192 samples."""
     stack = Stack(width=1024, depth=1, tokens=4, vocab=64, embeddings="tied", query_key_scale=1.0)

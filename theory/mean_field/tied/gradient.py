@@ -201,7 +201,7 @@ def _below_sublayer(
         alpha * gradient.words,
         alpha * gradient.mean + given.mean,
     )
-    return passed, overlaps, alpha * own_stream, energies | slopes
+    return passed, overlaps, alpha * tau * own_stream, energies | slopes
 
 
 def _root(scales: Number) -> Array:
