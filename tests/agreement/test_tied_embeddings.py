@@ -119,10 +119,42 @@ def test_random_queries_and_keys(case):
     assert worst <= 1, names
 
 
-def test_branches_that_are_scaled():
+PARALLEL = [
+    {"placement": "pre", "depth": 3},
+    USUAL | {"placement": "post", "query_key_scale": 1.0, "heads": 4},
+    {"placement": "pre", "feed_forward_factor": 0.5, "attention_factor": 2.0, "residual_scale": 0.7},
+    USUAL | {
+        "placement": "pre", "ffn": "gated", "activation": "silu", "query_key_scale": 1.0, "heads": 16, "kv_heads": 4,
+        "rotary": 1.0, "init_std": 0.02, "embedding_scale": 0.02, "output_scale": 0.64,
+    },
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARALLEL, ids=str)
+def test_branches_in_parallel(case):
+    """Every quantity of every layer within 3% or 4 standard errors: each branch knows what it made, and no other."""
+    fields = {"width": 1024, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied", "layout": "parallel"}
+    stack = Stack(**fields | case)
+    worst, names = off(sample(stack, draws=256, seed=0), predict(stack, patterns=1024))
+    assert worst <= 1, names
+
+
+def test_what_another_branch_made_is_noise(monkeypatch):
+    """Left out of what a branch is given, it leaves gradients of W2 at a third."""
+    fields = {"width": 1024, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied", "layout": "parallel"}
+    stack = Stack(**fields)
+    samples = sample(stack, draws=256, seed=0)
+    assert off(samples, predict(stack))[0] <= 1
+    right = gradient._below_branch
+    monkeypatch.setattr(gradient, "_below_branch", lambda above, _, *given: right(above, above.noise, *given))
+    assert off(samples, predict(stack))[0] > 2
+
+
+@pytest.mark.parametrize("layout", ["sequential", "parallel"])
+def test_branches_that_are_scaled(layout):
     """τ stands twice in the product of both uses of the matrix: what a branch made, and the gradient along it."""
     fields = {"width": 1024, "depth": 6, "tokens": 4, "vocab": 64, "embeddings": "tied", "placement": "pre"}
-    stack = Stack(**fields, branch_scale=0.3)
+    stack = Stack(**fields, layout=layout, branch_scale=0.3)
     worst, names = off(sample(stack, draws=256, seed=0), predict(stack))
     assert worst <= 1, names
 

@@ -40,7 +40,7 @@ LACKING = {
     "untied embeddings, or output_projection": TIED | {"heads": 4, "kv_heads": 2},
     "untied embeddings or no dropout": TIED | {"dropout": 0.1},
     "untied embeddings or no source_tokens": TIED | {"source_tokens": 2},
-    "untied embeddings, or one stream": TIED | {"layout": "parallel"},
+    "untied embeddings, or one stream": TIED | {"embedding_norm": "added"},
     "untied embeddings or at most 64": TIED | {"tokens": 65},
     "query_key 'untied'": {"query_key": "tied", "query_key_scale": 1.0, "source_tokens": 2},
     "a norm, or tanh": {"normalization": "tanh"},

@@ -96,13 +96,10 @@ GAPS = (
     ),
     Gap(
         _TIED,
-        "tied embeddings with two streams, parallel branches, or normalized inputs",
-        "untied embeddings, or one stream with branches one after the other, and no embedding_norm",
+        "tied embeddings with two streams, or normalized inputs",
+        "untied embeddings, or one stream, and no embedding_norm",
         "the response of the logits to the words has not been derived there",
-        lambda stack: (
-            holds_words(stack)
-            and bool(stack.composition.second_stream or stack.layout == "parallel" or stack.embedding_norm == "added")
-        ),
+        lambda stack: holds_words(stack) and bool(stack.composition.second_stream or stack.embedding_norm == "added"),
     ),
     Gap(
         _TIED,

@@ -177,7 +177,7 @@ class TwoPassSolution:
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
         places = list[tuple[SublayerState[Array], Attention | FeedForward]]()
-        for k, inside in enumerate(forward.insides):
+        for k, (inside,) in enumerate(forward.insides):
             layer_stack = inside.step.stack
             units = inside.step.kinds == ("units",)
             given = layer_stack, tokens, inside.given

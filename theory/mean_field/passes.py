@@ -16,7 +16,7 @@ class Forward(Generic[Kernel]):
     Attributes:
         layers: quantities of every layer, by name.
         pullbacks: of the norm of the inputs, every sub-layer and what is read out, from below.
-        insides: kernels in every sub-layer, from below; none with two streams or parallel branches.
+        insides: kernels in every sub-layer, from below, by its branches; none with two streams.
         total: the last residual sum.
         total_scales: what the norms above it divide a kernel by; 1 if there is none.
         hidden: kernel of the last feed-forward units.
@@ -29,7 +29,7 @@ class Forward(Generic[Kernel]):
 
     layers: dict[str, list[Number]]
     pullbacks: list[Pullback[Kernel]]
-    insides: list[SublayerState[Kernel]]
+    insides: list[tuple[SublayerState[Kernel], ...]]
     total: TokenMoments[Kernel]
     total_scales: Number
     hidden: Kernel

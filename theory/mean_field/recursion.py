@@ -193,7 +193,7 @@ def forward_pass(
     memory = encoded and encoded[1]
     stream, first = _embedded(stack, tokens, TokenMoments(inputs.kernel, inputs.means))
     pullbacks = [first]
-    insides: list[SublayerState[Kernel]] = []
+    insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
     for step in plan(stack):
@@ -201,7 +201,7 @@ def forward_pass(
         passed = _passed(step, tokens, stream, branches)
         stream, total = passed.stream, passed.total
         pullbacks.append(passed.pullback)
-        insides += [passed.inside] if passed.inside else []
+        insides += [passed.insides] if passed.insides else []
         energy = tokens.diagonal(total.kernel)
         if not np.isfinite(energy).all():
             raise ValueError(

@@ -148,21 +148,22 @@ class Passed(Generic[Kernel]):
         total: the residual sum; of two streams the normalized one's.
         pullback: from the gradient kernel of the stream after it to that before it.
         recorded: what the branches say of their inside.
-        inside: its kernels; None with two streams or parallel branches.
+        insides: its kernels, of every branch; none with two streams.
     """
 
     stream: TokenMoments[Kernel]
     total: TokenMoments[Kernel]
     pullback: Pullback[Kernel]
     recorded: Recorded
-    inside: SublayerState[Kernel] | None = None
+    insides: tuple[SublayerState[Kernel], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SublayerState(Generic[Kernel]):
-    """A sub-layer of one stream and one branch: x, κ N(x), f of it, N of that, their sum; what each norm divides by.
+    """A sub-layer of one stream by one of its branches: x, κ N(x), f of it, N of that, the sum; what norms divide by.
 
-    And of attention with sampled weights, what it was sampled.
+    And of attention with sampled weights, what it was sampled. Branches in parallel have all but their own in common;
+    the step is that of the branch alone.
     """
 
     step: Step
@@ -191,13 +192,14 @@ def sublayer(
     into, into_scales = normed(stack, tokens, stream, composition.input_norm)
     given, summed, recorded = into.kernel * kappa_sq, stream.kernel * alpha**2, Recorded()
     means = None if stream.means is None else stream.means * alpha
-    branch_outputs = []
+    branch_outputs, attended = [], []
     for branch, tau in zip(branches, step.branches, strict=True):
         kernel, branch_pullback, statistics = branch(tokens, given)
         tau_sq = tau**2
         out, scales = normed(stack, tokens, TokenMoments(kernel), composition.output_norm)
         summed = tokens.plus(summed, tokens.scale_diagonal(out.kernel, 1.0 / kept) * tau_sq, stack.width, means)
         branch_outputs.append((kernel, scales, out.kernel, branch_pullback, tau_sq))
+        attended.append(statistics.get("attended"))
         recorded |= statistics
     total = TokenMoments(summed, means)
     after, after_scales = normed(stack, tokens, total, composition.stream_norm)
@@ -225,13 +227,11 @@ def sublayer(
             overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), of_input)
         return gradient * alpha**2 + below, energies, overlaps
 
-    inside = None
-    if len(branch_outputs) == 1:
-        ((kernel, scales, added, *_),) = branch_outputs
-        inside = SublayerState(
-            step, stream, given, into_scales, kernel, scales, added, total, after_scales, recorded.get("attended")
-        )
-    return Passed(after, total, pullback, recorded, inside)
+    insides = tuple(
+        SublayerState(alone, stream, given, into_scales, kernel, scales, added, total, after_scales, sampled)
+        for alone, (kernel, scales, added, *_), sampled in zip(step.alone, branch_outputs, attended, strict=True)
+    )
+    return Passed(after, total, pullback, recorded, insides)
 
 
 def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[Kernel], stack: Stack) -> Number:

@@ -1,6 +1,6 @@
 """The plan of a network: its sub-layers in the order in which a token meets them, read by theory and by the sampler."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from theory.stack.stack import Stack
@@ -43,6 +43,12 @@ class Step:
     input_scale: float
     energy: str
     ends_layer: bool
+
+    @property
+    def alone(self) -> tuple["Step", ...]:
+        """The step with each of its branches alone."""
+        both = zip(self.kinds, self.branches, strict=True)
+        return tuple(replace(self, kinds=(kind,), branches=(tau,)) for kind, tau in both)
 
     @property
     def branch(self) -> float:

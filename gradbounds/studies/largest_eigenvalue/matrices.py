@@ -87,7 +87,7 @@ def matrices_of(stack: Stack) -> Matrices:
     readers, writers, rows = list[Name](), list[Name](), list[dict[Name, float]]()
     grams: dict[Name, Pair] = {OUTPUT: forward.output * d}
     active: dict[int, Array] = {}
-    for inside in forward.insides:
+    for (inside,) in forward.insides:
         step, layer, attends = inside.step, inside.step.layer, inside.step.kinds == ("attention",)
         # Scales of exchangeable tokens are plain numbers.
         into = step.input_scale / float(inside.given_scales) ** 0.5
@@ -112,7 +112,7 @@ def matrices_of(stack: Stack) -> Matrices:
     given = output_gradient(stack, tokens, forward.output, inputs.same_label)
     slopes: dict[Name, Pair] = {OUTPUT: given * stack.output_scale**-2}
     gradient = given * output_scale**-2
-    for inside in reversed(forward.insides):
+    for (inside,) in reversed(forward.insides):
         step, layer = inside.step, inside.step.layer
         gradient = gradient * (1.0 / float(inside.after_scales))
         at_output = gradient * (step.branch**2 / float(inside.made_scales))

@@ -14,7 +14,10 @@ Assumes d → ∞ at fixed n, L, V and σ_e √d, so that the softmax is neither
 logits are sampled, with independent fluctuations of variance σ_e² Q.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -119,7 +122,7 @@ def tied_backward(
     insides = forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
     word_sizes = [np.full(inputs.words.shape, stack.embedding_scale)]
-    for inside in insides:
+    for inside, *_ in insides:
         word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
     scales = forward.output_scales
     remains = 1.0 / _root(scales)
@@ -133,18 +136,19 @@ def tied_backward(
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
     collected = []
-    for inside, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
+    for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
+        inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
         total = _place(inside.total, same, sizes * alpha)
         overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
-        if inside is insides[-1]:
+        if branches is insides[-1]:
             at_total = gradient.kernel(total)
         below = _place(inside.stream, same, sizes)
-        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, inside, generator)
-        across = alpha * across + left @ inside.added * remains[..., None, :]
+        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, branches, generator)
+        across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
         collected.append(energies)
     across = across + gradient.along(below) * remains[..., None, :] + gradient.mean[..., None] * place.means
@@ -160,48 +164,72 @@ def tied_backward(
 
 
 def _below_sublayer(
-    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place, inside: SublayerState[Array],
-    generator: np.random.Generator,
+    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
+    branches: Sequence[SublayerState[Array]], generator: np.random.Generator,
 ) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
-    """Before a sub-layer: the gradient, and what norms removed of it; what lies on what the branch added; energies.
+    """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
 
     Args:
         gradient: at the residual sum.
         overlaps: what norms above removed of it; only attention with random queries asks for them.
         total: the residual sum.
         below: the stream before it.
-        inside: of the sub-layer.
+        branches: of the sub-layer.
         generator: of the samples of activations.
     """
-    step = inside.step
-    alpha, tau, kappa = step.residual, step.branch, step.input_scale
-    # All but what the branch made is noise to it, and what it made is noise below it.
-    own_stream = tau * gradient.stream
-    own_kernel = own_stream @ inside.added @ own_stream.mT
-    noise, part = tau**2 * (gradient.kernel(total) - own_kernel), tau * own_stream
-    empty = 0.0 * gradient.mean
-    slopes = (
-        {"scalar": (inside.added * gradient.kernel(total)).sum((-2, -1)) / step.stack.width} if step.learned else {}
-    )
-    branch_gradient, place = Gradient(noise, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
-    of_branch = branch_gradient.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
-    branch_gradient = branch_gradient.below_norm(place, inside.made_scales)
-    arrived = step.stack, branch_gradient.noise, branch_gradient.stream, inside
-    if step.kinds == ("units",):
-        noise, part, energies = below_units(*arrived, generator)
-    else:
-        noise, part, energies = below_attention(*arrived, of_branch)
+    inside = branches[0]
+    alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
+    direct, left, energies = gradient.noise, 0.0 * gradient.stream, SquaredNorms()
+    noises, parts = [], []
+    for branch in branches:
+        # All but what the branch made is noise to it, what other branches made too; what it made is noise below it.
+        tau = branch.step.branch
+        own_stream = tau * gradient.stream
+        own_kernel = own_stream @ branch.added @ own_stream.mT
+        noise, part, of_branch = _below_branch(gradient, arriving - own_kernel, overlaps, below, branch, generator)
+        noises.append(noise)
+        parts.append(part)
+        energies |= of_branch
+        direct, left = direct + own_kernel, left + alpha * tau * own_stream @ branch.added
+    if inside.step.learned:
+        added = reduce(add, (branch.added for branch in branches))
+        energies["scalar"] = (added * arriving).sum((-2, -1)) / inside.step.stack.width
+    # Their matrices are independent: noise adds up in the mean, what is known of it in each.
+    noise, part = reduce(add, noises), reduce(add, parts)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
-    direct = gradient.noise + own_kernel
     passed = Gradient(
         alpha**2 * direct + given.noise,
         alpha**2 * gradient.stream + given.stream,
         alpha * gradient.words,
         alpha * gradient.mean + given.mean,
     )
-    return passed, overlaps, alpha * tau * own_stream, energies | slopes
+    return passed, overlaps, left, energies
+
+
+def _below_branch(
+    gradient: Gradient, others: Array, overlaps: Overlaps[Array], below: Place, inside: SublayerState[Array],
+    generator: np.random.Generator,
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """What one branch of a sub-layer brings back: noise, coefficients at what it is given, and its energies.
+
+    Args:
+        gradient: at the residual sum.
+        others: kernel of what it has there beside what the branch made.
+        overlaps: what norms above removed of it.
+        below: the stream before the sub-layer.
+        inside: of the branch.
+        generator: of the samples of activations.
+    """
+    step, tau, empty = inside.step, inside.step.branch, 0.0 * gradient.mean
+    part = tau * (tau * gradient.stream)
+    arrived, place = Gradient(tau**2 * others, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
+    of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    arrived = arrived.below_norm(place, inside.made_scales)
+    if step.kinds == ("units",):
+        return below_units(step.stack, arrived.noise, arrived.stream, inside, generator)
+    return below_attention(step.stack, arrived.noise, arrived.stream, inside, of_branch)
 
 
 def _root(scales: Number) -> Array:
