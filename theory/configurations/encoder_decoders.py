@@ -138,7 +138,7 @@ class Bart:
             "placement": self.placement,
             "positions": self.positions,
             "embedding_norm": "added" if self.normed else "none",
-            "norm_epsilon": r.number(*EPSILON, default=1e-5),
+            "norm_epsilon": r.number(*EPSILON, **r.usual(1e-5, *EPSILON)),
             "mask": "causal",
             "embeddings": "untied",
         }

@@ -50,7 +50,7 @@ class Family:
         """The fields of the Stack that a configuration describes."""
         width, heads = r.count(*WIDTH), r.count(*HEADS)
         # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
-        usual = {} if any(r.of.defaults.get(name) for name in HIDDEN) else {"default": 4 * width}
+        usual = r.usual(4 * width, *HIDDEN)
         hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * width
         fields = {
             "width": width,
@@ -71,7 +71,7 @@ class Family:
         one_std(r, fields)
         fields.setdefault("embeddings", tied(r))
         if "norm_epsilon" not in fields:
-            fields["norm_epsilon"] = r.number(*EPSILON, default=1e-5)
+            fields["norm_epsilon"] = r.number(*EPSILON, **r.usual(1e-5, *EPSILON))
         if "activation" not in fields:
             fields["activation"] = activation_of(r, *ACTIVATION)
         return {name: value for name, value in fields.items() if not name.startswith("_")}
@@ -99,7 +99,7 @@ def one_std(r: Reading, fields: Fields) -> None:
         ValueError: σ is not positive.
     """
     name = next((name for name in DEVIATION if name in r.left), DEVIATION[0])
-    std, root = r.number(*DEVIATION, default=0.02), fields["width"] ** 0.5
+    std, root = r.number(*DEVIATION, **r.usual(0.02, *DEVIATION)), fields["width"] ** 0.5
     if not std > 0:
         raise ValueError(f"{name} must be above 0, got {std!r}.")
     matrices = fields.get("_matrices", std)
@@ -339,7 +339,7 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
     r.left_out("output logits of random networks are far below the cap", "final_logit_softcapping")
     r.refused("tokens then see later ones", "use_bidirectional_attention")
     if r.knows("query_pre_attn_scalar"):
-        logits_times(r, fields, r.number("query_pre_attn_scalar") ** -0.5)
+        logits_times(r, fields, r.positive("query_pre_attn_scalar") ** -0.5)
         fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
 
 
@@ -473,7 +473,7 @@ def _narrow(r: Reading, fields: Fields, name: str) -> None:
 
 def _cohere(r: Reading, fields: Fields, tokens: int) -> None:
     """Output logits times a factor."""
-    _logits_scaled(r, fields, r.number("logit_scale"))
+    _logits_scaled(r, fields, r.positive("logit_scale"))
 
 
 def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
@@ -484,10 +484,10 @@ def _logits_scaled(r: Reading, fields: Fields, factor: float) -> None:
 
 def _granite(r: Reading, fields: Fields, tokens: int) -> None:
     """Factors on embeddings, branches, attention's logits and the output's."""
-    fields["_inputs"] = r.number("embedding_multiplier")
+    fields["_inputs"] = r.positive("embedding_multiplier")
     fields["branch_scale"] = r.number("residual_multiplier")
-    logits_times(r, fields, r.number("attention_multiplier"))
-    _logits_scaled(r, fields, 1 / r.number("logits_scaling"))
+    logits_times(r, fields, r.positive("attention_multiplier"))
+    _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))
 
 
 def _unrotated(r: Reading, fields: Fields, tokens: int) -> None:

@@ -167,6 +167,10 @@ class Reading:
             raise ValueError(f"config must have {' or '.join(names)}, got {got}.")
         return default
 
+    def usual(self, value: Any, *names: str) -> dict[str, Any]:
+        """`default` of a field that null leaves to what is usual, unless the class has a number, which null is not."""
+        return {} if any(self.of.defaults.get(name) is not None for name in names) else {"default": value}
+
     def number(self, *names: str, default: Any = _REQUIRED) -> Any:
         """A field that is a number.
 
@@ -179,6 +183,17 @@ class Reading:
             isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf
         ):
             raise ValueError(f"{given} must be a number, got {value!r}.")
+        return value
+
+    def positive(self, name: str) -> Any:
+        """A factor, which is a number above 0.
+
+        Raises:
+            ValueError: it is not, or as `take`.
+        """
+        value = self.number(name)
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, got {value!r}.")
         return value
 
     def count(self, *names: str, default: Any = _REQUIRED) -> Any:

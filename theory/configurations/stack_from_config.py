@@ -57,12 +57,11 @@ def stack_from_config(
     ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
     """
     fields = _read(config) if isinstance(config, str | Path) else dict(config)
+    _check_type(fields)
     fields, about = _of_words(fields)
-    family = fields.get("model_type")
+    family = _check_type(fields)
     if family is None and set(fields) >= _NANOGPT:
         family = "nanochat" if set(fields) & _NANOCHAT else "nanogpt"
-    if family is not None and not isinstance(family, str):
-        raise ValueError(f"model_type must be a word, got {family!r}.")
     if family not in FAMILIES:
         raise ValueError(f"model_type must be one of {', '.join(sorted(FAMILIES))}, got {_unread(family, fields)}.")
     reading = Reading({name: value for name, value in fields.items() if name not in ignore}, CLASSES.get(family))
@@ -88,6 +87,18 @@ def stack_from_config(
             reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
         values["embeddings"] = embeddings
     return Stack(tokens=tokens, **values), tuple(reading.notes)
+
+
+def _check_type(fields: dict[str, Any]) -> str | None:
+    """The `model_type`, None without one.
+
+    Raises:
+        ValueError: it is no word.
+    """
+    family = fields.get("model_type")
+    if family is not None and not isinstance(family, str):
+        raise ValueError(f"model_type must be a word, got {family!r}.")
+    return family
 
 
 def _unread(family: str | None, fields: dict[str, Any]) -> str:

@@ -37,7 +37,9 @@ def whole_files(family: str) -> list[str]:
     different = []
     for fields in ({}, dict(CLASSES[family].small), few):
         whole = transformers.CONFIG_MAPPING[family](**fields).to_dict()
-        if read({"model_type": family, **fields}) != read(whole):
+        of_some, of_all = read({"model_type": family, **fields}), read(whole)
+        refused = isinstance(of_some, str) and isinstance(of_all, str)  # in words that say whose number it is
+        if of_some != of_all and not refused:
             different.append(json.dumps(fields))
     return different
 

@@ -313,6 +313,18 @@ def test_no_field_has_two_reasons():
     ("config", "said"),
     [
         (LLAMA | {"model_type": ["llama"]}, "model_type must be a word, got ['llama']."),
+        ({"model_type": {"llava": 1}, "text_config": LLAMA}, "model_type must be a word, got {'llava': 1}."),
+        ({"model_type": "llava", "text_config": {"model_type": [1]}}, "model_type must be a word, got [1]."),
+        (
+            GEMMA3 | {"model_type": "gemma2", "query_pre_attn_scalar": -1},
+            "query_pre_attn_scalar must be above 0, got -1.",
+        ),
+        (LLAMA | {"rms_norm_eps": None}, "config must have rms_norm_eps, got null, which rms_norm_eps must not be."),
+        (
+            GPT2 | {"initializer_range": None},
+            "config must have initializer_range, got null, which initializer_range mu",
+        ),
+        (LLAMA | {"model_type": "cohere2", "logit_scale": 0}, "logit_scale must be above 0, got 0."),
         (LLAMA | {"model_type": "gemma", "hidden_size": None}, "config must have hidden_size, got null"),
         (LLAMA | {"model_type": "gemma", "hidden_size": "64"}, "hidden_size must be a number, got '64'."),
         (LLAMA | {"hidden_size": 0}, "hidden_size must be an integer of at least 1, got 0."),
