@@ -98,7 +98,8 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
     def at(energies: Any) -> Any:
         if isinstance(energies, float):
             return cross_entropy(stack.output_scale * energies**0.5, stack.vocab)
-        counted = energies[..., loss_positions(stack) > 0]
+        every = energies.shape[-1] != stack.rows or loss_positions(stack).all()
+        counted = energies if every else energies[..., loss_positions(stack) > 0]
         return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
 
     return tokens.diagonal_mean(at, output)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
+from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
@@ -42,11 +43,14 @@ from theory.mean_field.sublayers import (
     uniform_attention,
 )
 from theory.mean_field.tied.gradient import tied_backward
+from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
 from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import weight_shapes
+
+MOST_HEADS = 16
 
 Quantities = dict[str, Number | list[Number]]
 """By name; of every layer a list."""
@@ -166,6 +170,8 @@ def _branch(
     if kind == "cross":
         assert memory is not None, "a source was read"
         return random_cross_attention(stack, memory, generator) if sampled else uniform_cross_attention(stack, memory)
+    if isinstance(tokens, GroupLayout) and stack.query_key_scale:
+        return GroupedAttention(stack, min(stack.heads, MOST_HEADS), generator)
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
         return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None

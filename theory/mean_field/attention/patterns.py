@@ -109,7 +109,7 @@ def _positions(stack: Stack) -> NDArray[np.int64]:
     return np.tile(np.arange(stack.tokens), stack.sequences)
 
 
-def _frequencies(stack: Stack) -> Array:
+def frequencies(stack: Stack) -> Array:
     """Angles per place of the coordinates' pairs that are rotated."""
     return np.asarray(stack.rotary_base ** (-np.arange(0, stack.rotary_width, 2) / stack.rotary_width))
 
@@ -119,7 +119,7 @@ def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
 
     Source: Su et al. (2021), section 3.4.2.
     """
-    angles = _positions(stack)[:, None] * _frequencies(stack)
+    angles = _positions(stack)[:, None] * frequencies(stack)
     half = angles.shape[1]
     first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     cos, sin = np.cos(angles), sense * np.sin(angles)
@@ -129,7 +129,7 @@ def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
 def turning(stack: Stack) -> tuple[NDArray[np.int64], Array]:
     """Differences of places, (N, N); and for m = 0..2n − 2 the mean of cos(m θ) over a head's coordinates."""
     place = _positions(stack)
-    angles = np.arange(2 * stack.tokens - 1)[:, None] * _frequencies(stack)
+    angles = np.arange(2 * stack.tokens - 1)[:, None] * frequencies(stack)
     share = stack.rotary_width / stack.key_width
     cosines: Array = 1.0 - share + share * np.cos(angles).mean(-1)
     return place[:, None] - place, cosines

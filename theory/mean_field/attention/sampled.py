@@ -132,7 +132,7 @@ def query_path(
     if removed is not None:
         scale = (head_gain(stack, kind) / stack.heads) ** 2
         removed = NormOverlaps(*(scale * overlap[..., None, :, :] for overlap in (removed.first, removed.second)))
-    inner = _Inner.of(weights, kept, values, head, removed, patterns.slopes)
+    inner = Inner.of(weights, kept, values, head, removed, patterns.slopes)
     to_queries, to_keys = _turned(stack, products[1], inner.at_queries), _turned(stack, products[0], inner.at_keys)
     tied = stack.query_key == "tied"
     if tied and kind == "W":
@@ -172,7 +172,7 @@ def _held(a: Array, b: Array, values: Array) -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Inner:
+class Inner:
     """Gradients at queries and keys, per head, of products that may be any matrix.
 
     ∂a_ij = B_ij r_ij − A_ij Σ_m B_im r_im, B the weights A that were not dropped and r_ij = g_i·v_j with
@@ -202,7 +202,7 @@ class _Inner:
     @classmethod
     def of(
         cls, a: Array, b: Array, values: Array, head: Array, overlaps: Overlaps[Array], slopes: Array | None
-    ) -> _Inner:
+    ) -> Inner:
         """From the weights; a cap's slopes multiply what a logit changes, but not what the weights hold."""
         u, w, a1 = _held(a, b, values)
         if slopes is not None:

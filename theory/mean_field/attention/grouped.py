@@ -1,0 +1,313 @@
+"""Attention with random queries and keys over thousands of tokens, for which a few of every group of neighbours stand.
+
+Given the queries, the keys of a group differ by independent Gaussians alone. Where different tokens meet, a group's
+weights are a sum of sampled ones that has the mean and the variance of all of them. Where a token meets itself, it is a
+sampled one, in a sum that holds it once. First tokens stand for themselves, so that a short sequence has its exact law.
+"""
+
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import entr
+
+from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
+from theory.mean_field.attention.sampled import Inner, head_gain
+from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
+from theory.mean_field.token_groups import GroupLayout, with_diagonal
+from theory.stack import Stack
+from theory.stack.weights import gain, inner_ratio
+
+# Nodes of the mean over a capped logit; sampled tokens of every group; of these, for how many a rotated head's keys are
+# compared, each at one of its frequencies; and an exponent whose exponential is a number.
+_CAPPED = 16
+_SAMPLES = 4
+_ROTATED = 2
+_LARGEST = 300.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedPatterns:
+    """Patterns of r representatives, per entry of the batch, head, and sample of every group's tokens.
+
+    Attributes:
+        mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, r, r), of sum 1.
+        changed: the same, times the slopes of a cap on logits.
+        own: weights of one token of each group, in a sum that holds it, likewise.
+        own_changed: the same, times the slopes.
+        queries: rotated, of the kernel's covariance or as a norm leaves them, (batch, heads, 1, r, d_k).
+        mean_keys: what the keys of a group have in common, likewise.
+        own_keys: of the one token, (batch, heads, samples, r, d_k).
+        attended: the mean key under a row's weights, likewise.
+        sizes: what a norm divides queries and keys by, (batch, r) each; None without one.
+    """
+
+    mean: Array
+    changed: Array
+    own: Array
+    own_changed: Array
+    queries: Array
+    mean_keys: Array
+    own_keys: Array
+    attended: Array
+    sizes: tuple[Array, Array] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedAttention:
+    """softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O of representatives: the rule of a branch, as in `sublayers`.
+
+    Attributes:
+        stack: the network.
+        heads: how many heads are sampled, whose mean is that of all.
+        generator: of the patterns.
+    """
+
+    stack: Stack
+    heads: int
+    generator: np.random.Generator
+
+    def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+        stack = self.stack
+        value_gain, projected = gain(stack, "WV"), stack.output_projection == "random"
+        patterns = grouped_patterns(stack, tokens, kernel, self.heads, self.generator)
+        smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
+        attended = patterns.mean @ smooth @ patterns.mean.mT
+        out = value_gain * (attended + tokens.shared(patterns.own, patterns.own, extra)).mean((1, 2))
+
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
+            head = head_gain(stack, "W") / stack.heads * gradient
+            above, each = _of_each(head * tokens.pairs, kernel), patterns.mean / tokens.sizes
+            of_one = tokens.gathered(above, patterns.own, patterns.own)
+            to_values = stack.heads * with_diagonal(each.mT @ above @ each, of_one).mean((1, 2))
+            energies = {"WV": tokens.total(kernel * to_values)}
+            if projected:
+                energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
+            below = value_gain * to_values
+            parts = self._query_path(tokens, patterns, kernel, head, overlaps)
+            gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
+            others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
+            # Over d_k a gradient is smaller by √d_k.
+            shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
+            for role, part in zip("QK", parts, strict=True):
+                scaled = stack.heads * shrink * others[role] * part
+                energies["W" + role] = np.maximum(tokens.total(kernel * scaled), 0.0)
+                below = below + gains[role] * scaled
+            return below, energies
+
+        statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
+        share = tokens.sizes / tokens.count
+        seen = {name: (tokens.seen * each).sum(-1).mean((1, 2)) @ share for name, each in statistics.items()}
+        return out * head_gain(stack, "W"), pullback, seen
+
+    def _query_path(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
+    ) -> tuple[Array, Array]:
+        """Gradient kernels at queries and keys over their gains, means over heads, (batch, r, r).
+
+        ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), with r_ij = g_i·v_j of covariance G_ik V_jl. It is linear in G; and of the
+        values some coordinates are sampled, of which ∂a_ij over that of g_i is a number.
+        """
+        stack, own = self.stack, patterns.own
+        smooth, extra = tokens.split(kernel * gain(stack, "WV"))
+        shape = (len(kernel), self.heads, kernel.shape[-1], _SAMPLES)
+        spread = np.sqrt(extra)[:, None, :, None]
+        common = (root(smooth)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
+        alone = (spread * self.generator.standard_normal(shape)).mT[..., None, :]
+        # What differs within a group adds up as one token's times the root of their number.
+        many = tokens.seen / np.sqrt(tokens.sizes) * own * alone
+        mean_value = (patterns.mean * common).sum(-1, keepdims=True)
+        deviation = many.sum(-1, keepdims=True)
+        changed = patterns.changed * (common - mean_value)
+        to_queries = head * self._at_queries(tokens, patterns, extra, (changed, many, deviation))
+        above = _of_each(head * tokens.pairs, kernel)
+        each = patterns.changed / tokens.sizes
+        of_group = changed / tokens.sizes - each * deviation
+        of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
+        met = self._at_keys(tokens, patterns, above, of_one, each * deviation)
+        between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
+        # Of a token with itself: the sum that it is taken from holds it once.
+        without = mean_value + deviation - many + own * alone
+        mine = patterns.own_changed * (common + alone - without)
+        products = patterns.queries @ patterns.queries.mT / stack.key_width
+        to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
+        if overlaps is not None:
+            removed = self._removed(tokens, patterns, smooth, overlaps)
+            to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
+        if patterns.sizes is None:
+            return to_queries, to_keys
+        first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
+        return to_queries / first, to_keys / second
+
+    def _at_queries(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, extra: Array, parts: tuple[Array, Array, Array]
+    ) -> Array:
+        """E⟨∂L/∂q_i, ∂L/∂q_k⟩ over G_ik, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
+        changed, many, deviation = parts
+        slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
+        gradients = changed @ patterns.mean_keys - deviation * patterns.attended
+        # The mean key that is subtracted holds one's own.
+        gradients = gradients + (many * slopes * (1.0 - patterns.own_changed)) @ patterns.own_keys
+        gradients = turned(self.stack, tokens.places, gradients, -1)
+        products = (gradients @ gradients.mT).mean((1, 2))
+        # Of its own group a row sees what it sees, and two rows what the other one sees as well.
+        apart = np.square(patterns.own_keys).sum(-1)[..., None, :] + np.square(patterns.attended).sum(-1)[..., None]
+        apart = np.square(patterns.own_changed) * (apart - 2.0 * patterns.attended @ patterns.own_keys.mT)
+        surely = (apart.mean((1, 2)) * (tokens.seen * (1.0 - tokens.seen / tokens.sizes)) * extra[:, None, :]).sum(-1)
+        return with_diagonal(products, np.linalg.diagonal(products) + surely) / self.stack.key_width
+
+    def _at_keys(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array
+    ) -> Array:
+        """Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, means over heads and samples, with q_i turned as key j sees it."""
+        stack, queries = self.stack, patterns.queries
+        if not stack.rotary:
+            return np.asarray((first.mT @ (above * (queries @ queries.mT)) @ second).mean((1, 2)) / stack.key_width)
+        theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
+        for sample, index in enumerate(self.generator.choice(half, _ROTATED)):
+            pair = queries[..., 0, :, index] + 1j * queries[..., 0, :, half + index]
+            product = above[:, 0] * (pair[..., :, None] * pair[..., None, :].conj())
+            part = (first[:, :, sample].mT @ product @ second[:, :, sample]).mean(1)
+            phase = np.exp(-1j * theta[index] * tokens.places)
+            kernel = kernel + (phase[:, None] * phase.conj() * part).real * (half / _ROTATED)
+        rest = queries[..., 2 * half :]
+        if rest.shape[-1]:
+            kernel = kernel + (first.mT @ (above * (rest @ rest.mT)) @ second).mean((1, 2))
+        return np.asarray(kernel / stack.key_width)
+
+    def _removed(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
+    ) -> tuple[Array, Array]:
+        """What norms above removed, by what groups have in common: for one token of many it is small."""
+        stack = self.stack
+        scale, values, none = (head_gain(stack, "W") / stack.heads) ** 2, smooth[:, None], np.zeros(())
+        mean, changed = patterns.mean[:, :, 0], patterns.changed[:, :, 0]
+        u = mean @ values
+        w = u @ mean.mT
+        turning = np.ones(())
+        if stack.rotary:
+            apart, part = tokens.places[:, None] - tokens.places, stack.rotary_width / stack.key_width
+            turning = 1.0 - part + part * np.cos(apart[..., None] * frequencies(stack)).mean(-1)
+        sides = (
+            (np.ones(()), np.ones(()), patterns.mean_keys, Inner.at_queries),
+            (tokens.pairs, tokens.sizes, patterns.queries, Inner.at_keys),
+        )
+        parts = []
+        for pairs, sizes, rows, products_of in sides:
+            weights, products = changed / sizes, (rows @ rows.mT)[:, :, 0] / stack.key_width
+            a1 = weights * (u - np.linalg.diagonal(w)[..., None])
+            both = NormOverlaps(*(scale * pairs * part[:, None] for part in (overlaps.first, overlaps.second)))
+            parts.append(products_of(Inner(weights, weights, values, none, both, u, w, a1), products).mean(1) * turning)
+        return parts[0], parts[1]
+
+
+def _of_each(array: Array, kernel: Array) -> Array:
+    """An array per entry of the batch, for every head and sample."""
+    return array[:, None, None] if array.ndim == kernel.ndim else array[:, None, None, :]
+
+
+def grouped_patterns(
+    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator
+) -> GroupedPatterns:
+    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel."""
+    smooth, extra = tokens.split(kernel)
+    shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
+    queries = cholesky(kernel)[:, None, None] @ generator.standard_normal(shape)
+    mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
+    deviations = generator.standard_normal((*shape[:2], _SAMPLES, *shape[3:]))
+    keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
+    scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
+    if stack.query_key_norm != "none":
+        scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
+        of_queries = _sizes(stack, "WQ", np.square(queries).mean(-1))
+        of_keys = _sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra)
+        extra = extra * (to_keys / of_keys) ** 2
+        queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
+        keys = keys * (to_keys / _sizes(stack, "WK", np.square(keys).mean(-1)))[..., None]
+        mean_keys = mean_keys * (to_keys / of_keys)[..., None]
+        # Sizes of heads hardly differ, and kernels are means over heads.
+        sizes = of_queries.mean((1, 2)), of_keys.mean((1, 2))
+    queries, mean_keys, keys = (turned(stack, tokens.places, rows) for rows in (queries, mean_keys, keys))
+    leaning = scale * queries
+    variance = scale**2 * np.square(queries).sum(-1)[..., None] * extra[..., None, :]
+    level, slopes = _mean_weight(stack, leaning @ mean_keys.mT, variance)
+    logits, own_slopes = _capped(stack, leaning @ keys.mT)
+    seen = tokens.seen > 0
+    highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
+    expected, weights = (
+        np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits)
+    )
+    share = tokens.seen / tokens.sizes
+    sums, without = (share * _sum_of(number, weights, expected) for number in (tokens.sizes, tokens.sizes - 1.0))
+    total = sums.sum(-1, keepdims=True)
+    own = weights / np.maximum(total - sums + without + weights, np.finfo(float).tiny)
+    mean = changed = sums / total
+    if stack.logit_softcap:
+        changed = share * _sum_of(tokens.sizes, weights * own_slopes, expected * slopes) / total
+    # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
+    held = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
+    leans = (changed - held) @ extra[..., :, None]
+    attended = changed @ mean_keys + held @ (np.roll(keys, -1, 2) - mean_keys) + leans * leaning
+    return GroupedPatterns(mean, changed, own, own * own_slopes, queries, mean_keys, keys, attended, sizes)
+
+
+def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
+    """For each sample a sum of so many tokens of each group, (r,), from the other samples, (..., samples, r, r).
+
+    Of more tokens than samples the sum has their mean and variance.
+    """
+    others = _SAMPLES - 1
+    turn = ((np.arange(_SAMPLES) - np.arange(_SAMPLES)[:, None]) % _SAMPLES - 1.0)[..., None]
+    few = np.clip(number - turn, 0.0, 1.0)
+    factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(number / others), few))
+    left = number - factors.sum(1)[0]
+    return np.asarray(np.einsum("stj,...tij->...sij", factors, weights) + left * expected)
+
+
+def root(kernel: Array) -> Array:
+    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
+    values, vectors = np.linalg.eigh(kernel)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+
+
+def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
+    """Queries or keys rotated by places that may lie between tokens, (..., r, d_k); −1 rotates back."""
+    if not stack.rotary:
+        return rows
+    angles = places[:, None] * frequencies(stack)
+    half = angles.shape[1]
+    first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
+    cos, sin = np.cos(angles), sense * np.sin(angles)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
+def _sizes(stack: Stack, role: str, squares: Array) -> Array:
+    """Root mean squares of queries or keys of every head, or of all heads together, (batch, heads, samples, r)."""
+    squares = gain(stack, role) * squares
+    if stack.query_key_norm == "all":
+        squares = np.broadcast_to(squares.mean(1, keepdims=True), squares.shape)
+    return np.sqrt(squares + stack.norm_epsilon)
+
+
+def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
+    """c tanh(a/c) and its slope."""
+    if not stack.logit_softcap:
+        return logits, np.ones(())
+    part = np.tanh(logits / stack.logit_softcap)
+    return stack.logit_softcap * part, 1.0 - part**2
+
+
+def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, Array]:
+    """ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
+    if not stack.logit_softcap:
+        return logits + variance / 2, np.ones(())
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_CAPPED)
+    spread, parts = np.sqrt(variance), []
+    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+        part, slope = _capped(stack, logits + spread * node)
+        each = weight * np.exp(part)
+        parts.append((each, each * slope))
+    total, slopes = (sum(column) for column in zip(*parts, strict=True))
+    return np.log(total), slopes / total

@@ -1,0 +1,152 @@
+"""Kernels of many tokens by a few of them: the first ones, and two of every group of neighbours.
+
+Independent tokens of a long sequence differ by their place alone, and slowly: x_i·x_j is a smooth function of both
+places but at i = j. So a sum over all tokens is one over representatives, each with a number of tokens that it stands
+for. Groups grow like the place, since causal attention varies with its logarithm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from theory.mean_field.kernels import Array, MatrixLayout
+
+# Of Gauss and Legendre's rule of two nodes on [0, 1], each of which stands for its half.
+_NODE = 0.5 - 0.5 / 3.0**0.5
+# Tokens of the smallest group.
+_LEAST = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupLayout(MatrixLayout):
+    """Kernels of representatives, as arrays (..., r, r): K_ii of one token, K_ij of two different ones.
+
+    Attributes:
+        places: of every representative, from 0, (r,); two of a group are between tokens.
+        sizes: how many tokens each stands for, (r,), of sum n.
+        pairs: how many ordered pairs of tokens every entry stands for, (r, r), of sum n². Two tokens that one
+            representative stands for are as that one and its twin.
+        twins: index of the other representative of the group, (r,), or one's own where a token stands for itself.
+        seen: how many of the column's tokens the row's token attends to, (r, r).
+    """
+
+    places: Array = None  # type: ignore[assignment]
+    sizes: Array = None  # type: ignore[assignment]
+    pairs: Array = None  # type: ignore[assignment]
+    twins: Array = None  # type: ignore[assignment]
+    seen: Array = None  # type: ignore[assignment]
+
+    def split(self, kernel: Array) -> tuple[Array, Array]:
+        """A kernel of two different tokens throughout, (..., r, r), and what one and the same adds to K_ii, (..., r)."""
+        rows = np.arange(len(self.sizes))
+        smooth = kernel.copy()
+        smooth[..., rows, rows] = kernel[..., rows, self.twins]
+        return smooth, np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth)
+
+    def shared(self, first: Array, second: Array, own: Array) -> Array:
+        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r)."""
+        share = self.seen / self.sizes
+        both = (first * share * (own * self.sizes)[..., None, :]) @ (second * share).mT
+        # A token sees with itself what it sees, and two of different places one what the other sees as well.
+        alone = (first * second * (own[..., None, :] * self.seen * (1.0 - share))).sum(-1)
+        both[..., *2 * (np.arange(len(self.sizes)),)] += alone
+        return both
+
+    def gathered(self, gradient: Array, first: Array, second: Array) -> Array:
+        """Σ_ik P_ik A_ij B_kj of one token j, (..., r); P already times the number of pairs."""
+        share = self.seen / self.sizes
+        both = (first * share * (gradient @ (second * share))).sum(-2)
+        alone = np.linalg.diagonal(gradient)[..., :, None] * first * second * (share * (1.0 - share))
+        return np.asarray(both + alone.sum(-2))
+
+    def attend(self, kernel: Array) -> Array:
+        smooth, own = self.split(kernel)
+        weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
+        alpha = weights * self.seen
+        return alpha @ smooth @ alpha.T + self.shared(weights, weights, own)
+
+    def attend_back(self, kernel: Array) -> Array:
+        weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
+        alpha = weights * self.seen / self.sizes
+        above = kernel * self.pairs
+        return with_diagonal(alpha.T @ above @ alpha, self.gathered(above, weights, weights))
+
+    def scale_diagonal(self, kernel: Array, factor: float) -> Array:
+        if factor == 1.0:
+            return kernel
+        return kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
+
+    def total(self, kernel: Array) -> Array:
+        return (kernel * self.pairs).sum((-2, -1))
+
+    def diagonal(self, kernel: Array) -> Array:
+        return np.linalg.diagonal(kernel) @ self.sizes / self.count
+
+    def diagonal_mean(self, function, kernel: Array) -> Array:
+        return function(np.linalg.diagonal(kernel)) @ self.sizes / self.count
+
+    def off_diagonal(self, kernel: Array) -> Array:
+        if self.count == 1:
+            return np.full(kernel.shape[:-2], np.nan)
+        return (self.total(kernel) - np.linalg.diagonal(kernel) @ self.sizes) / (self.count * (self.count - 1))
+
+
+def with_diagonal(kernel: Array, diagonal: Array) -> Array:
+    """The kernel with another diagonal."""
+    rows = np.arange(kernel.shape[-1])
+    kernel[..., rows, rows] = diagonal
+    return kernel
+
+
+@lru_cache(maxsize=8)
+def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 16, ratio: float = 1.25) -> GroupLayout:
+    """Representatives of a sequence of so many tokens.
+
+    Args:
+        count: n.
+        causal: whether a token sees itself and those before it, or all.
+        window: of a causal mask the last tokens that are seen; 0 for all.
+        alone: how many first tokens stand for themselves.
+        ratio: last place of a group over its first, at most; a window has several groups.
+    """
+    starts, widths = list(range(min(alone, count))), [1] * min(alone, count)
+    while (start := starts[-1] + widths[-1] if starts else 0) < count:
+        width = max(_LEAST, int(start * (ratio - 1.0))) if causal else count
+        if window:
+            width = max(_LEAST, min(width, window // 8))
+        left = count - start
+        # What is left for the next one, if it is too few for a group, is this one's.
+        width = left if left < width + _LEAST else width
+        if width < _LEAST:
+            starts, widths = starts + list(range(start, count)), widths + [1] * width
+            break
+        starts.append(start)
+        widths.append(width)
+    places, sizes, twins, lows = [], [], [], []
+    for start, width in zip(starts, widths, strict=True):
+        if width == 1:
+            twins.append(len(places))
+            places.append(float(start))
+            sizes.append(1.0)
+            lows.append(float(start))
+            continue
+        twins += [len(places) + 1, len(places)]
+        places += [start + width * _NODE - 0.5, start + width * (1.0 - _NODE) - 0.5]
+        sizes += 2 * [width / 2]
+        lows += [float(start), start + width / 2]
+    at, size, twin, low = (np.array(part) for part in (places, sizes, twins, lows))
+    pairs = np.outer(size, size)
+    rows = np.arange(len(at))
+    pairs[rows, rows] = size
+    several = twin != rows
+    pairs[rows[several], twin[several]] = (size * (2.0 * size - 1.0))[several]
+    if causal:
+        last = at[:, None] + 1.0
+        first = np.maximum(0.0, last - window) if window else 0.0 * last
+        seen = np.clip(np.minimum(low + size, last) - np.maximum(low, first), 0.0, size)
+    else:
+        seen = np.broadcast_to(size, pairs.shape)
+    return GroupLayout(count, None, 1, at, size, pairs, twin, seen)
