@@ -26,6 +26,7 @@ from theory.mean_field.attention.sampled import random_attention, random_cross_a
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
 from theory.mean_field.outputs import expected_loss, output_gradient, transformed, word_energy
+from theory.mean_field.overlap_variance import passed_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Above,
@@ -161,8 +162,9 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 
 def _branch(
-    kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator
-) -> Branch[Any]:
+    kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
+    variance: Array,
+) -> Branch[Any]:  # fmt: skip
     """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
     if kind == "units":
         return feed_forward(stack)
@@ -171,7 +173,7 @@ def _branch(
         assert memory is not None, "a source was read"
         return random_cross_attention(stack, memory, generator) if sampled else uniform_cross_attention(stack, memory)
     if isinstance(tokens, GroupLayout) and stack.query_key_scale:
-        return GroupedAttention(stack, min(stack.heads, MOST_HEADS), generator)
+        return GroupedAttention(stack, min(stack.heads, MOST_HEADS), variance, generator)
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
         return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
@@ -202,9 +204,12 @@ def forward_pass(
     insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
+    variance = np.ones(1)
     for step in plan(stack):
-        branches = [_branch(kind, step.stack, tokens, memory, generator) for kind in step.kinds]
+        branches = [_branch(kind, step.stack, tokens, memory, generator, variance) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
+        if isinstance(tokens, GroupLayout):
+            variance = passed_variance(variance, step, tokens, passed)
         stream, total = passed.stream, passed.total
         pullbacks.append(passed.pullback)
         insides += [passed.insides] if passed.insides else []

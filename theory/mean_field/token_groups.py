@@ -46,6 +46,12 @@ class GroupLayout(MatrixLayout):
         smooth[..., rows, rows] = kernel[..., rows, self.twins]
         return smooth, np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth)
 
+    def differing(self, kernel: Array) -> Array:
+        """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
+        rows = np.arange(len(self.sizes))
+        neighbours = np.where(self.twins != rows, self.twins, np.where(rows > 0, rows - 1, min(1, len(rows) - 1)))
+        return np.linalg.diagonal(kernel) - kernel[..., rows, neighbours]
+
     def shared(self, first: Array, second: Array, own: Array) -> Array:
         """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r)."""
         share = self.seen / self.sizes

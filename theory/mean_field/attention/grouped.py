@@ -62,11 +62,13 @@ class GroupedAttention:
     Attributes:
         stack: the network.
         heads: how many heads are sampled, whose mean is that of all.
+        variance: ρ, as in `overlap_variance`, (batch,) or (1,).
         generator: of the patterns.
     """
 
     stack: Stack
     heads: int
+    variance: Array
     generator: np.random.Generator
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
@@ -87,13 +89,15 @@ class GroupedAttention:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, head, overlaps)
+            pairs = self._of_pairs(tokens, patterns, kernel, head)
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
             others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
             # Over d_k a gradient is smaller by √d_k.
             shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
             for role, part in zip("QK", parts, strict=True):
                 scaled = stack.heads * shrink * others[role] * part
-                energies["W" + role] = np.maximum(tokens.total(kernel * scaled), 0.0)
+                of_pairs = stack.heads * shrink * others[role] * pairs[role]
+                energies["W" + role] = np.maximum(tokens.total(kernel * scaled) + of_pairs, 0.0)
                 below = below + gains[role] * scaled
             return below, energies
 
@@ -141,6 +145,28 @@ class GroupedAttention:
         first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
         return to_queries / first, to_keys / second
 
+    def _of_pairs(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array
+    ) -> dict[str, Array]:
+        """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
+
+        Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
+        """
+        differing = _of_each(tokens.differing(kernel), kernel)[..., None, :]
+        each = patterns.changed * differing
+        alone = each / tokens.sizes**0.5
+        varying = each @ (_turning(self.stack, tokens.places) * np.ones(2 * (each.shape[-1],))) @ each.mT - alone @ alone.mT
+        scale = gain(self.stack, "WV") * self.variance / self.stack.width
+        products = (patterns.queries @ patterns.queries.mT) / self.stack.key_width
+        at_queries = kernel * varying.mean((1, 2))
+        at_keys = (products * varying).mean((1, 2))
+        squares = {"Q": at_queries, "K": at_keys}
+        if patterns.sizes is not None:
+            first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
+            mean = np.square(patterns.sizes[1]) @ tokens.sizes / tokens.count
+            squares = {"Q": at_queries / first * gain(self.stack, "WK") / mean[..., None, None], "K": at_keys / mean[..., None, None]}
+        return {role: scale * tokens.total(head * part) for role, part in squares.items()}
+
     def _at_queries(
         self, tokens: GroupLayout, patterns: GroupedPatterns, extra: Array, parts: tuple[Array, Array, Array]
     ) -> Array:
@@ -166,12 +192,14 @@ class GroupedAttention:
         if not stack.rotary:
             return np.asarray((first.mT @ (above * (queries @ queries.mT)) @ second).mean((1, 2)) / stack.key_width)
         theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
-        for sample, index in enumerate(self.generator.choice(half, _ROTATED)):
-            pair = queries[..., 0, :, index] + 1j * queries[..., 0, :, half + index]
+        for sample in range(_ROTATED):
+            index = self.generator.integers(half, size=(*queries.shape[:2], 1, 1))
+            real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
+            pair = (real + 1j * imaginary)[..., 0]
             product = above[:, 0] * (pair[..., :, None] * pair[..., None, :].conj())
-            part = (first[:, :, sample].mT @ product @ second[:, :, sample]).mean(1)
-            phase = np.exp(-1j * theta[index] * tokens.places)
-            kernel = kernel + (phase[:, None] * phase.conj() * part).real * (half / _ROTATED)
+            phase = np.exp(-1j * theta[index[..., 0]] * tokens.places)
+            part = first[:, :, sample].mT @ product @ second[:, :, sample]
+            kernel = kernel + (phase[..., :, None] * phase[..., None, :].conj() * part).real.mean(1) * (half / _ROTATED)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
             kernel = kernel + (first.mT @ (above * (rest @ rest.mT)) @ second).mean((1, 2))
@@ -186,10 +214,7 @@ class GroupedAttention:
         mean, changed = patterns.mean[:, :, 0], patterns.changed[:, :, 0]
         u = mean @ values
         w = u @ mean.mT
-        turning = np.ones(())
-        if stack.rotary:
-            apart, part = tokens.places[:, None] - tokens.places, stack.rotary_width / stack.key_width
-            turning = 1.0 - part + part * np.cos(apart[..., None] * frequencies(stack)).mean(-1)
+        turning = _turning(stack, tokens.places)
         sides = (
             (np.ones(()), np.ones(()), patterns.mean_keys, Inner.at_queries),
             (tokens.pairs, tokens.sizes, patterns.queries, Inner.at_keys),
@@ -281,6 +306,14 @@ def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
     first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     cos, sin = np.cos(angles), sense * np.sin(angles)
     return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+
+def _turning(stack: Stack, places: Array) -> Array:
+    """The mean of cos((i − k) θ) over a head's coordinates, (r, r) or ()."""
+    if not stack.rotary:
+        return np.ones(())
+    share = stack.rotary_width / stack.key_width
+    return np.asarray(1.0 - share + share * np.cos((places[:, None] - places)[..., None] * frequencies(stack)).mean(-1))
 
 
 def _sizes(stack: Stack, role: str, squares: Array) -> Array:

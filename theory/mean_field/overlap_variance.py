@@ -1,0 +1,84 @@
+"""How much products of two different tokens vary over pairs, at a width that is not large beside their number.
+
+Given the network, independent tokens x_j are independent vectors of a covariance Σ, and what x_j·x_l/d has beside its
+mean is of variance tr Σ²/d² = ρ δ²/d, with δ = tr Σ/d and ρ = d tr Σ²/(tr Σ)² of at least 1. For one pair that is
+small. Gradients of queries and keys have a product of two such products summed over n² pairs, beside n of a token with
+itself, so that ρ n/d enters where n is of the order of d.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from theory.mean_field.activations import activation_of
+from theory.mean_field.gaussian import normal_rule
+from theory.mean_field.kernels import Array
+from theory.mean_field.sublayers import Passed
+from theory.mean_field.token_groups import GroupLayout
+from theory.stack import Stack
+from theory.stack.plan import Step
+from theory.stack.weights import gain
+
+
+def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
+    """ρ of the stream after a sub-layer, from that before it, (batch,).
+
+    Products of the stream pass with their slope ∂K_jl/∂Q_jl. Each random matrix adds the variance of independent
+    vectors, and m feed-forward units d/m times what units vary that differ in what tokens have in common.
+
+    Args:
+        ratio: ρ before.
+        step: the sub-layer.
+        tokens: layout of its tokens.
+        passed: what it did; of several branches at once nothing is known, and ρ stays.
+    """
+    inside = passed.inside
+    if inside is None:
+        return ratio
+    before, added = (_differing(tokens, kernel) for kernel in (inside.stream.kernel, inside.added))
+    before, added = before * step.residual**2, added * step.branch**2
+    slope, independent = step.residual**2, added**2 + 2.0 * before * added
+    if "units" in step.kinds:
+        ones = np.ones_like(inside.given)
+        below, *_ = passed.pullback(ones, None)
+        # The slope of the sum: a norm above divides both ways.
+        slope = _between(tokens, below) * _between(tokens, ones * inside.after_scales)
+        independent = independent + added**2 * step.stack.width / step.stack.ffn_width * _excess(step.stack, tokens, inside.given)
+    after = _differing(tokens, inside.total.kernel)
+    return np.asarray((slope**2 * ratio * (before / step.residual**2) ** 2 + independent) / after**2)
+
+
+def _between(tokens: GroupLayout, kernel: Array) -> Array:
+    """The mean entry of two different tokens, or of one where there are no two."""
+    return np.asarray(tokens.off_diagonal(kernel) if tokens.count > 1 else tokens.diagonal(kernel))
+
+
+def _differing(tokens: GroupLayout, kernel: Array) -> Array:
+    """δ = K_ii − K_ij, means over tokens."""
+    return np.asarray(np.maximum(tokens.diagonal(kernel) - _between(tokens, kernel), 0.0))
+
+
+def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
+    """E v²/(E v)² of v, the variance of a unit over tokens given what they have in common.
+
+    Of u = √c u_0 + √δ u_1 with φ(u), or φ(u) times an independent such factor, v depends on u_0 alone.
+    """
+    activation = activation_of(stack.activation, stack.leaky_slope)
+    nodes, weights = normal_rule(40)
+    first = gain(stack, "WG" if stack.ffn == "gated" else "W1")
+    ratios = []
+    for common, differing in zip(*np.atleast_1d(_between(tokens, given), _differing(tokens, given)), strict=True):
+        common = max(float(common), 0.0)
+        u = np.sqrt(first * common) * nodes[:, None] + np.sqrt(first * differing) * nodes
+        value = activation.value(u)
+        square, variance = value**2 @ weights, value**2 @ weights - (value @ weights) ** 2
+        if stack.ffn == "gated":
+            c, s = common, differing
+            mean = (variance * c + square * s) @ weights
+            squared = (3 * variance**2 * c**2 + 2 * variance * square * c * s + square**2 * s**2) @ weights
+        else:
+            mean, squared = variance @ weights, variance**2 @ weights
+        ratios.append(squared / mean**2 if mean > 0 else 1.0)
+    return np.array(ratios)
