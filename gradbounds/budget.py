@@ -9,7 +9,7 @@ from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
 from theory import Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
-from theory.mean_field.cost import Cost, cheaper_rule, prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, cheaper_rule, is_grouped, prediction_cost, quick_patterns
 
 _SHARE = 0.25
 """Of the free memory, what a prediction takes unasked."""
@@ -20,8 +20,9 @@ SOON = 10.0
 _FEWEST = 2
 
 _RULES = {
+    "grouped": "a few tokens stand for groups of their neighbours (docs/queries.md)",
     "annealed": "the closed form, with means in place of products of attention weights; with one head it is off by up "
-    "to 2% at query_key_scale 1 and 11% at 1.5, with more heads by less (at 4 and 16 tokens, docs/queries.md)"
+    "to 2% at query_key_scale 1 and 11% at 1.5, with more heads by less (at 4 and 16 tokens, docs/queries.md)",
 }
 """What is said of each rule of `theory.mean_field.cost.cheaper_rule`."""
 
@@ -98,8 +99,9 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
     """
     require(stack, "prediction")
     if not (is_fluctuating(stack) or holds_words(stack)):
-        if budget.holds(cost := prediction_cost(stack)):
-            return Way(stack, {}, cost)
+        grouped = is_grouped(stack)
+        if budget.holds(cost := prediction_cost(stack, grouped=grouped)):
+            return Way(stack, {"grouped": grouped}, cost, _RULES["grouped"] * grouped)
         raise OverBudgetError(_refusal(stack, cost, budget, ""))
     asked = patterns or quick_patterns(stack)
     costs = {count: prediction_cost(stack, patterns=count) for count in _halves(asked)}
@@ -108,7 +110,9 @@ def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
         for count, cost in costs.items()
     ]
     if (rule := cheaper_rule(stack)) is not None:
-        ways.append(Way(stack, {rule: True}, prediction_cost(stack, **{rule: True}), _RULES[rule]))
+        cheaper = Way(stack, {rule: True}, prediction_cost(stack, **{rule: True}), _RULES[rule])
+        # What representatives leave out is less than what fewer patterns scatter.
+        ways.insert(1 if rule == "grouped" else len(ways), cheaper)
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
     for limit in (soon, budget):
         if fitting := [each for each in ways if limit.holds(each.cost)]:

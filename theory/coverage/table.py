@@ -35,6 +35,7 @@ SUBJECTS = {
     "prediction": "a prediction",
     "queries": "what W^Q and W^K receive",
     "annealed": "a prediction in closed form",
+    "grouped": "a prediction by groups of its tokens",
     "finite_width": "corrections for finite width",
     "first_step": "a prediction of its first step",
     "noise_scale": "a noise scale",
@@ -277,6 +278,28 @@ GAPS = (
         f"heads of at least {NARROWEST_ANNEALED_HEAD} coordinates each",
         "logits are taken as Gaussian",
         lambda stack: stack.key_width < NARROWEST_ANNEALED_HEAD,
+    ),
+    Gap(
+        ("grouped",),
+        "text, a given covariance or mask, groups of labels, a loss on one position, several sequences, a source, or "
+        "logits that hold the words",
+        "independent tokens of one sequence, a loss on all of them, and logits that do not hold the words",
+        "tokens must differ by their place alone, and slowly",
+        lambda stack: (
+            bool(stack.input_gram or stack.label_groups or stack.source_tokens)
+            or (stack.mask == "given" or stack.loss_on != "all" or stack.sequences > 1 or holds_words(stack))
+        ),
+    ),
+    Gap(
+        ("grouped",),
+        "two streams, queries that are the keys, or dropped attention weights",
+        "one stream, query_key 'untied' and no attention_dropout",
+        "what representatives make of these has not been derived",
+        lambda stack: bool(
+            stack.composition.second_stream
+            or (stack.query_key == "tied" and stack.query_key_scale)
+            or stack.attention_dropout
+        ),
     ),
     Gap(
         ("finite_width",),

@@ -1,12 +1,14 @@
 """What a prediction takes, counted before anything is sampled: operations, and from them seconds, and memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating
+from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
+from theory.mean_field.token_groups import GroupLayout, token_groups
 from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
@@ -16,6 +18,10 @@ TIED_ENTRIES = 2**11
 TIED_CUBES = 2**24
 # Where every sample of the logits has patterns of its own, numbers that are held at once.
 CHUNK_NUMBERS = 2**24
+
+# What patterns of representatives may hold at once, and take; and what a prediction takes unasked, both in seconds.
+CHUNK_BYTES = 6e8
+_QUICK_SECONDS, _LONG_SECONDS = 6.0, 10.0
 
 # Patterns times layers, heads and pairs of tokens that take some seconds.
 _QUICK = 2.0**22
@@ -73,7 +79,9 @@ class Cost:
         )  # fmt: skip
 
 
-def prediction_cost(stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False) -> Cost:
+def prediction_cost(
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False, grouped: bool = False
+) -> Cost:
     """What `theory.predict` takes for a network, within a factor of three, and its memory within one of two.
 
     Args:
@@ -81,7 +89,10 @@ def prediction_cost(stack: Stack, windows: int = 0, *, patterns: int | None = No
         windows: of text; 0 without one.
         patterns: as in `predict`.
         annealed: likewise.
+        grouped: likewise; whether, and not None.
     """
+    if grouped:
+        return _of_groups(stack, patterns or quick_patterns(stack, grouped=True))
     if annealed or (windows == 0 and is_exchangeable(stack)):
         return _of_pairs(stack, annealed)
     entries = max(1, windows // stack.sequences)
@@ -96,22 +107,41 @@ def prediction_cost(stack: Stack, windows: int = 0, *, patterns: int | None = No
     return of_chunks + Cost(bytes=of_chunks.bytes + given)
 
 
-def quick_patterns(stack: Stack) -> int:
+def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
+    if grouped:
+        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if is_fluctuating(stack) else 1
     each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
 
 
+def is_grouped(stack: Stack) -> bool:
+    """Whether groups of tokens are predicted where nothing is asked for: all tokens would take long."""
+    if gaps(stack, "grouped") or is_exchangeable(stack):
+        return False
+    return prediction_cost(stack).seconds > _LONG_SECONDS
+
+
 def cheaper_rule(stack: Stack) -> str | None:
     """The keyword of `predict` that gives a network without sampling what is sampled by default; None without one."""
-    return None if gaps(stack, "annealed") else "annealed"
+    return next((rule for rule in ("grouped", "annealed") if not gaps(stack, rule)), None)
+
+
+def representatives(stack: Stack) -> GroupLayout:
+    """Tokens that stand for groups of their neighbours."""
+    return token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
 
 
 def chunk(stack: Stack) -> int:
     """Kernels that are predicted at once: a stack keeps some per layer and head for its backward pass."""
     return max(1, CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
+
+
+def grouped_chunk(stack: Stack) -> int:
+    """The same where representatives stand for groups."""
+    return max(1, int(CHUNK_BYTES / (_of_groups(stack, 1).bytes)))
 
 
 def own_chunk(stack: Stack) -> int:
@@ -161,6 +191,28 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
         words, passing = _logits(stack)
         total, numbers = total + words.times(count), max(numbers, _table(passing * at_once))
     return total + Cost(bytes=max(numbers * _NUMBER, _quadrature_bytes(stack.output_scale**2)))
+
+
+def _of_groups(stack: Stack, patterns: int) -> Cost:
+    """Representatives of groups of tokens."""
+    r, heads, width = len(representatives(stack).sizes), min(stack.heads, MOST_HEADS), stack.key_width
+    smooth = stack.activation not in _FORMULAS
+    cost = Cost(entries=(150.0 + 190.0 * smooth) * r**2, products=10.0 * r**3, matrices=10)
+    kept, passing = 12.0 * r**2, 0.0
+    if stack.query_key_scale:
+        samples, square, rows = SAMPLES, float(r * r), float(r * width)
+        each = Cost(
+            entries=samples * (70.0 * square + 15.0 * rows), slow=samples * (4.0 * square + rows) + 2.0 * rows,
+            products=samples * (12.0 * square * width + (16.0 + 12.0 * bool(stack.rotary)) * r * square),
+            matrices=30.0 * samples,
+        )  # fmt: skip
+        cost += each.times(heads)
+        kept += heads * (samples * (2.0 * square + 2.0 * rows) + 2.0 * rows)
+        passing = heads * samples * (12.0 * square + 4.0 * rows)
+    once, of_chunk = _quadratures(replace(stack, tokens=1, mask="none", rotary=0.0, window=0))
+    calls = Cost(calls=150.0 + 400.0 * stack.depth)
+    held = Cost(bytes=_NUMBER * (kept * stack.depth + passing + 40.0 * r**2))
+    return cost.times(stack.depth * patterns) + (calls + of_chunk).times(patterns) + once + held
 
 
 def _layer(stack: Stack) -> tuple[Cost, float, float]:

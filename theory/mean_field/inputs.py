@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Pair, PairLayout
+from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
 
 
@@ -87,6 +88,19 @@ def gaussian_inputs(stack: Stack) -> Inputs[Array]:
     )
 
 
+def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
+    """Of one sequence, a batch of one for representatives of its tokens: Gaussian inputs, words and labels of each."""
+    alike = np.eye(len(tokens.sizes))
+    kernel = (stack.input_correlation + (1.0 - stack.input_correlation) * alike) * stack.embedding_scale**2
+    coincidence = label_coincidence(stack)
+    same, means = coincidence + (1.0 - coincidence) * alike, None
+    if stack.positions == "sinusoidal":
+        kernel, means = kernel + _sinusoidal_kernel(stack, tokens.places), _sinusoidal_means(stack, tokens.places)
+    elif stack.positions != "none":
+        kernel = kernel + (alike + (stack.positions == "learned_segment")) * stack.embedding_scale**2
+    return Inputs(kernel[None], same[None], means=means)
+
+
 def _source(stack: Stack, batch: int) -> Source[Array] | None:
     """Gaussian tokens of the encoder, the same for every entry of a batch; None without one."""
     encoder = stack.encoder
@@ -136,8 +150,7 @@ def position_kernel(stack: Stack) -> Any:
     if stack.positions in ("learned", "learned_segment"):
         kernel = (np.eye(n) + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     else:
-        lag = np.arange(n)[:, None] - np.arange(n)
-        kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
+        kernel = _sinusoidal_kernel(stack, np.arange(n))
     return np.tile(kernel, (stack.sequences, stack.sequences))
 
 
@@ -146,12 +159,24 @@ def position_means(stack: Stack) -> Array | None:
 
     Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
     """
+    means = _sinusoidal_means(stack, np.arange(stack.tokens))
+    return means if means is None else np.tile(means, stack.sequences)
+
+
+def _sinusoidal_kernel(stack: Stack, places: NDArray[Any]) -> Array:
+    """p_i·p_j/d at places."""
+    lag = places[:, None] - places
+    return np.asarray(np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width)
+
+
+def _sinusoidal_means(stack: Stack, places: NDArray[Any]) -> Array | None:
+    """As `position_means`, at places of one sequence."""
     added = "added" in (stack.final_norm, stack.embedding_norm)
     centres = stack.normalization == "layer" or (stack.normalization == "none" and added)
     if stack.positions != "sinusoidal" or not centres:
         return None
-    angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)
-    return np.tile((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width, stack.sequences)
+    angles = places[:, None] * _frequencies(stack)
+    return np.asarray((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width)
 
 
 def _frequencies(stack: Stack) -> Array:

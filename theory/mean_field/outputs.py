@@ -46,24 +46,27 @@ def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, ker
     if isinstance(kernel, Pair):
         independent = activation.kernel(tokens, cast(Any, Pair(kernel.diagonal, 0.0)))
         return cast(Any, Pair(independent.off, independent.off))
-    n = tokens.count
+    n = cast(Any, kernel).shape[-1]
     variances = np.tile(np.linalg.diagonal(cast(Any, kernel)), 2)
     copies = activation.kernel(MatrixLayout(2 * n), variances[..., None] * np.eye(2 * n))
     return cast(Any, copies[..., :n, n:])
 
 
-def word_energy(stack: Stack, inputs: Inputs[Any], gradient: Any) -> Number:
+def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gradient: Any) -> Number:
     """What tied embeddings add to E‖∂L/∂W_emb‖²/d through the inputs, where the logits do not hold the words.
 
     Behind a transform the output has no overlap of order √d with the words, and neither have the two uses' gradients.
 
     Args:
         stack: the network.
-        inputs: with the words of every row.
+        tokens: layout of its tokens.
+        inputs: with the words of every row; None where all differ.
         gradient: its kernel at x_0.
     """
     if stack.embeddings == "untied":
         return 0.0
+    if inputs.words is None:
+        return tokens.count * tokens.diagonal(gradient) * (stack.embedding_scale / stack.output_scale) ** 2
     same = inputs.words[..., :, None] == inputs.words[..., None, :]
     return (same * gradient).sum((-2, -1)) * (stack.embedding_scale / stack.output_scale) ** 2
 

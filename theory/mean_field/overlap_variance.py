@@ -21,6 +21,9 @@ from theory.stack import Stack
 from theory.stack.plan import Step
 from theory.stack.weights import gain
 
+# Nodes per standard deviation; a kink of an activation costs 1% of what units vary.
+_DENSITY = 8.0
+
 
 def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passed[Any]) -> Array:
     """ρ of the stream after a sub-layer, from that before it, (batch,).
@@ -39,13 +42,16 @@ def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passe
         return ratio
     before, added = (_differing(tokens, kernel) for kernel in (inside.stream.kernel, inside.added))
     before, added = before * step.residual**2, added * step.branch**2
-    slope, independent = step.residual**2, added**2 + 2.0 * before * added
+    slope: Array | float = step.residual**2
+    independent = added**2 + 2.0 * before * added
     if "units" in step.kinds:
         ones = np.ones_like(inside.given)
         below, *_ = passed.pullback(ones, None)
         # The slope of the sum: a norm above divides both ways.
         slope = _between(tokens, below) * _between(tokens, ones * inside.after_scales)
-        independent = independent + added**2 * step.stack.width / step.stack.ffn_width * _excess(step.stack, tokens, inside.given)
+        independent = independent + added**2 * step.stack.width / step.stack.ffn_width * _excess(
+            step.stack, tokens, inside.given
+        )
     after = _differing(tokens, inside.total.kernel)
     return np.asarray((slope**2 * ratio * (before / step.residual**2) ** 2 + independent) / after**2)
 
@@ -66,7 +72,7 @@ def _excess(stack: Stack, tokens: GroupLayout, given: Array) -> Array:
     Of u = √c u_0 + √δ u_1 with φ(u), or φ(u) times an independent such factor, v depends on u_0 alone.
     """
     activation = activation_of(stack.activation, stack.leaky_slope)
-    nodes, weights = normal_rule(40)
+    nodes, weights = normal_rule(_DENSITY)
     first = gain(stack, "WG" if stack.ffn == "gated" else "W1")
     ratios = []
     for common, differing in zip(*np.atleast_1d(_between(tokens, given), _differing(tokens, given)), strict=True):

@@ -11,16 +11,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.coverage import holds_words, is_exchangeable, is_fluctuating, require
-from theory.mean_field.cost import Cost, chunk, own_chunk, prediction_cost, quick_patterns, word_chunks
+from theory.mean_field.cost import (
+    Cost,
+    chunk,
+    grouped_chunk,
+    is_grouped,
+    own_chunk,
+    prediction_cost,
+    quick_patterns,
+    representatives,
+    word_chunks,
+)
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
     exchangeable_inputs,
     gaussian_inputs,
+    grouped_inputs,
     word_inputs,
 )
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
+from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
 
@@ -76,6 +88,7 @@ def predict(
     patterns: int | None = None,
     target: float | None = None,
     annealed: bool = False,
+    grouped: bool | None = None,
     max_time: float | None = None,
     memory: float | None = None,
 ) -> Prediction:
@@ -97,14 +110,17 @@ def predict(
         annealed: give random queries and keys the closed form of `theory.mean_field.attention.annealed` instead of
             sampling: fast at any n, exact in one layer and for many heads, all of them wide, but for what norms remove
             (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
+        grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
+            some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
+            of all tokens would take longer than that, and nothing asks for them.
         max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
             any number, with a warning if that is more than a minute.
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
 
     Raises:
-        ValueError: windows do not have n + 1 columns of words' ids, `finite_width` without Post-LN or one token of Pre-
-            LN, patterns, target, max_time or memory are not positive, `annealed` without random queries and keys of
-            exchangeable tokens in wide heads, or the prediction would take more time or memory than it may.
+        ValueError: windows do not have n + 1 columns of words' ids, or stand with `annealed` or `grouped`, which stand
+            without each other; `finite_width` without Post-LN or one token of Pre-LN; patterns, target, max_time or
+            memory are not positive; or the prediction would take more time or memory than it may.
         NoRuleError: there is no rule for the network (`theory.coverage`).
 
     Source: derived in docs/theory.md; the paper's energies (Lemma 2) are its diagonal.
@@ -114,34 +130,62 @@ def predict(
     [1.5, 1.5, 1.5]
     """
     check_stack(stack)
-    for name, value in (("finite_width", finite_width), ("annealed", annealed)):
-        if not isinstance(value, bool | np.bool_):
+    for name, value in (("finite_width", finite_width), ("annealed", annealed), ("grouped", grouped)):
+        if not isinstance(value, bool | np.bool_) and (name, value) != ("grouped", None):
             raise ValueError(f"{name} must be True or False, got {value!r}.")
     if finite_width:
         from theory.mean_field.finite_width import corrections  # sympy is as slow to load as the rest of the package
 
         factors = corrections(stack)
         large = predict(
-            stack, windows, patterns=patterns, target=target, annealed=annealed, max_time=max_time, memory=memory
-        )
+            stack, windows, patterns=patterns, target=target, annealed=annealed, grouped=grouped, max_time=max_time,
+            memory=memory,
+        )  # fmt: skip
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
-    if annealed and windows is not None:
-        raise ValueError("annealed must be False with windows: its tokens are exchangeable.")
+    for name, value in (("annealed", annealed), ("grouped", grouped)):
+        if value and windows is not None:
+            raise ValueError(f"{name} must be False with windows: its tokens are independent.")
+    if annealed and grouped:
+        raise ValueError("grouped must be False with annealed: each is a rule of its own.")
     _check_sampling(patterns, target)
     ids = None if windows is None else _checked(stack, windows)
-    require(stack, "annealed" if annealed else "prediction")
-    patterns = patterns or (quick_patterns(stack) if target is None else _PRECISE)
-    cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed)
+    if grouped is None:
+        asked = annealed or patterns is not None or target is not None or ids is not None
+        grouped = not asked and is_grouped(stack)
+    require(stack, "annealed" if annealed else "grouped" if grouped else "prediction")
+    if patterns is None:
+        patterns = _PRECISE if target is not None and not grouped else quick_patterns(stack, grouped=grouped)
+    cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped)
     _check_cost(cost, max_time, memory)
     generator = np.random.default_rng(0)
     if annealed:
         return _annealed(stack, generator)
+    if grouped:
+        tokens = representatives(stack)
+        return _averaged(stack, grouped_inputs(stack, tokens), tokens, generator, (patterns, target, max_time, cost))
     if ids is None and is_exchangeable(stack):
         quantities = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     inputs = gaussian_inputs(stack) if ids is None else word_inputs(stack, ids)
+    layout = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
+    return _averaged(stack, inputs, layout, generator, (patterns, target, max_time, cost))
+
+
+def _averaged(
+    stack: Stack,
+    inputs: Inputs[NDArray[np.float64]],
+    tokens: MatrixLayout,
+    generator: np.random.Generator,
+    wanted: tuple[int, float | None, float | None, Cost],
+) -> Prediction:
+    """The prediction over a batch of kernels, and over so many patterns of each, until the target is met.
+
+    Raises:
+        ValueError: it is not met within the time.
+    """
+    patterns, target, max_time, cost = wanted
     if not is_fluctuating(stack) and not holds_words(stack):
-        quantities = _batch(stack, inputs, generator)
+        quantities = _batch(stack, inputs, tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     # At least two patterns for each batch of windows, whose scatter is the error.
     count = len(inputs.kernel)
@@ -153,7 +197,7 @@ def predict(
         if holds_words(stack):
             batch = _tied_batch(stack, inputs, repeats, generator)
         else:
-            batch = _batch(stack, inputs.repeated(repeats), generator)
+            batch = _batch(stack, inputs.repeated(repeats), tokens, generator)
             batch = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
@@ -181,10 +225,11 @@ def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
 
 
-def _batch(stack: Stack, inputs: Inputs[NDArray[np.float64]], generator: np.random.Generator) -> Arrays:
+def _batch(
+    stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
+) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-    size = chunk(stack)
+    size = grouped_chunk(stack) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}

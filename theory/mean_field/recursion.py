@@ -51,8 +51,6 @@ from theory.stack.plan import Kind, Step, plan
 from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import weight_shapes
 
-MOST_HEADS = 16
-
 Quantities = dict[str, Number | list[Number]]
 """By name; of every layer a list."""
 
@@ -173,7 +171,7 @@ def _branch(
         assert memory is not None, "a source was read"
         return random_cross_attention(stack, memory, generator) if sampled else uniform_cross_attention(stack, memory)
     if isinstance(tokens, GroupLayout) and stack.query_key_scale:
-        return GroupedAttention(stack, min(stack.heads, MOST_HEADS), variance, generator)
+        return cast(Branch[Any], GroupedAttention(stack, variance, generator))
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
         return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None
@@ -282,7 +280,9 @@ def _backward(
     given = given if share is None else given * share
     output, of_transform = forward.transform(given)
     inputs, energies = _pulled_back(forward, output)
-    embedding = tokens.total(forward.output * given) / stack.output_scale**2 + word_energy(stack, entered, inputs)
+    embedding = tokens.total(forward.output * given) / stack.output_scale**2 + word_energy(
+        stack, tokens, entered, inputs
+    )
     return Backward(
         loss=expected_loss(stack, tokens, forward.output),
         output=output,

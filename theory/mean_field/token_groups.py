@@ -2,13 +2,15 @@
 
 Independent tokens of a long sequence differ by their place alone, and slowly: x_i·x_j is a smooth function of both
 places but at i = j. So a sum over all tokens is one over representatives, each with a number of tokens that it stands
-for. Groups grow like the place, since causal attention varies with its logarithm.
+for. Under a causal mask groups grow like the place, since what a token has seen varies with its logarithm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,16 +18,17 @@ from theory.mean_field.kernels import Array, MatrixLayout
 
 # Of Gauss and Legendre's rule of two nodes on [0, 1], each of which stands for its half.
 _NODE = 0.5 - 0.5 / 3.0**0.5
-# Tokens of the smallest group.
+# Tokens of the smallest group; groups of a window, and of a sequence without a mask, whose tokens are all alike.
 _LEAST = 4
+_GROUPS = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GroupLayout(MatrixLayout):
-    """Kernels of representatives, as arrays (..., r, r): K_ii of one token, K_ij of two different ones.
+    """Kernels of r representatives, as arrays (..., r, r): K_ii of one token, K_ij of two different ones.
 
     Attributes:
-        places: of every representative, from 0, (r,); two of a group are between tokens.
+        places: of every representative, from 0, (r,); two of a group lie between tokens.
         sizes: how many tokens each stands for, (r,), of sum n.
         pairs: how many ordered pairs of tokens every entry stands for, (r, r), of sum n². Two tokens that one
             representative stands for are as that one and its twin.
@@ -33,14 +36,14 @@ class GroupLayout(MatrixLayout):
         seen: how many of the column's tokens the row's token attends to, (r, r).
     """
 
-    places: Array = None  # type: ignore[assignment]
-    sizes: Array = None  # type: ignore[assignment]
-    pairs: Array = None  # type: ignore[assignment]
-    twins: Array = None  # type: ignore[assignment]
-    seen: Array = None  # type: ignore[assignment]
+    places: Array
+    sizes: Array
+    pairs: Array
+    twins: Array
+    seen: Array
 
     def split(self, kernel: Array) -> tuple[Array, Array]:
-        """A kernel of two different tokens throughout, (..., r, r), and what one and the same adds to K_ii, (..., r)."""
+        """A kernel of two different tokens throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
         rows = np.arange(len(self.sizes))
         smooth = kernel.copy()
         smooth[..., rows, rows] = kernel[..., rows, self.twins]
@@ -50,7 +53,7 @@ class GroupLayout(MatrixLayout):
         """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
         rows = np.arange(len(self.sizes))
         neighbours = np.where(self.twins != rows, self.twins, np.where(rows > 0, rows - 1, min(1, len(rows) - 1)))
-        return np.linalg.diagonal(kernel) - kernel[..., rows, neighbours]
+        return np.asarray(np.linalg.diagonal(kernel) - kernel[..., rows, neighbours])
 
     def shared(self, first: Array, second: Array, own: Array) -> Array:
         """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r)."""
@@ -89,15 +92,16 @@ class GroupLayout(MatrixLayout):
         return (kernel * self.pairs).sum((-2, -1))
 
     def diagonal(self, kernel: Array) -> Array:
-        return np.linalg.diagonal(kernel) @ self.sizes / self.count
+        return np.asarray(np.linalg.diagonal(kernel) @ self.sizes / self.count)
 
-    def diagonal_mean(self, function, kernel: Array) -> Array:
-        return function(np.linalg.diagonal(kernel)) @ self.sizes / self.count
+    def diagonal_mean(self, function: Callable[..., Any], kernel: Array) -> Array:
+        return np.asarray(function(np.linalg.diagonal(kernel)) @ self.sizes / self.count)
 
     def off_diagonal(self, kernel: Array) -> Array:
         if self.count == 1:
             return np.full(kernel.shape[:-2], np.nan)
-        return (self.total(kernel) - np.linalg.diagonal(kernel) @ self.sizes) / (self.count * (self.count - 1))
+        own = np.linalg.diagonal(kernel) @ self.sizes
+        return np.asarray((self.total(kernel) - own) / (self.count * (self.count - 1)))
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:
@@ -108,51 +112,43 @@ def with_diagonal(kernel: Array, diagonal: Array) -> Array:
 
 
 @lru_cache(maxsize=8)
-def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 16, ratio: float = 1.25) -> GroupLayout:
+def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> GroupLayout:
     """Representatives of a sequence of so many tokens.
 
     Args:
         count: n.
         causal: whether a token sees itself and those before it, or all.
         window: of a causal mask the last tokens that are seen; 0 for all.
-        alone: how many first tokens stand for themselves.
+        alone: how many first tokens of a causal sequence stand for themselves.
         ratio: last place of a group over its first, at most; a window has several groups.
     """
-    starts, widths = list(range(min(alone, count))), [1] * min(alone, count)
-    while (start := starts[-1] + widths[-1] if starts else 0) < count:
-        width = max(_LEAST, int(start * (ratio - 1.0))) if causal else count
+    starts = list(range(min(alone, count))) if causal else []
+    widths, start = [1] * len(starts), len(starts)
+    while start < count:
+        width = max(_LEAST, int(start * (ratio - 1.0)) if causal else -(-count // _GROUPS))
         if window:
-            width = max(_LEAST, min(width, window // 8))
+            width = max(_LEAST, min(width, window // _GROUPS))
         left = count - start
-        # What is left for the next one, if it is too few for a group, is this one's.
+        # What is left for the next one, if it is too little for a group, is this one's.
         width = left if left < width + _LEAST else width
-        if width < _LEAST:
-            starts, widths = starts + list(range(start, count)), widths + [1] * width
-            break
-        starts.append(start)
-        widths.append(width)
-    places, sizes, twins, lows = [], [], [], []
-    for start, width in zip(starts, widths, strict=True):
-        if width == 1:
-            twins.append(len(places))
-            places.append(float(start))
-            sizes.append(1.0)
-            lows.append(float(start))
-            continue
-        twins += [len(places) + 1, len(places)]
-        places += [start + width * _NODE - 0.5, start + width * (1.0 - _NODE) - 0.5]
-        sizes += 2 * [width / 2]
-        lows += [float(start), start + width / 2]
-    at, size, twin, low = (np.array(part) for part in (places, sizes, twins, lows))
-    pairs = np.outer(size, size)
-    rows = np.arange(len(at))
-    pairs[rows, rows] = size
-    several = twin != rows
-    pairs[rows[several], twin[several]] = (size * (2.0 * size - 1.0))[several]
+        each = [width] if width >= _LEAST else [1] * width
+        starts += [start + step for step in range(len(each))]
+        widths += each
+        start += width
+    group = np.repeat(np.arange(len(starts)), np.where(np.array(widths) > 1, 2, 1))
+    first, total = np.array(starts, dtype=float)[group], np.array(widths, dtype=float)[group]
+    rows, several = np.arange(len(group)), total > 1
+    half = np.concatenate([[0], np.equal(group[1:], group[:-1])])
+    twins = np.where(several, rows + 1 - 2 * half, rows)
+    sizes = np.where(several, total / 2, 1.0)
+    low = first + half * sizes
+    places = np.where(several, first + total * np.where(half, 1.0 - _NODE, _NODE) - 0.5, first)
+    pairs = np.outer(sizes, sizes)
+    pairs[rows, rows] = sizes
+    pairs[rows[several], twins[several]] = (sizes * (2.0 * sizes - 1.0))[several]
+    seen = np.broadcast_to(sizes, pairs.shape)
     if causal:
-        last = at[:, None] + 1.0
-        first = np.maximum(0.0, last - window) if window else 0.0 * last
-        seen = np.clip(np.minimum(low + size, last) - np.maximum(low, first), 0.0, size)
-    else:
-        seen = np.broadcast_to(size, pairs.shape)
-    return GroupLayout(count, None, 1, at, size, pairs, twin, seen)
+        last = places[:, None] + 1.0
+        begun = np.maximum(0.0, last - window) if window else 0.0 * last
+        seen = np.clip(np.minimum(low + sizes, last) - np.maximum(low, begun), 0.0, sizes)
+    return GroupLayout(count, places=places, sizes=sizes, pairs=pairs, twins=twins, seen=seen)

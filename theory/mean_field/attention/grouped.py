@@ -20,10 +20,14 @@ from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
-# Nodes of the mean over a capped logit; sampled tokens of every group; of these, for how many a rotated head's keys are
-# compared, each at one of its frequencies; and an exponent whose exponential is a number.
+SAMPLES = 4
+"""Tokens of every group that are sampled."""
+MOST_HEADS = 16
+"""Heads that are sampled at most; what more of them average out does not matter among many tokens."""
+
+# Nodes of the mean over a capped logit; for how many samples a rotated head's keys are compared, each at one of its
+# frequencies; and an exponent whose exponential is a number.
 _CAPPED = 16
-_SAMPLES = 4
 _ROTATED = 2
 _LARGEST = 300.0
 
@@ -61,20 +65,20 @@ class GroupedAttention:
 
     Attributes:
         stack: the network.
-        heads: how many heads are sampled, whose mean is that of all.
         variance: ρ, as in `overlap_variance`, (batch,) or (1,).
         generator: of the patterns.
     """
 
     stack: Stack
-    heads: int
     variance: Array
     generator: np.random.Generator
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+        """Apply the rule to a kernel, (batch, r, r)."""
         stack = self.stack
         value_gain, projected = gain(stack, "WV"), stack.output_projection == "random"
-        patterns = grouped_patterns(stack, tokens, kernel, self.heads, self.generator)
+        heads = min(stack.heads, MOST_HEADS)
+        patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
         smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
         attended = patterns.mean @ smooth @ patterns.mean.mT
         out = value_gain * (attended + tokens.shared(patterns.own, patterns.own, extra)).mean((1, 2))
@@ -84,7 +88,7 @@ class GroupedAttention:
             above, each = _of_each(head * tokens.pairs, kernel), patterns.mean / tokens.sizes
             of_one = tokens.gathered(above, patterns.own, patterns.own)
             to_values = stack.heads * with_diagonal(each.mT @ above @ each, of_one).mean((1, 2))
-            energies = {"WV": tokens.total(kernel * to_values)}
+            energies: SquaredNorms = {"WV": tokens.total(kernel * to_values)}
             if projected:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
             below = value_gain * to_values
@@ -116,7 +120,7 @@ class GroupedAttention:
         """
         stack, own = self.stack, patterns.own
         smooth, extra = tokens.split(kernel * gain(stack, "WV"))
-        shape = (len(kernel), self.heads, kernel.shape[-1], _SAMPLES)
+        shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
         spread = np.sqrt(extra)[:, None, :, None]
         common = (root(smooth)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
         alone = (spread * self.generator.standard_normal(shape)).mT[..., None, :]
@@ -145,9 +149,7 @@ class GroupedAttention:
         first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
         return to_queries / first, to_keys / second
 
-    def _of_pairs(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array
-    ) -> dict[str, Array]:
+    def _of_pairs(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array) -> dict[str, Array]:
         """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
@@ -155,7 +157,9 @@ class GroupedAttention:
         differing = _of_each(tokens.differing(kernel), kernel)[..., None, :]
         each = patterns.changed * differing
         alone = each / tokens.sizes**0.5
-        varying = each @ (_turning(self.stack, tokens.places) * np.ones(2 * (each.shape[-1],))) @ each.mT - alone @ alone.mT
+        varying = (
+            each @ (_turning(self.stack, tokens.places) * np.ones(2 * (each.shape[-1],))) @ each.mT - alone @ alone.mT
+        )
         scale = gain(self.stack, "WV") * self.variance / self.stack.width
         products = (patterns.queries @ patterns.queries.mT) / self.stack.key_width
         at_queries = kernel * varying.mean((1, 2))
@@ -164,7 +168,10 @@ class GroupedAttention:
         if patterns.sizes is not None:
             first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
             mean = np.square(patterns.sizes[1]) @ tokens.sizes / tokens.count
-            squares = {"Q": at_queries / first * gain(self.stack, "WK") / mean[..., None, None], "K": at_keys / mean[..., None, None]}
+            squares = {
+                "Q": at_queries / first * gain(self.stack, "WK") / mean[..., None, None],
+                "K": at_keys / mean[..., None, None],
+            }
         return {role: scale * tokens.total(head * part) for role, part in squares.items()}
 
     def _at_queries(
@@ -241,7 +248,7 @@ def grouped_patterns(
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
     queries = cholesky(kernel)[:, None, None] @ generator.standard_normal(shape)
     mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
-    deviations = generator.standard_normal((*shape[:2], _SAMPLES, *shape[3:]))
+    deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
     keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
     scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
     if stack.query_key_norm != "none":
@@ -261,9 +268,7 @@ def grouped_patterns(
     logits, own_slopes = _capped(stack, leaning @ keys.mT)
     seen = tokens.seen > 0
     highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
-    expected, weights = (
-        np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits)
-    )
+    expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
     share = tokens.seen / tokens.sizes
     sums, without = (share * _sum_of(number, weights, expected) for number in (tokens.sizes, tokens.sizes - 1.0))
     total = sums.sum(-1, keepdims=True)
@@ -275,7 +280,8 @@ def grouped_patterns(
     held = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - held) @ extra[..., :, None]
     attended = changed @ mean_keys + held @ (np.roll(keys, -1, 2) - mean_keys) + leans * leaning
-    return GroupedPatterns(mean, changed, own, own * own_slopes, queries, mean_keys, keys, attended, sizes)
+    own_changed = own * own_slopes if stack.logit_softcap else own
+    return GroupedPatterns(mean, changed, own, own_changed, queries, mean_keys, keys, attended, sizes)
 
 
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
@@ -283,8 +289,8 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
 
     Of more tokens than samples the sum has their mean and variance.
     """
-    others = _SAMPLES - 1
-    turn = ((np.arange(_SAMPLES) - np.arange(_SAMPLES)[:, None]) % _SAMPLES - 1.0)[..., None]
+    others = SAMPLES - 1
+    turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
     few = np.clip(number - turn, 0.0, 1.0)
     factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(number / others), few))
     left = number - factors.sum(1)[0]
@@ -325,7 +331,7 @@ def _sizes(stack: Stack, role: str, squares: Array) -> Array:
 
 
 def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
-    """c tanh(a/c) and its slope."""
+    """C tanh(a/c) and its slope."""
     if not stack.logit_softcap:
         return logits, np.ones(())
     part = np.tanh(logits / stack.logit_softcap)
@@ -333,7 +339,7 @@ def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
 
 
 def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, Array]:
-    """ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
+    """Ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
     if not stack.logit_softcap:
         return logits + variance / 2, np.ones(())
     nodes, weights = np.polynomial.hermite_e.hermegauss(_CAPPED)
