@@ -12,9 +12,12 @@ from checks.large_width import why_not_judged
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import NoRuleError, Prediction, predict
+from theory.mean_field.cost import is_grouped
 
 PATTERNS = 4096
 """Sampled patterns of random attention behind a prediction."""
+_GROUPED = 64
+"""The same where representatives stand for groups of tokens."""
 
 
 def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
@@ -24,11 +27,12 @@ def prediction_of(samples: Samples, patterns: int = PATTERNS) -> Prediction:
     """
     text = samples.cell.text
     try:
-        return (
-            _of_stack(samples.stack, patterns=patterns)
-            if text is None
-            else predict(samples.stack, text.ids, patterns=patterns)
-        )
+        if text is not None:
+            return predict(samples.stack, text.ids, patterns=patterns)
+        # Patterns of thousands of tokens would take days.
+        if is_grouped(samples.stack):
+            return _of_stack(samples.stack, patterns=min(patterns, _GROUPED), grouped=True)
+        return _of_stack(samples.stack, patterns=patterns)
     except NoRuleError:
         return Prediction(samples.stack, {})
 

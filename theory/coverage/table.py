@@ -281,12 +281,12 @@ GAPS = (
     ),
     Gap(
         ("grouped",),
-        "text, a given covariance or mask, groups of labels, a loss on one position, several sequences, a source, or "
-        "logits that hold the words",
+        "text, a given covariance or mask, sinusoidal positions, groups of labels, a loss on one position, several "
+        "sequences, a source, or logits that hold the words",
         "independent tokens of one sequence, a loss on all of them, and logits that do not hold the words",
         "tokens must differ by their place alone, and slowly",
         lambda stack: (
-            bool(stack.input_gram or stack.label_groups or stack.source_tokens)
+            bool(stack.input_gram or stack.label_groups or stack.source_tokens or stack.positions == "sinusoidal")
             or (stack.mask == "given" or stack.loss_on != "all" or stack.sequences > 1 or holds_words(stack))
         ),
     ),

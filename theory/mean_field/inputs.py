@@ -93,12 +93,10 @@ def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
     alike = np.eye(len(tokens.sizes))
     kernel = (stack.input_correlation + (1.0 - stack.input_correlation) * alike) * stack.embedding_scale**2
     coincidence = label_coincidence(stack)
-    same, means = coincidence + (1.0 - coincidence) * alike, None
-    if stack.positions == "sinusoidal":
-        kernel, means = kernel + _sinusoidal_kernel(stack, tokens.places), _sinusoidal_means(stack, tokens.places)
-    elif stack.positions != "none":
+    same = coincidence + (1.0 - coincidence) * alike
+    if stack.positions != "none":  # learned
         kernel = kernel + (alike + (stack.positions == "learned_segment")) * stack.embedding_scale**2
-    return Inputs(kernel[None], same[None], means=means)
+    return Inputs(kernel[None], same[None])
 
 
 def _source(stack: Stack, batch: int) -> Source[Array] | None:
@@ -150,7 +148,8 @@ def position_kernel(stack: Stack) -> Any:
     if stack.positions in ("learned", "learned_segment"):
         kernel = (np.eye(n) + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     else:
-        kernel = _sinusoidal_kernel(stack, np.arange(n))
+        lag = np.arange(n)[:, None] - np.arange(n)
+        kernel = np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width
     return np.tile(kernel, (stack.sequences, stack.sequences))
 
 
@@ -159,24 +158,12 @@ def position_means(stack: Stack) -> Array | None:
 
     Most frequencies are low, so that most cosines are near 1: sinusoidal positions point along (1, ..., 1).
     """
-    means = _sinusoidal_means(stack, np.arange(stack.tokens))
-    return means if means is None else np.tile(means, stack.sequences)
-
-
-def _sinusoidal_kernel(stack: Stack, places: NDArray[Any]) -> Array:
-    """p_i·p_j/d at places."""
-    lag = places[:, None] - places
-    return np.asarray(np.cos(lag[..., None] * _frequencies(stack)).sum(-1) / stack.width)
-
-
-def _sinusoidal_means(stack: Stack, places: NDArray[Any]) -> Array | None:
-    """As `position_means`, at places of one sequence."""
     added = "added" in (stack.final_norm, stack.embedding_norm)
     centres = stack.normalization == "layer" or (stack.normalization == "none" and added)
     if stack.positions != "sinusoidal" or not centres:
         return None
-    angles = places[:, None] * _frequencies(stack)
-    return np.asarray((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width)
+    angles = np.arange(stack.tokens)[:, None] * _frequencies(stack)
+    return np.tile((np.sin(angles) + np.cos(angles)).sum(-1) / stack.width, stack.sequences)
 
 
 def _frequencies(stack: Stack) -> Array:

@@ -71,6 +71,13 @@ class GroupLayout(MatrixLayout):
         alone = np.linalg.diagonal(gradient)[..., :, None] * first * second * (share * (1.0 - share))
         return np.asarray(both + alone.sum(-2))
 
+    def centred(self, kernel: Array) -> Array:
+        """A kernel whose sums over all tokens vanish for every group, which else leave a part of order 1/n."""
+        rows = (self.pairs * kernel).sum(-1) / self.sizes / self.count
+        rows = (rows + rows[..., self.twins]) / 2
+        mean = (rows @ self.sizes / self.count)[..., None, None]
+        return np.asarray(kernel - rows[..., :, None] - rows[..., None, :] + mean)
+
     def attend(self, kernel: Array) -> Array:
         smooth, own = self.split(kernel)
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)

@@ -45,7 +45,7 @@ class GroupedPatterns:
         mean_keys: what the keys of a group have in common, likewise.
         own_keys: of the one token, (batch, heads, samples, r, d_k).
         attended: the mean key under a row's weights, likewise.
-        sizes: what a norm divides queries and keys by, (batch, r) each; None without one.
+        sizes: what a norm divides queries by, groups' means and the one token, as these without d_k; None without one.
     """
 
     mean: Array
@@ -56,7 +56,7 @@ class GroupedPatterns:
     mean_keys: Array
     own_keys: Array
     attended: Array
-    sizes: tuple[Array, Array] | None
+    sizes: tuple[Array, Array, Array] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,20 +134,24 @@ class GroupedAttention:
         each = patterns.changed / tokens.sizes
         of_group = changed / tokens.sizes - each * deviation
         of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
+        of_mean, of_own = (
+            (np.ones(()),) * 2 if patterns.sizes is None else (s[..., None, :] for s in patterns.sizes[1:])
+        )
+        of_group, each, of_one = of_group / of_mean, each / of_mean, of_one / of_own
         met = self._at_keys(tokens, patterns, above, of_one, each * deviation)
         between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
         # Of a token with itself: the sum that it is taken from holds it once.
         without = mean_value + deviation - many + own * alone
-        mine = patterns.own_changed * (common + alone - without)
+        mine = patterns.own_changed * (common + alone - without) / of_own
         products = patterns.queries @ patterns.queries.mT / stack.key_width
         to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
+        if not stack.rotary:
+            # Logits of a row change its weights, whose sum is 1, by their differences alone.
+            to_keys = tokens.centred(to_keys)
         if overlaps is not None:
             removed = self._removed(tokens, patterns, smooth, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
-        if patterns.sizes is None:
-            return to_queries, to_keys
-        first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
-        return to_queries / first, to_keys / second
+        return to_queries, to_keys
 
     def _of_pairs(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array) -> dict[str, Array]:
         """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
@@ -157,21 +161,18 @@ class GroupedAttention:
         differing = _of_each(tokens.differing(kernel), kernel)[..., None, :]
         each = patterns.changed * differing
         alone = each / tokens.sizes**0.5
-        varying = (
-            each @ (_turning(self.stack, tokens.places) * np.ones(2 * (each.shape[-1],))) @ each.mT - alone @ alone.mT
-        )
+        turning = np.broadcast_to(_turning(self.stack, tokens.places), tokens.pairs.shape)
+        varying = each @ turning @ each.mT - alone @ alone.mT
         scale = gain(self.stack, "WV") * self.variance / self.stack.width
         products = (patterns.queries @ patterns.queries.mT) / self.stack.key_width
         at_queries = kernel * varying.mean((1, 2))
         at_keys = (products * varying).mean((1, 2))
         squares = {"Q": at_queries, "K": at_keys}
         if patterns.sizes is not None:
-            first, second = (size[..., :, None] * size[..., None, :] for size in patterns.sizes)
-            mean = np.square(patterns.sizes[1]) @ tokens.sizes / tokens.count
-            squares = {
-                "Q": at_queries / first * gain(self.stack, "WK") / mean[..., None, None],
-                "K": at_keys / mean[..., None, None],
-            }
+            of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
+            mean = (np.square(of_keys) @ tokens.sizes / tokens.count)[..., None, None]
+            both = of_queries[..., :, None] * of_queries[..., None, :]
+            squares = {"Q": at_queries * gain(self.stack, "WK") / mean / both, "K": at_keys / mean}
         return {role: scale * tokens.total(head * part) for role, part in squares.items()}
 
     def _at_queries(
@@ -183,11 +184,12 @@ class GroupedAttention:
         gradients = changed @ patterns.mean_keys - deviation * patterns.attended
         # The mean key that is subtracted holds one's own.
         gradients = gradients + (many * slopes * (1.0 - patterns.own_changed)) @ patterns.own_keys
-        gradients = turned(self.stack, tokens.places, gradients, -1)
+        of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
+        gradients = turned(self.stack, tokens.places, gradients, -1) / of_queries
         products = (gradients @ gradients.mT).mean((1, 2))
         # Of its own group a row sees what it sees, and two rows what the other one sees as well.
         apart = np.square(patterns.own_keys).sum(-1)[..., None, :] + np.square(patterns.attended).sum(-1)[..., None]
-        apart = np.square(patterns.own_changed) * (apart - 2.0 * patterns.attended @ patterns.own_keys.mT)
+        apart = np.square(patterns.own_changed / of_queries) * (apart - 2.0 * patterns.attended @ patterns.own_keys.mT)
         surely = (apart.mean((1, 2)) * (tokens.seen * (1.0 - tokens.seen / tokens.sizes)) * extra[:, None, :]).sum(-1)
         return with_diagonal(products, np.linalg.diagonal(products) + surely) / self.stack.key_width
 
@@ -226,12 +228,16 @@ class GroupedAttention:
             (np.ones(()), np.ones(()), patterns.mean_keys, Inner.at_queries),
             (tokens.pairs, tokens.sizes, patterns.queries, Inner.at_keys),
         )
-        parts = []
+        parts: list[Array] = []
         for pairs, sizes, rows, products_of in sides:
             weights, products = changed / sizes, (rows @ rows.mT)[:, :, 0] / stack.key_width
             a1 = weights * (u - np.linalg.diagonal(w)[..., None])
             both = NormOverlaps(*(scale * pairs * part[:, None] for part in (overlaps.first, overlaps.second)))
-            parts.append(products_of(Inner(weights, weights, values, none, both, u, w, a1), products).mean(1) * turning)
+            part = products_of(Inner(weights, weights, values, none, both, u, w, a1), products) * turning
+            if patterns.sizes is not None:
+                size = patterns.sizes[len(parts)][:, :, 0]
+                part = part / (size[..., :, None] * size[..., None, :])
+            parts.append(part.mean(1))
         return parts[0], parts[1]
 
 
@@ -257,10 +263,10 @@ def grouped_patterns(
         of_keys = _sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra)
         extra = extra * (to_keys / of_keys) ** 2
         queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
-        keys = keys * (to_keys / _sizes(stack, "WK", np.square(keys).mean(-1)))[..., None]
+        of_own = _sizes(stack, "WK", np.square(keys).mean(-1))
+        keys = keys * (to_keys / of_own)[..., None]
         mean_keys = mean_keys * (to_keys / of_keys)[..., None]
-        # Sizes of heads hardly differ, and kernels are means over heads.
-        sizes = of_queries.mean((1, 2)), of_keys.mean((1, 2))
+        sizes = of_queries, of_keys, of_own
     queries, mean_keys, keys = (turned(stack, tokens.places, rows) for rows in (queries, mean_keys, keys))
     leaning = scale * queries
     variance = scale**2 * np.square(queries).sum(-1)[..., None] * extra[..., None, :]
