@@ -81,7 +81,9 @@ class GroupedAttention:
         patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
         smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
         attended = patterns.mean @ smooth @ patterns.mean.mT
-        out = value_gain * (attended + tokens.shared(patterns.own, patterns.own, extra)).mean((1, 2))
+        alike = self._varying(tokens, kernel)
+        led = self._led(patterns) * (patterns.mean @ alike @ patterns.mean.mT)
+        out = value_gain * (attended + tokens.shared(patterns.own, patterns.own, extra) + led).mean((1, 2))
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head = head_gain(stack, "W") / stack.heads * gradient
@@ -153,27 +155,49 @@ class GroupedAttention:
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
 
+    def _varying(self, tokens: GroupLayout, kernel: Array) -> Array:
+        """ρ δ_j δ_l/d, the variance of x_j·x_l/d of two different tokens, turned as keys are, (batch, 1, 1, r, r)."""
+        differing = tokens.differing(kernel)
+        turning = np.broadcast_to(_turning(self.stack, tokens.places), tokens.pairs.shape)
+        varying = differing[:, :, None] * differing[:, None] * turning
+        return (self.variance / self.stack.width)[:, None, None, None, None] * varying[:, None, None]
+
+    def _led(self, patterns: GroupedPatterns) -> Array:
+        """What keys' leaning to two queries makes of products of their tokens, over what these vary by.
+
+        Under a row's weights x_j leans to what W^K makes of the query, and with it its value.
+        """
+        scale, of_keys = logit_scale(self.stack), 1.0
+        if patterns.sizes is not None:
+            scale = bare_logit_scale(self.stack)
+            of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
+        return np.asarray(scale**2 * of_keys * (patterns.queries @ patterns.queries.mT))
+
     def _of_pairs(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array) -> dict[str, Array]:
         """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
+        Where keys are turned, what values lean to differs from key to key as well, which W^K's gradient holds.
         """
-        differing = _of_each(tokens.differing(kernel), kernel)[..., None, :]
-        each = patterns.changed * differing
-        alone = each / tokens.sizes**0.5
-        turning = np.broadcast_to(_turning(self.stack, tokens.places), tokens.pairs.shape)
-        varying = each @ turning @ each.mT - alone @ alone.mT
-        scale = gain(self.stack, "WV") * self.variance / self.stack.width
+        alike, changed = self._varying(tokens, kernel), patterns.changed
+        alone = changed / tokens.sizes**0.5
+        own = alike * np.eye(len(tokens.sizes))
+        varying = changed @ alike @ changed.mT - alone @ own @ alone.mT
         products = (patterns.queries @ patterns.queries.mT) / self.stack.key_width
-        at_queries = kernel * varying.mean((1, 2))
-        at_keys = (products * varying).mean((1, 2))
+        at_queries, at_keys = kernel * varying.mean((1, 2)), (products * varying).mean((1, 2))
+        if self.stack.rotary:
+            u = changed @ alike
+            w = u @ changed.mT
+            leaning = Inner(changed, changed, alike, np.ones(()), None, u, w, w)
+            turned_kernel = kernel[:, None, None] * _turning(self.stack, tokens.places)
+            at_keys = at_keys + (products * self._led(patterns) * leaning.at_queries(turned_kernel)).mean((1, 2))
         squares = {"Q": at_queries, "K": at_keys}
         if patterns.sizes is not None:
             of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
             mean = (np.square(of_keys) @ tokens.sizes / tokens.count)[..., None, None]
             both = of_queries[..., :, None] * of_queries[..., None, :]
             squares = {"Q": at_queries * gain(self.stack, "WK") / mean / both, "K": at_keys / mean}
-        return {role: scale * tokens.total(head * part) for role, part in squares.items()}
+        return {role: gain(self.stack, "WV") * tokens.total(head * part) for role, part in squares.items()}
 
     def _at_queries(
         self, tokens: GroupLayout, patterns: GroupedPatterns, extra: Array, parts: tuple[Array, Array, Array]
