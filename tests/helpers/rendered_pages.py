@@ -9,7 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from textwrap import fill
 
-from tests.helpers.rendered.atlas import architectures, atlas, choices, comparisons, read_families, setting, versions
+from tests.helpers.rendered.atlas import (
+    architectures,
+    atlas,
+    choices,
+    comparisons,
+    many_tokens,
+    models_over_tokens,
+    read_families,
+    setting,
+    versions,
+)
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -90,9 +100,11 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "architectures": architectures,
         "atlas": atlas,
         "choices": choices,
+        "models over tokens": models_over_tokens,
     },
     "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
+    "queries.md": {"many tokens": many_tokens},
     "relaxations.md": {"coverage": coverage},
     "warmup.md": {
         "final losses": final_losses,

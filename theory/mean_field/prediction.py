@@ -201,6 +201,11 @@ def _averaged(
             batch = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
+        if isinstance(tokens, GroupLayout):
+            # Of one pattern a squared gradient is a difference, which may be negative.
+            means = {
+                name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
+            }
         errors = {name: _error(value) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
         met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)

@@ -55,6 +55,29 @@ def atlas() -> str:
     return table(["model", *_HEAD], rows)
 
 
+def models_over_tokens() -> str:
+    """First layer over last of published models at more and more tokens."""
+    found = committed("models-over-tokens")["first over last"]
+    head = [f"n = {tokens}" for tokens in next(iter(found.values()))]
+    rows = [
+        [name, f"dL/d{role}", *(f"{of[role][0]:.3g} ± {of[role][1]:.1g}" for of in by_tokens.values())]
+        for name, by_tokens in found.items()
+        for role in ("WQ", "WV", "W2")
+    ]
+    return table(["model", "gradient", *head], rows)
+
+
+def many_tokens() -> str:
+    """Squared gradients of W^Q and W^K by groups of tokens, over those of networks."""
+    rows = []
+    for name, one in committed("many-tokens")["of each case"].items():
+        for role in ("WQ", "WK"):
+            of_role = one["squared gradients"][role]
+            ratios = (f"{100 * ratio:+.1f}%".replace("-", "−") for ratio in of_role["over networks"])
+            rows.append([f"{name}, $W^{role[1]}$", *ratios, f"{100 * max(of_role['standard errors']):.1f}%"])
+    return table(["", *(f"layer {layer}" for layer in (1, 2, 3, 4)), "error"], rows)
+
+
 _HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, first", "last"]
 
 

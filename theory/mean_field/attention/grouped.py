@@ -25,10 +25,8 @@ SAMPLES = 4
 MOST_HEADS = 16
 """Heads that are sampled at most; what more of them average out does not matter among many tokens."""
 
-# Nodes of the mean over a capped logit; for how many samples a rotated head's keys are compared, each at one of its
-# frequencies; and an exponent whose exponential is a number.
+# Nodes of the mean over a capped logit; and an exponent whose exponential is a number.
 _CAPPED = 16
-_ROTATED = 2
 _LARGEST = 300.0
 
 
@@ -81,9 +79,9 @@ class GroupedAttention:
         patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
         smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
         attended = patterns.mean @ smooth @ patterns.mean.mT
-        alike = self._varying(tokens, kernel)
-        led = self._led(patterns) * (patterns.mean @ alike @ patterns.mean.mT)
-        out = value_gain * (attended + tokens.shared(patterns.own, patterns.own, extra) + led).mean((1, 2))
+        varying = self._varying(tokens, patterns, kernel)
+        attended = attended + tokens.shared(patterns.own, patterns.own, extra)
+        out = value_gain * (attended.mean((1, 2)) + self._led(tokens, patterns, varying))
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head = head_gain(stack, "W") / stack.heads * gradient
@@ -95,7 +93,7 @@ class GroupedAttention:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, head, overlaps)
-            pairs = self._of_pairs(tokens, patterns, kernel, head)
+            pairs = self._of_pairs(tokens, patterns, kernel, head, varying)
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
             others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
             # Over d_k a gradient is smaller by √d_k.
@@ -103,7 +101,7 @@ class GroupedAttention:
             for role, part in zip("QK", parts, strict=True):
                 scaled = stack.heads * shrink * others[role] * part
                 of_pairs = stack.heads * shrink * others[role] * pairs[role]
-                energies["W" + role] = np.maximum(tokens.total(kernel * scaled) + of_pairs, 0.0)
+                energies["W" + role] = tokens.total(kernel * scaled) + of_pairs
                 below = below + gains[role] * scaled
             return below, energies
 
@@ -155,42 +153,49 @@ class GroupedAttention:
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
 
-    def _varying(self, tokens: GroupLayout, kernel: Array) -> Array:
-        """ρ δ_j δ_l/d, the variance of x_j·x_l/d of two different tokens, turned as keys are, (batch, 1, 1, r, r)."""
-        differing = tokens.differing(kernel)
-        turning = np.broadcast_to(_turning(self.stack, tokens.places), tokens.pairs.shape)
-        varying = differing[:, :, None] * differing[:, None] * turning
-        return (self.variance / self.stack.width)[:, None, None, None, None] * varying[:, None, None]
+    def _varying(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Array:
+        """Σ_jl A_ij A_kl of what x_j·x_l/d varies by, ρ δ_j δ_l/d, for j and l that may be one, (batch, heads, ..).
 
-    def _led(self, patterns: GroupedPatterns) -> Array:
-        """What keys' leaning to two queries makes of products of their tokens, over what these vary by.
+        Where positions rotate, with the mean of cos((j − l) − (i − k)) θ over a head's coordinates.
+        """
+        stack = self.stack
+        weights = patterns.changed * tokens.differing(kernel)[:, None, None, None, :]
+        scale = (self.variance / stack.width)[:, None, None, None, None]
+        if not stack.rotary:
+            sums = weights.sum(-1, keepdims=True)
+            return np.asarray(scale * sums * sums.mT)
+        phases = np.exp(1j * tokens.places[:, None] * frequencies(stack))
+        share = stack.rotary_width / stack.key_width
+        turned_sums = (weights @ phases) * phases.conj()
+        sums = weights.sum(-1, keepdims=True)
+        of_turned = (turned_sums @ turned_sums.conj().mT).real / phases.shape[1]
+        return np.asarray(scale * (share * of_turned + (1.0 - share) * sums * sums.mT))
+
+    def _led(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
+        """What tokens' leaning to queries adds to products of attended tokens, (batch, r, r).
 
         Under a row's weights x_j leans to what W^K makes of the query, and with it its value.
         """
-        scale, of_keys = logit_scale(self.stack), 1.0
+        scale, of_keys = logit_scale(self.stack), np.ones(())
         if patterns.sizes is not None:
             scale = bare_logit_scale(self.stack)
             of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
-        return np.asarray(scale**2 * of_keys * (patterns.queries @ patterns.queries.mT))
+        rows = turned(self.stack, tokens.places, patterns.queries, -1)
+        return np.asarray((scale**2 * of_keys * (rows @ rows.mT) * varying).mean((1, 2)))
 
-    def _of_pairs(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array) -> dict[str, Array]:
+    def _of_pairs(
+        self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
+    ) -> dict[str, Array]:
         """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
-        Where keys are turned, what values lean to differs from key to key as well, which W^K's gradient holds.
         """
-        alike, changed = self._varying(tokens, kernel), patterns.changed
-        alone = changed / tokens.sizes**0.5
-        own = alike * np.eye(len(tokens.sizes))
-        varying = changed @ alike @ changed.mT - alone @ own @ alone.mT
-        products = (patterns.queries @ patterns.queries.mT) / self.stack.key_width
-        at_queries, at_keys = kernel * varying.mean((1, 2)), (products * varying).mean((1, 2))
-        if self.stack.rotary:
-            u = changed @ alike
-            w = u @ changed.mT
-            leaning = Inner(changed, changed, alike, np.ones(()), None, u, w, w)
-            turned_kernel = kernel[:, None, None] * _turning(self.stack, tokens.places)
-            at_keys = at_keys + (products * self._led(patterns) * leaning.at_queries(turned_kernel)).mean((1, 2))
+        alone = patterns.changed / tokens.sizes**0.5 * tokens.differing(kernel)[:, None, None, None, :]
+        scale = (self.variance / self.stack.width)[:, None, None, None, None]
+        varying = varying - scale * _turning(self.stack, tokens.places) * (alone @ alone.mT)
+        rows = turned(self.stack, tokens.places, patterns.queries, -1)
+        at_queries = kernel * varying.mean((1, 2))
+        at_keys = (rows @ rows.mT / self.stack.key_width * varying).mean((1, 2))
         squares = {"Q": at_queries, "K": at_keys}
         if patterns.sizes is not None:
             of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
@@ -225,14 +230,18 @@ class GroupedAttention:
         if not stack.rotary:
             return np.asarray((first.mT @ (above * (queries @ queries.mT)) @ second).mean((1, 2)) / stack.key_width)
         theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
-        for sample in range(_ROTATED):
-            index = self.generator.integers(half, size=(*queries.shape[:2], 1, 1))
+        # Each head and sample has one, and all together are spread evenly.
+        batch, heads = queries.shape[:2]
+        steps = (np.arange(heads * SAMPLES) + self.generator.random((batch, 1))) * (half / (heads * SAMPLES))
+        indices = self.generator.permuted(steps.astype(int), axis=1).reshape(batch, heads, 1, 1, SAMPLES)
+        for sample in range(SAMPLES):
+            index = indices[..., sample]
             real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
             pair = (real + 1j * imaginary)[..., 0]
             product = above[:, 0] * (pair[..., :, None] * pair[..., None, :].conj())
             phase = np.exp(-1j * theta[index[..., 0]] * tokens.places)
             part = first[:, :, sample].mT @ product @ second[:, :, sample]
-            kernel = kernel + (phase[..., :, None] * phase[..., None, :].conj() * part).real.mean(1) * (half / _ROTATED)
+            kernel = kernel + (phase[..., :, None] * phase[..., None, :].conj() * part).real.mean(1) * (half / SAMPLES)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
             kernel = kernel + (first.mT @ (above * (rest @ rest.mT)) @ second).mean((1, 2))

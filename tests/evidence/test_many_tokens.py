@@ -1,0 +1,89 @@
+"""Groups of tokens beside networks of up to twice as many tokens as coordinates, and published models over n."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulate import sample
+from tests.helpers.agreement import deviations
+from tests.helpers.evidence_file import kept_case, record
+from theory import Stack, predict
+from theory.configurations import stack_from_config
+from theory.configurations.published import published
+
+pytestmark = pytest.mark.evidence
+
+USUAL: dict[str, Any] = {
+    "width": 512, "depth": 4, "vocab": 64, "heads": 8, "query_key_scale": 1.0, "mask": "causal",
+    "output_projection": "random",
+}  # fmt: skip
+NETWORKS = {
+    "Pre-LN": {"placement": "pre"},
+    "Post-LN": {"placement": "post"},
+    "Peri-LN": {"placement": "peri"},
+    "Pre-LN, rotary": {"placement": "pre", "rotary": 1.0},
+}
+DRAWS = {16: 512, 64: 384, 256: 192, 1024: 36}
+PATTERNS = {16: 512, 64: 256, 256: 128, 1024: 96}
+MODELS = ("llama-3-8b", "qwen3-8b", "mistral-7b", "pythia-1.4b", "gpt-neox-20b")
+TOKENS = (16, 64, 256, 1024, 4096, 16384)
+ROLES = ("WQ", "WK", "WV", "WG", "W2")
+
+
+def beside_networks(fields: dict[str, Any], tokens: int) -> dict[str, Any]:
+    """Every number of one case."""
+    stack = Stack(**USUAL | fields | {"tokens": tokens})
+    samples = sample(stack, draws=DRAWS[tokens], seed=12)
+    prediction = predict(stack, grouped=True, patterns=PATTERNS[tokens])
+    gradients: dict[str, Any] = {}
+    for role in ("WQ", "WK", "WV", "W1"):
+        values = np.asarray(samples[f"grad_sq_{role}"], dtype=float)
+        mean, error = values.mean(0), values.std(0, ddof=1) / len(values) ** 0.5
+        errors = np.hypot(error, prediction.errors[f"grad_sq_{role}"]) / mean
+        over = prediction[f"grad_sq_{role}"] / mean - 1.0
+        gradients[role] = {"over networks": over.round(4).tolist(), "standard errors": errors.round(4).tolist()}
+    return {"deviations": deviations(samples, prediction), "squared gradients": gradients}
+
+
+def test_beside_networks(kept_folder):
+    """Of squared gradients and energies at n/d = 1/32 to 2 what is beyond 3% and 4 standard errors is recorded."""
+    found: dict[str, Any] = {}
+    beyond, numbers = [], 0
+    for name, fields in NETWORKS.items():
+        for tokens in DRAWS:
+            label = f"{name}, n = {tokens}"
+            row = kept_case(kept_folder, label, partial(beside_networks, fields, tokens))
+            numbers += len(row["deviations"])
+            beyond += [{"case": label} | one for one in row["deviations"] if one["of what is allowed"] > 1]
+            widest = max(row["deviations"], key=lambda one: one["of what is allowed"])
+            found[label] = {"widest": widest, "squared gradients": row["squared gradients"]}
+    record("many-tokens", {"draws": DRAWS, "numbers": numbers, "beyond": beyond, "of each case": found})
+    assert numbers > 500
+    assert len(beyond) <= 0.02 * numbers, beyond
+
+
+def over_tokens(model: str, tokens: int) -> dict[str, Any]:
+    """Norms of the first layer's gradients over the last's, with standard errors."""
+    stack, _ = stack_from_config(published(model), tokens=tokens)
+    prediction = predict(stack, grouped=True, patterns=8)
+    row = {}
+    for role in ROLES:
+        if (name := f"grad_sq_{role}") in prediction:
+            squares, errors = prediction[name], prediction.errors[name] / prediction[name]
+            ratio = float((squares[0] / squares[-1]) ** 0.5)
+            row[role] = [round(ratio, 2), round(float(ratio * np.hypot(errors[0], errors[-1]) / 2), 2)]
+    return row
+
+
+def test_published_models_over_tokens(kept_folder):
+    """First layer over last of W^Q grows with n, and that of units does not, between 256 and 4096 tokens."""
+    found = {
+        model: {str(n): kept_case(kept_folder, f"{model}, {n}", partial(over_tokens, model, n)) for n in TOKENS}
+        for model in MODELS
+    }
+    record("models-over-tokens", {"patterns": 8, "first over last": found})
+    llama = found["llama-3-8b"]
+    assert llama["4096"]["WQ"][0] > 1.5 * llama["256"]["WQ"][0]
+    assert llama["4096"]["W2"][0] < 1.2 * llama["256"]["W2"][0]
