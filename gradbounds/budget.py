@@ -9,7 +9,7 @@ from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
 from theory import Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
-from theory.mean_field.cost import Cost, cheaper_rule, is_grouped, prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, cheaper_rules, prediction_cost, quick_patterns
 
 _SHARE = 0.25
 """Of the free memory, what a prediction takes unasked."""
@@ -24,7 +24,7 @@ _RULES = {
     "annealed": "the closed form, with means in place of products of attention weights; with one head it is off by up "
     "to 2% at query_key_scale 1 and 11% at 1.5, with more heads by less (at 4 and 16 tokens, docs/queries.md)",
 }
-"""What is said of each rule of `theory.mean_field.cost.cheaper_rule`."""
+"""What is said of each rule of `theory.mean_field.cost.cheaper_rules`."""
 
 
 class OverBudgetError(ValueError):
@@ -56,6 +56,10 @@ class Budget:
         """Whether a prediction may take that."""
         return cost.seconds <= self.seconds and cost.bytes <= self.bytes
 
+    def excess(self, cost: Cost) -> float:
+        """How many times a limit a cost is, of that which it is furthest beyond."""
+        return max(cost.seconds / self.seconds, cost.bytes / self.bytes)
+
     def exceeded(self, cost: Cost) -> str:
         """Which limits a cost is beyond, in words."""
         limits = [f"the {duration(self.seconds)} of --max-time"] if cost.seconds > self.seconds else []
@@ -85,40 +89,48 @@ class Way:
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
-    """The way to predict a network: as asked for, or with fewer patterns, or by a cheaper rule.
+    """The way to predict a network: as asked for, or by groups of its tokens, or with fewer patterns, or annealed.
 
     Args:
         stack: the network.
         patterns: that were asked for; None for as many as take some seconds.
-        budget: what it may take. Fewer patterns, or a cheaper rule, are taken where an unasked number takes longer
-            than `SOON`.
+        budget: what it may take. What is cheaper is taken where an unasked number takes longer than `SOON`.
 
     Raises:
         NoRuleError: there is no rule.
         OverBudgetError: no way is within the budget.
     """
     require(stack, "prediction")
-    if not (is_fluctuating(stack) or holds_words(stack)):
-        grouped = is_grouped(stack)
-        if budget.holds(cost := prediction_cost(stack, grouped=grouped)):
-            return Way(stack, {"grouped": grouped}, cost, _RULES["grouped"] * grouped)
-        raise OverBudgetError(_refusal(stack, cost, budget, ""))
-    asked = patterns or quick_patterns(stack)
-    costs = {count: prediction_cost(stack, patterns=count) for count in _halves(asked)}
-    ways = [
-        Way(stack, {"patterns": count}, cost, f"{count} sampled patterns in place of {asked}" * (count < asked))
-        for count, cost in costs.items()
-    ]
-    if (rule := cheaper_rule(stack)) is not None:
-        cheaper = Way(stack, {rule: True}, prediction_cost(stack, **{rule: True}), _RULES[rule])
-        # What representatives leave out is less than what fewer patterns scatter.
-        ways.insert(1 if rule == "grouped" else len(ways), cheaper)
+    ways = _ways(stack, patterns, budget)
     soon = replace(budget, seconds=budget.seconds if patterns else min(SOON, budget.seconds))
     for limit in (soon, budget):
         if fitting := [each for each in ways if limit.holds(each.cost)]:
             return fitting[0]
-    fewest, cost = min(costs.items())
-    raise OverBudgetError(_refusal(stack, cost, budget, f" with {fewest} patterns"))
+    raise OverBudgetError(_refusal(min(ways, key=lambda each: budget.excess(each.cost)), budget))
+
+
+def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
+    """All ways, the best first; by groups of tokens with as many patterns as the budget holds."""
+
+    def by(words: str, **arguments: Any) -> Way:
+        return Way(stack, arguments, prediction_cost(stack, **arguments), words)
+
+    rules = cheaper_rules(stack)
+    if not (is_fluctuating(stack) or holds_words(stack)):
+        return [by("", grouped=False), *(by(_RULES[rule], **{rule: True}) for rule in rules)]
+    asked = patterns or quick_patterns(stack)
+    ways = [by(f"{count} sampled patterns in place of {asked}" * (count < asked), patterns=count)
+            for count in _halves(asked)]  # fmt: skip
+    if "grouped" in rules:
+        most = int(min(patterns or math.inf, quick_patterns(stack, grouped=True)))
+        groups = [by(f"{_RULES['grouped']}, in {count} sampled patterns", grouped=True, patterns=count)
+                  for count in _halves(most)]  # fmt: skip
+        # What representatives leave out is less than what fewer patterns than theirs scatter.
+        better = max(1, sum(count >= most for count in _halves(asked)))
+        ways.insert(better, next((each for each in groups if budget.holds(each.cost)), groups[-1]))
+    if "annealed" in rules:
+        ways.append(by(_RULES["annealed"], annealed=True))
+    return ways
 
 
 def _halves(count: int) -> list[int]:
@@ -129,14 +141,18 @@ def _halves(count: int) -> list[int]:
     return counts
 
 
-def _refusal(stack: Stack, cost: Cost, budget: Budget, how: str) -> str:
-    """What a prediction would take, what it may, and what to change."""
+def _refusal(way: Way, budget: Budget) -> str:
+    """What a prediction would take at least, what it may, and what to change."""
+    stack, cost = way.stack, way.cost
     price = f"{duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    how = f" with {way.arguments['patterns']} patterns" if "patterns" in way.arguments else ""
     takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
     change = []
     if (fewer := _tokens_within(stack, budget)) is not None:
         change.append(f"--tokens {fewer} is within these")
-    longer = [f"--max-time {2 * cost.seconds / 60:.0f}m"] if cost.seconds > budget.seconds else []
+    twice = 2 * cost.seconds
+    enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
+    longer = [f"--max-time {enough}"] if cost.seconds > budget.seconds else []
     longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
     if cost.seconds < 86400.0 and cost.bytes < free_memory():
         change.append(f"{' '.join(longer)} waits for it")
@@ -151,8 +167,7 @@ def _tokens_within(stack: Stack, budget: Budget) -> int | None:
             shorter = replace(stack, tokens=tokens)
         except ValueError:  # a mask or labels of its own ask for its number of tokens
             return None
-        fewest = _FEWEST if is_fluctuating(shorter) or holds_words(shorter) else None
-        if budget.holds(prediction_cost(shorter, patterns=fewest)):
+        if any(budget.holds(each.cost) for each in _ways(shorter, _FEWEST, budget)):
             return tokens
         tokens //= 2
     return None

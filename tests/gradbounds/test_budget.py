@@ -8,11 +8,14 @@ import pytest
 
 from gradbounds import budget as asked
 from gradbounds.budget import SOON, Budget, OverBudgetError, way
+from gradbounds.units import seconds_of
 from theory import NoRuleError, Stack, predict
 from theory.mean_field.cost import prediction_cost, quick_patterns
 
 ENOUGH = Budget(60.0, 4e9)
 CAUSAL = Stack(placement="pre", width=512, depth=2, tokens=16, heads=4, vocab=64, query_key_scale=1.0, mask="causal")
+LAST = replace(CAUSAL, loss_on="last")
+"""Without a rule for groups of tokens."""
 
 
 @pytest.mark.quick
@@ -21,37 +24,85 @@ def test_what_is_cheap_is_predicted_as_it_was_asked_for():
     one = way(stack, None, ENOUGH)
     assert (one.arguments, one.said) == ({"patterns": quick_patterns(stack)}, "")
     assert way(stack, 8, ENOUGH).arguments == {"patterns": 8}
-    assert way(Stack(), 8, ENOUGH).arguments == {}, "nothing is sampled"
+    assert way(Stack(), 8, ENOUGH).arguments == {"grouped": False}, "nothing is sampled"
     found = one.predicted()
     assert all(np.array_equal(found[name], value) for name, value in predict(stack).items())
 
 
 def test_fewer_patterns_are_the_most_that_fit():
     """Within ten seconds where no number was asked for, within the budget where one was."""
-    stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
+    stack = replace(LAST, tokens=256, depth=12, heads=8)
     for patterns, limit in ((None, SOON), (4096, 60.0)):
         one = way(stack, patterns, ENOUGH)
         count = one.arguments["patterns"]
         assert one.cost.seconds <= limit < prediction_cost(stack, patterns=2 * count).seconds
         assert one.said == f"{count} sampled patterns in place of {patterns or quick_patterns(stack)}"
-    memory = prediction_cost(CAUSAL, patterns=64).bytes
-    assert way(CAUSAL, 1024, Budget(60.0, memory)).arguments == {"patterns": 64}
+    memory = prediction_cost(LAST, patterns=64).bytes
+    assert way(LAST, 1024, Budget(60.0, memory)).arguments == {"patterns": 64}
 
 
-def test_a_cheaper_rule_comes_after_fewer_patterns():
+def test_groups_come_before_fewer_patterns_than_theirs():
+    """With as many patterns as were asked for, or as take some seconds; and with fewer where the budget has no more."""
+    stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
+    count = quick_patterns(stack, grouped=True)
+    assert count > 4 == quick_patterns(stack)
+    for patterns, expected in ((None, count), (4096, count), (8, 8)):
+        one = way(stack, patterns, Budget(20.0, 4e9))
+        assert one.arguments == {"grouped": True, "patterns": expected}
+        assert one.said.endswith(f"in {expected} sampled patterns")
+    assert way(stack, 4096, Budget(1e5, 4e12)).arguments == {"patterns": 4096}, "as asked for"
+    few = prediction_cost(stack, patterns=2, grouped=True).seconds
+    assert way(stack, None, Budget(1.01 * few, 4e9)).arguments == {"grouped": True, "patterns": 2}
+    # Half of 4096 patterns of all tokens scatter less than 64 of representatives.
+    stack = replace(CAUSAL, tokens=32)
+    half = prediction_cost(stack, patterns=2048)
+    assert way(stack, 4096, Budget(1.1 * half.seconds, 4e9)).arguments == {"patterns": 2048}
+
+
+@pytest.mark.quick
+def test_first_tokens_are_no_groups():
+    """All twelve stand for themselves, and a prediction that takes longer than ten seconds is waited for."""
+    stack = replace(CAUSAL, tokens=12, depth=1000, heads=32, rotary=1.0)
+    one = way(stack, None, Budget(1e4, 4e10))
+    assert one.cost.seconds > SOON
+    assert "grouped" not in one.arguments
+
+
+def test_fixed_attention_of_many_tokens_is_grouped():
+    """Where all of them take longer than ten seconds, or more memory than there is."""
+    stack = Stack(tokens=4096, mask="causal")
+    assert way(stack, None, Budget(60.0, 4e10)).arguments == {"grouped": True}
+    assert prediction_cost(replace(stack, tokens=1024)).seconds < SOON
+    assert way(replace(stack, tokens=1024), None, ENOUGH).arguments == {"grouped": False}
+    assert way(replace(stack, tokens=1024), None, Budget(60.0, 2e8)).arguments == {"grouped": True}
+    assert way(Stack(tokens=10**6), None, ENOUGH).arguments == {"grouped": False}, "two numbers are a kernel"
+
+
+def test_the_closed_form_comes_last():
+    """Where neither patterns of all tokens nor those of representatives are within the budget."""
     stack = replace(CAUSAL, tokens=512, depth=24, mask="none", heads=1)
-    one = way(stack, None, ENOUGH)
-    assert (one.arguments, one.cost.seconds < SOON) == ({"annealed": True}, True)
+    assert way(stack, None, ENOUGH).arguments["grouped"]
+    least = prediction_cost(stack, patterns=2, grouped=True)
+    one = way(stack, None, Budget(0.9 * least.seconds, 4e9))
+    assert one.arguments == {"annealed": True}
     assert one.said.startswith("the closed form, with means in place of products of attention weights")
     assert way(stack, 2, Budget(3600.0, 4e9)).arguments == {"patterns": 2}
 
 
 def test_two_patterns_are_waited_for_where_nothing_is_cheaper(monkeypatch):
     monkeypatch.setattr(asked, "SOON", 1e-6)
-    assert way(CAUSAL, None, ENOUGH).arguments == {"patterns": quick_patterns(CAUSAL)}
+    assert way(LAST, None, ENOUGH).arguments == {"patterns": quick_patterns(LAST)}
 
 
-@pytest.mark.parametrize("stack", [replace(CAUSAL, tokens=4096), Stack(tokens=20_000, mask="causal")])
+@pytest.mark.parametrize(
+    "stack",
+    [
+        replace(LAST, tokens=4096),
+        Stack(tokens=20_000, mask="causal", loss_on="last"),
+        replace(CAUSAL, tokens=10**6, window=8),
+        replace(CAUSAL, tokens=1024, embeddings="tied", vocab=2048, depth=12),
+    ],
+)
 def test_an_error_says_what_it_takes_and_what_to_change(stack):
     with pytest.raises(OverBudgetError) as raised:
         way(stack, None, ENOUGH)
@@ -69,13 +120,15 @@ def test_an_error_says_what_it_takes_and_what_to_change(stack):
 
 def test_waiting_is_offered_where_it_is_of_use(monkeypatch):
     monkeypatch.setattr(asked, "free_memory", lambda: 1e10)
-    stack = replace(CAUSAL, tokens=512, depth=12)
+    stack = replace(LAST, tokens=512, depth=12)
     with pytest.raises(OverBudgetError) as raised:
         way(stack, None, Budget(1.0, 4e9))
-    minutes = re.search(r"--max-time (\d+)m waits for it", str(raised.value))
-    way(stack, 2, Budget(60.0 * int(minutes[1]), 4e9))
+    longer = re.search(r"--max-time (\w+) waits for it", str(raised.value))
+    way(stack, 2, Budget(seconds_of(longer[1]), 4e9))
     with pytest.raises(OverBudgetError, match=r"more than the 977 KiB of --memory; .*--memory [\d.]+GB waits for it"):
         way(stack, None, Budget(1e4, 1e6))
+    with pytest.raises(OverBudgetError, match=r"--max-time [1-9]\d*s waits for it"):
+        way(replace(CAUSAL, tokens=4096, depth=12, heads=8), None, Budget(0.1, 4e9))
     with pytest.raises(OverBudgetError) as raised:
         way(replace(stack, tokens=10**6), None, ENOUGH)
     assert "waits for it" not in str(raised.value)

@@ -16,7 +16,7 @@ _MAKES = (np.where, np.concatenate, np.tril, np.repeat)
 
 @dataclass
 class Counted:
-    """Numbers made one by one, multiplications in products of matrices, and products of matrices."""
+    """Numbers made one by one, multiplications in products of matrices (a complex one is four), and such products."""
 
     entries: float = 0.0
     products: float = 0.0
@@ -33,7 +33,7 @@ class CountingArray(np.ndarray):
         arrays = [_plain(one) for one in given]
         made = getattr(ufunc, method)(*arrays, **{name: _plain(one) for name, one in more.items()})
         if ufunc is np.matmul:
-            _COUNTED.products += np.size(made) * np.shape(arrays[0])[-1]
+            _COUNTED.products += np.size(made) * np.shape(arrays[0])[-1] * (4 if np.iscomplexobj(made) else 1)
             _COUNTED.matrices += np.size(made) / np.prod(np.shape(made)[-2:])
         else:
             _COUNTED.entries += max(np.size(one) for one in [*arrays, made] if not isinstance(one, tuple))
@@ -55,16 +55,27 @@ def _plain(value: Any) -> Any:
 def _counting(value: Any) -> Any:
     if type(value) is np.ndarray:
         return value.view(CountingArray)
-    return type(value)(_counting(one) for one in value) if type(value) in (list, tuple) else value
+    if isinstance(value, list | tuple):  # that of np.linalg.eigh has fields
+        counting = [_counting(one) for one in value]
+        return type(value)(*counting) if hasattr(value, "_fields") else type(value)(counting)
+    return value
 
 
 def counted(stack: Stack, **arguments: Any) -> Counted:
     """What `predict` does with the kernels of a stack, from its inputs on."""
     _COUNTED.__init__()  # type: ignore[misc]
-    given = prediction.gaussian_inputs(stack)
-    source = given.source and replace(given.source, kernel=np.array(given.source.kernel).view(CountingArray))
-    given = replace(given, kernel=given.kernel.view(CountingArray), source=source)
-    with patch.object(prediction, "gaussian_inputs", lambda _: given):
+    makers = {name: getattr(prediction, name) for name in ("gaussian_inputs", "grouped_inputs")}
+
+    def watched(name: str) -> Any:
+        def inputs(*given: Any) -> Any:
+            made = makers[name](*given)
+            source = made.source and replace(made.source, kernel=np.array(made.source.kernel).view(CountingArray))
+            return replace(made, kernel=made.kernel.view(CountingArray), source=source)
+
+        return inputs
+
+    # What `np.asarray` is given goes on counting.
+    with patch.multiple(prediction, **{name: watched(name) for name in makers}), patch("numpy.asarray", np.asanyarray):
         predict(stack, **arguments)
     return replace(_COUNTED)
 

@@ -8,9 +8,10 @@ import pytest
 
 from tests.helpers.counted_operations import counted, peak_bytes
 from theory import Stack, predict
+from theory.configurations import PUBLISHED, stack_from_config
 from theory.coverage import gaps
 from theory.mean_field import cost, prediction
-from theory.mean_field.cost import Cost, cheaper_rule, prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, cheaper_rules, is_grouped, prediction_cost, quick_patterns
 
 BASE = Stack(placement="pre", width=512, vocab=64, depth=2)
 QUERIES = replace(BASE, query_key_scale=1.0, heads=4)
@@ -38,6 +39,21 @@ NETWORKS = {
     "tied, rotary": (replace(TIED, tokens=16, heads=4, query_key_scale=1.0, rotary=1.0), 8),
 }  # fmt: skip
 
+GROUPED = {
+    "rotary, 600 tokens": (replace(QUERIES, tokens=600, mask="causal", rotary=1.0), 4),
+    "post, 2000 tokens": (replace(QUERIES, placement="post", tokens=2000, heads=8, mask="causal"), 4),
+    "gated, normed, capped, 300 tokens": (
+        replace(
+            QUERIES, tokens=300, mask="causal", ffn="gated", activation="silu", query_key_norm="head", logit_softcap=5.0
+        ), 4,
+    ),
+    "no norms, 600 tokens": (replace(QUERIES, placement="unnormed", tokens=600, mask="causal"), 4),
+    "a window, 512 tokens": (replace(QUERIES, tokens=512, mask="causal", window=64), 2),
+    "causal, 4000 tokens": (replace(BASE, tokens=4000, mask="causal"), None),
+    "causal, GELU, 4000 tokens": (replace(BASE, tokens=4000, mask="causal", activation="gelu"), None),
+    "no mask, 1000 tokens": (replace(QUERIES, tokens=1000), 16),
+}  # fmt: skip
+
 FIXED = {
     "tied": (replace(TIED, tokens=16), 32),
     "tied, gated": (replace(TIED, tokens=12, ffn="gated", activation="silu"), 32),
@@ -45,23 +61,25 @@ FIXED = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *GROUPED])
 def test_operations_are_as_many_as_are_counted(name):
     """Within a factor of 1.25 of products and of 2.5 of the rest, of which seconds are made."""
-    stack, patterns = NETWORKS[name]
-    found, expected = prediction_cost(stack, patterns=patterns), counted(stack, patterns=patterns)
+    stack, patterns = (NETWORKS | GROUPED)[name]
+    wanted = {"patterns": patterns, "grouped": name in GROUPED}
+    found, expected = prediction_cost(stack, **wanted), counted(stack, **wanted)
     assert expected.products > 0
     assert 1 / 1.25 < found.products / expected.products < 1.25
     assert 1 / 1.5 < found.matrices / expected.matrices < 1.5
     assert 1 / 2.5 < found.entries / expected.entries < 2.5
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, *FIXED])
+@pytest.mark.parametrize("name", [*NETWORKS, *FIXED, *GROUPED])
 def test_memory_is_as_much_as_is_held(name):
     """Within a factor of two, at sizes of some megabytes; what is cached before is not held by the prediction."""
-    stack, patterns = (NETWORKS | FIXED)[name]
-    predict(replace(stack, depth=1), patterns=patterns)
-    found, expected = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
+    stack, patterns = (NETWORKS | FIXED | GROUPED)[name]
+    wanted = {"patterns": patterns, "grouped": name in GROUPED}
+    predict(replace(stack, depth=1), **wanted)
+    found, expected = prediction_cost(stack, **wanted).bytes, peak_bytes(stack, **wanted)
     assert expected > 1e6
     assert 0.5 < found / expected < 2.0
 
@@ -97,6 +115,19 @@ def test_a_cost_is_had_in_a_millisecond():
     assert prediction_cost(huge).seconds > 1e15
 
 
+@pytest.mark.quick
+def test_a_cost_of_groups_is_had_in_a_millisecond():
+    """Of a window, whose representatives are half as many as its tokens, too; nothing of their size is made."""
+    huge = replace(QUERIES, width=2**16, tokens=10**6, depth=1000, heads=512, mask="causal")
+    for window in (0, 8):
+        start = time.perf_counter()
+        for _ in range(20):
+            found = prediction_cost(replace(huge, window=window), patterns=4, grouped=True)
+        assert (time.perf_counter() - start) / 20 < 1e-3
+    assert found.seconds > 1e9
+    assert found.bytes > 1e15
+
+
 def test_one_token_has_a_cost():
     for stack in (BASE, QUERIES, TIED, replace(TIED, query_key_scale=1.0), replace(QUERIES, rotary=1.0)):
         assert 0 < prediction_cost(replace(stack, tokens=1), patterns=1).seconds < 1
@@ -104,7 +135,7 @@ def test_one_token_has_a_cost():
 
 @pytest.mark.quick
 def test_limits_hold_before_anything_is_computed(monkeypatch):
-    stack = replace(QUERIES, tokens=4096, rotary=1.0, heads=8)
+    stack = replace(QUERIES, tokens=4096, rotary=1.0, heads=8, loss_on="last")  # groups have no rule for it
     monkeypatch.setattr(prediction, "recursion", lambda *_: pytest.fail("nothing is to be computed"))
     with pytest.raises(ValueError, match=r"^max_time must be longer here, got 10 s: a prediction would take about"):
         predict(stack, max_time=10.0, memory=1e18)
@@ -151,13 +182,37 @@ def test_no_patterns_are_as_many_as_take_some_seconds():
     assert all(np.array_equal(aimed[name], precise[name]) for name in aimed)
 
 
-def test_a_cheaper_rule_is_an_argument_of_predict():
-    exchangeable = replace(QUERIES, tokens=4)
-    assert cheaper_rule(exchangeable) == "annealed"
-    assert not gaps(exchangeable, "annealed")
-    assert predict(exchangeable, **{cheaper_rule(exchangeable): True})["loss"] > 0
-    assert prediction_cost(replace(exchangeable, tokens=4096), annealed=True).seconds < 10
-    assert cheaper_rule(replace(exchangeable, mask="causal")) is None
+def test_cheaper_rules_are_arguments_of_predict():
+    exchangeable = replace(QUERIES, tokens=40)
+    assert cheaper_rules(exchangeable) == ["grouped", "annealed"]
+    for rule in cheaper_rules(exchangeable):
+        assert not gaps(exchangeable, rule)
+        assert predict(exchangeable, **{rule: True})["loss"] > 0
+        assert prediction_cost(replace(exchangeable, tokens=4096), **{rule: True}).seconds < 10
+    assert cheaper_rules(replace(exchangeable, mask="causal")) == ["grouped"]
+    assert cheaper_rules(replace(exchangeable, loss_on="last")) == []
+    assert cheaper_rules(replace(BASE, tokens=4096)) == [], "two numbers are a kernel"
+
+
+@pytest.mark.quick
+def test_tokens_that_stand_for_themselves_are_no_groups():
+    """The first twelve under a causal mask: with no more tokens nothing is left out, and nothing saved."""
+    assert cheaper_rules(replace(QUERIES, tokens=12, mask="causal")) == []
+    assert cheaper_rules(replace(QUERIES, tokens=17, mask="causal")) == ["grouped"]
+    deep = replace(QUERIES, tokens=12, mask="causal", depth=1000, heads=64, rotary=1.0)
+    assert prediction_cost(deep).seconds > 10
+    assert not is_grouped(deep)
+    assert is_grouped(replace(deep, tokens=64))
+
+
+@pytest.mark.quick
+def test_some_thousand_tokens_of_a_published_network_take_some_seconds():
+    """Of four patterns at least: a fixed number on every machine."""
+    stack = replace(stack_from_config(PUBLISHED["llama-3-8b"])[0], tokens=4096)
+    assert is_grouped(stack)
+    assert quick_patterns(stack, grouped=True) == 4
+    assert 4 < prediction_cost(stack, grouped=True).seconds < 15
+    assert quick_patterns(replace(stack, depth=2), grouped=True) > 16
 
 
 def test_chunks_are_those_of_the_prediction(monkeypatch):

@@ -23,6 +23,7 @@ TIED = {"embeddings": "tied", "vocab": 128}
 CALLS = {
     "prediction": lambda stack: predict(stack, patterns=2),
     "annealed": lambda stack: predict(stack, annealed=True),
+    "grouped": lambda stack: predict(stack, grouped=True),
     "finite_width": lambda stack: predict(stack, finite_width=True),
     "first_step": first_step,
     "noise_scale": noise_scale,
@@ -57,6 +58,8 @@ LACKING = {
     "at most 64": {"tokens": 65},
     "vocab of at most 4": {"width": 16, "vocab": 65},
     "exchangeable tokens": {"mask": "causal"},
+    "independent tokens of one sequence": {"loss_on": "last"},
+    "one stream, query_key": {"query_key": "tied", "query_key_scale": 1.0},
     "query_key_scale > 0": {},
     "heads of at least 16": {"width": 64, "heads": 8, "query_key_scale": 1.0},
     "the paper's setting": {"activation": "gelu"},

@@ -8,7 +8,7 @@ from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating
 from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
-from theory.mean_field.token_groups import GroupLayout, token_groups
+from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
 from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
@@ -119,19 +119,26 @@ def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
 
 def is_grouped(stack: Stack) -> bool:
     """Whether groups of tokens are predicted where nothing is asked for: all tokens would take long."""
-    if gaps(stack, "grouped") or is_exchangeable(stack):
+    if "grouped" not in cheaper_rules(stack):
         return False
-    return prediction_cost(stack).seconds > _LONG_SECONDS
+    seconds = prediction_cost(stack).seconds
+    return seconds > _LONG_SECONDS and prediction_cost(stack, grouped=True).seconds < seconds
 
 
-def cheaper_rule(stack: Stack) -> str | None:
-    """The keyword of `predict` that gives a network without sampling what is sampled by default; None without one."""
-    return next((rule for rule in ("grouped", "annealed") if not gaps(stack, rule)), None)
+def cheaper_rules(stack: Stack) -> list[str]:
+    """Keywords of `predict` that may give with less what it gives by default, the more precise first."""
+    grouped = not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.tokens
+    return ["grouped"] * grouped + ["annealed"] * (not gaps(stack, "annealed"))
 
 
 def representatives(stack: Stack) -> GroupLayout:
     """Tokens that stand for groups of their neighbours."""
     return token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+
+
+def _representatives(stack: Stack) -> int:
+    """How many these are, had at once for any number of tokens."""
+    return representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window)
 
 
 def chunk(stack: Stack) -> int:
@@ -141,7 +148,7 @@ def chunk(stack: Stack) -> int:
 
 def grouped_chunk(stack: Stack) -> int:
     """The same where representatives stand for groups."""
-    return max(1, int(CHUNK_BYTES / (_of_groups(stack, 1).bytes)))
+    return max(1, int(CHUNK_BYTES / _of_groups(stack, 1).bytes))
 
 
 def own_chunk(stack: Stack) -> int:
@@ -195,24 +202,30 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
 
 def _of_groups(stack: Stack, patterns: int) -> Cost:
     """Representatives of groups of tokens."""
-    r, heads, width = len(representatives(stack).sizes), min(stack.heads, MOST_HEADS), stack.key_width
-    smooth = stack.activation not in _FORMULAS
-    cost = Cost(entries=(150.0 + 190.0 * smooth) * r**2, products=10.0 * r**3, matrices=10)
-    kept, passing = 12.0 * r**2, 0.0
+    r, heads, width = _representatives(stack), min(stack.heads, MOST_HEADS), stack.key_width
+    square, rows, cube = float(r * r), float(r * width), float(r) ** 3
+    smooth = 280.0 * (stack.activation not in _FORMULAS) * square
+    kept, passing = 12.0 * square, 40.0 * square
     if stack.query_key_scale:
-        samples, square, rows = SAMPLES, float(r * r), float(r * width)
-        each = Cost(
-            entries=samples * (70.0 * square + 15.0 * rows), slow=samples * (4.0 * square + rows) + 2.0 * rows,
-            products=samples * (12.0 * square * width + (16.0 + 12.0 * bool(stack.rotary)) * r * square),
-            matrices=30.0 * samples,
+        tracked, rotary, capped = _is_tracked(stack), bool(stack.rotary), bool(stack.logit_softcap)
+        # A complex product is four.
+        sample = Cost(
+            entries=(95.0 + 18.0 * tracked + 60.0 * capped) * square + (16.0 + 10.0 * rotary) * rows,
+            slow=(2.25 + 8.0 * capped) * square + 1.5 * rows,
+            products=(8.75 + 0.5 * (tracked - rotary)) * square * width + (14.0 + 8.0 * tracked + 4.0 * rotary) * cube,
+            matrices=23.75 + 8.5 * tracked - 2.5 * rotary,
         )  # fmt: skip
-        cost += each.times(heads)
-        kept += heads * (samples * (2.0 * square + 2.0 * rows) + 2.0 * rows)
-        passing = heads * samples * (12.0 * square + 4.0 * rows)
+        layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
+        kept += heads * (SAMPLES * (2.0 * square + 2.0 * rows) + 2.0 * rows)
+        passing += heads * SAMPLES * (12.0 * square + 4.0 * rows)
+    else:
+        layer = Cost(entries=120.0 * square + smooth, products=6.0 * cube, matrices=27)
+    each = _NUMBER * (kept * stack.depth + passing)
+    at_once = min(patterns, max(1, int(CHUNK_BYTES / each)))
     once, of_chunk = _quadratures(replace(stack, tokens=1, mask="none", rotary=0.0, window=0))
-    calls = Cost(calls=150.0 + 400.0 * stack.depth)
-    held = Cost(bytes=_NUMBER * (kept * stack.depth + passing + 40.0 * r**2))
-    return cost.times(stack.depth * patterns) + (calls + of_chunk).times(patterns) + once + held
+    chunks = (Cost(calls=150.0 + 400.0 * stack.depth) + of_chunk).times(-(-patterns // at_once))
+    total = (layer.times(stack.depth) + Cost(entries=105.0 * square, matrices=8)).times(patterns) + chunks + once
+    return total + Cost(bytes=at_once * each)
 
 
 def _layer(stack: Stack) -> tuple[Cost, float, float]:
@@ -244,16 +257,20 @@ def _turns(stack: Stack) -> int:
     return stack.tokens if stack.rotary and stack.query_key_scale else 1
 
 
+def _is_tracked(stack: Stack) -> bool:
+    """Whether norms remove something of gradients at queries and keys."""
+    composition = stack.composition
+    normed = composition.input_norm or composition.stream_norm or composition.output_norm
+    return normed and stack.normalization != "tanh"
+
+
 def _head(stack: Stack, n: int, m: int) -> tuple[Cost, float, float]:
     """A head of one layer, from n tokens to m."""
     cube, square = float(n * m * max(n, m)), float(n * m)
     if not stack.query_key_scale:
         return Cost(entries=10.0 * square, slow=square, products=4.0 * cube, matrices=4), 3 * square, 6 * square
     width = stack.key_width if stack.rotary else min(n, m, stack.key_width)
-    composition = stack.composition
-    tracked = composition.input_norm or composition.stream_norm or composition.output_norm
-    tracked = tracked and stack.normalization != "tanh"
-    turns = _turns(stack)
+    tracked, turns = _is_tracked(stack), _turns(stack)
     cost = Cost(
         entries=(20.0 + (43.0 if tracked else 20.0) * turns) * square + 12.0 * (n + m) * width,
         slow=3.0 * square + 2.0 * (n + m) * width,

@@ -66,9 +66,10 @@ def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gr
     if stack.embeddings == "untied":
         return 0.0
     if inputs.words is None:
-        return tokens.count * tokens.diagonal(gradient) * (stack.embedding_scale / stack.output_scale) ** 2
-    same = inputs.words[..., :, None] == inputs.words[..., None, :]
-    return (same * gradient).sum((-2, -1)) * (stack.embedding_scale / stack.output_scale) ** 2
+        total = tokens.count * tokens.diagonal(gradient)
+    else:
+        total = ((inputs.words[..., :, None] == inputs.words[..., None, :]) * gradient).sum((-2, -1))
+    return total * (stack.embedding_scale / stack.output_scale) ** 2
 
 
 def output_gradient(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel, same_label: Kernel) -> Kernel:

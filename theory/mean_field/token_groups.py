@@ -79,10 +79,10 @@ class GroupLayout(MatrixLayout):
         return np.asarray(kernel - rows[..., :, None] - rows[..., None, :] + mean)
 
     def attend(self, kernel: Array) -> Array:
-        smooth, own = self.split(kernel)
+        smooth, extra = self.split(kernel)
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
         alpha = weights * self.seen
-        return alpha @ smooth @ alpha.T + self.shared(weights, weights, own)
+        return alpha @ smooth @ alpha.T + self.shared(weights, weights, extra)
 
     def attend_back(self, kernel: Array) -> Array:
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
@@ -107,8 +107,8 @@ class GroupLayout(MatrixLayout):
     def off_diagonal(self, kernel: Array) -> Array:
         if self.count == 1:
             return np.full(kernel.shape[:-2], np.nan)
-        own = np.linalg.diagonal(kernel) @ self.sizes
-        return np.asarray((self.total(kernel) - own) / (self.count * (self.count - 1)))
+        same = np.linalg.diagonal(kernel) @ self.sizes
+        return np.asarray((self.total(kernel) - same) / (self.count * (self.count - 1)))
 
 
 def with_diagonal(kernel: Array, diagonal: Array) -> Array:
@@ -129,21 +129,10 @@ def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, 
         alone: how many first tokens of a causal sequence stand for themselves.
         ratio: last place of a group over its first, at most; a window has several groups.
     """
-    starts = list(range(min(alone, count))) if causal else []
-    widths, start = [1] * len(starts), len(starts)
-    while start < count:
-        width = max(_LEAST, int(start * (ratio - 1.0)) if causal else -(-count // _GROUPS))
-        if window:
-            width = max(_LEAST, min(width, window // _GROUPS))
-        left = count - start
-        # What is left for the next one, if it is too little for a group, is this one's.
-        width = left if left < width + _LEAST else width
-        each = [width] if width >= _LEAST else [1] * width
-        starts += [start + step for step in range(len(each))]
-        widths += each
-        start += width
-    group = np.repeat(np.arange(len(starts)), np.where(np.array(widths) > 1, 2, 1))
-    first, total = np.array(starts, dtype=float)[group], np.array(widths, dtype=float)[group]
+    widths, times = np.array(_runs(count, causal, window, alone, ratio)).T
+    widths = np.repeat(widths, times)
+    group = np.repeat(np.arange(len(widths)), np.where(widths > 1, 2, 1))
+    first, total = (np.cumsum(widths) - widths)[group].astype(float), widths[group].astype(float)
     rows, several = np.arange(len(group)), total > 1
     half = np.concatenate([[0], np.equal(group[1:], group[:-1])])
     twins = np.where(several, rows + 1 - 2 * half, rows)
@@ -159,3 +148,27 @@ def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, 
         begun = np.maximum(0.0, last - window) if window else 0.0 * last
         seen = np.clip(np.minimum(low + sizes, last) - np.maximum(low, begun), 0.0, sizes)
     return GroupLayout(count, places=places, sizes=sizes, pairs=pairs, twins=twins, seen=seen)
+
+
+def representative_count(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> int:
+    """How many stand for so many tokens, without their kernels; arguments as in `token_groups`."""
+    return sum(times * min(width, 2) for width, times in _runs(count, causal, window, alone, ratio))
+
+
+def _runs(count: int, causal: bool, window: int, alone: int, ratio: float) -> list[tuple[int, int]]:
+    """Widths of the groups in their order, each with how many groups in a row have it."""
+    largest = max(_LEAST, window // _GROUPS) if window else count
+    start = min(alone, count) if causal else 0
+    runs = [(1, start)]
+    while start < count:
+        left = count - start
+        width = min(largest, max(_LEAST, int(start * (ratio - 1.0)) if causal else -(-count // _GROUPS)))
+        if left < _LEAST:
+            width, times = 1, left
+        elif left < width + _LEAST:  # what is too little for a next group is this one's
+            width, times = left, 1
+        else:  # those of a window do not grow
+            times = (left - _LEAST) // width if width == largest else 1
+        runs.append((width, times))
+        start += width * times
+    return runs

@@ -89,17 +89,18 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--like", "llama-3-8b", "--tokens", "4096"), "theory would take about .*; --tokens 32 is within these"),
+        (("--like", "gpt2", "--tokens", "1024"), "theory would take about .*; --tokens [1-9][0-9]* is within these"),
         (
-            ("--like", "llama-3-8b", "--tokens", "1000000"),
+            ("--like", "llama-3-8b", "--tokens", "1000000", "--loss-on", "last"),
             "theory would take about .* years and .*iB for 1000000 tokens",
         ),
-        (("--mask", "causal", "--tokens", "100000"), "theory would take about"),
+        (("--like", "llama-3-8b", "--tokens", "4096", "--max-time", "1s"), "about .* s and .*4096 tokens with 2 patt"),
+        (("--mask", "causal", "--tokens", "100000", "--loss-on", "last"), "theory would take about"),
         (("--mask", "causal", "--memory", "1kB"), "theory would take about"),
         (("--memory", "1"), "--memory must be a size above 0 with its unit"),
         (("--max-time", "0s"), "--max-time must be a positive duration"),
         (("--max-time", "soon"), "--max-time must be a positive duration"),
-        (("--compare", "mask=causal", "tokens=100000"), "theory would take about"),
+        (("--compare", "mask=causal", "tokens=100000", "loss_on=last"), "theory would take about"),
     ],
 )
 def test_what_takes_too_much_is_refused_before_it_starts(monkeypatch, capsys, arguments, message):
@@ -124,9 +125,11 @@ def test_a_megabyte_is_enough_for_few_patterns(capsys):
 
 
 def test_a_million_tokens_are_predicted(capsys):
-    """Where no token differs from another two numbers are a kernel, whatever their number; in closed form likewise."""
-    assert "What stands out at 1000000 tokens" in printed(capsys, "--tokens", "1000000")
-    assert "the closed form" in printed(capsys, "--tokens", "65536", "--query-key-scale", "1")
+    """Where no token differs from another two numbers are a kernel; else a few stand for groups of their neighbours."""
+    for more in ((), ("--mask", "causal"), ("--query-key-scale", "1"), ("--query-key-scale", "1", "--mask", "causal")):
+        said = printed(capsys, "--tokens", "1000000", *more)
+        assert "What stands out at 1000000 tokens" in said
+        assert ("a few tokens stand for groups of their neighbours (docs/queries.md)" in said) == bool(more)
 
 
 def test_one_token_is_predicted(capsys):

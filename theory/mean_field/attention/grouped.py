@@ -118,14 +118,14 @@ class GroupedAttention:
         ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), with r_ij = g_i·v_j of covariance G_ik V_jl. It is linear in G; and of the
         values some coordinates are sampled, of which ∂a_ij over that of g_i is a number.
         """
-        stack, own = self.stack, patterns.own
+        stack = self.stack
         smooth, extra = tokens.split(kernel * gain(stack, "WV"))
         shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
         spread = np.sqrt(extra)[:, None, :, None]
         common = (root(smooth)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
         alone = (spread * self.generator.standard_normal(shape)).mT[..., None, :]
         # What differs within a group adds up as one token's times the root of their number.
-        many = tokens.seen / np.sqrt(tokens.sizes) * own * alone
+        many = tokens.seen / np.sqrt(tokens.sizes) * patterns.own * alone
         mean_value = (patterns.mean * common).sum(-1, keepdims=True)
         deviation = many.sum(-1, keepdims=True)
         changed = patterns.changed * (common - mean_value)
@@ -141,7 +141,7 @@ class GroupedAttention:
         met = self._at_keys(tokens, patterns, above, of_one, each * deviation)
         between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
         # Of a token with itself: the sum that it is taken from holds it once.
-        without = mean_value + deviation - many + own * alone
+        without = mean_value + deviation - many + patterns.own * alone
         mine = patterns.own_changed * (common + alone - without) / of_own
         products = patterns.queries @ patterns.queries.mT / stack.key_width
         to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
@@ -311,16 +311,16 @@ def grouped_patterns(
     share = tokens.seen / tokens.sizes
     sums, without = (share * _sum_of(number, weights, expected) for number in (tokens.sizes, tokens.sizes - 1.0))
     total = sums.sum(-1, keepdims=True)
-    own = weights / np.maximum(total - sums + without + weights, np.finfo(float).tiny)
+    single = weights / np.maximum(total - sums + without + weights, np.finfo(float).tiny)
     mean = changed = sums / total
     if stack.logit_softcap:
         changed = share * _sum_of(tokens.sizes, weights * own_slopes, expected * slopes) / total
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
-    held = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
-    leans = (changed - held) @ extra[..., :, None]
-    attended = changed @ mean_keys + held @ (np.roll(keys, -1, 2) - mean_keys) + leans * leaning
-    own_changed = own * own_slopes if stack.logit_softcap else own
-    return GroupedPatterns(mean, changed, own, own_changed, queries, mean_keys, keys, attended, sizes)
+    drawn = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
+    leans = (changed - drawn) @ extra[..., :, None]
+    attended = changed @ mean_keys + drawn @ (np.roll(keys, -1, 2) - mean_keys) + leans * leaning
+    single_changed = single * own_slopes if stack.logit_softcap else single
+    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes)
 
 
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
