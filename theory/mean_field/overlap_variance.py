@@ -37,9 +37,9 @@ def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passe
         tokens: layout of its tokens.
         passed: what it did; of several branches at once nothing is known, and ρ stays.
     """
-    inside = passed.inside
-    if inside is None:
+    if len(passed.insides) != 1:
         return ratio
+    (inside,) = passed.insides
     before, added = (_differing(tokens, kernel) for kernel in (inside.stream.kernel, inside.added))
     before, added = before * step.residual**2, added * step.branch**2
     slope: Array | float = step.residual**2
