@@ -53,10 +53,10 @@ def first_token_growth(stack: Stack) -> float:
         energy, product = energy + correlation, product + correlation
         streams.append((before, energy, product / energy))
         energy, product = energy + 0.5, product + float(relu_kernel(product / energy))
-    own, spectrum = 1.0 / energy, np.zeros(_NODES)
+    alone, spectrum = 1.0 / energy, np.zeros(_NODES)
     for layer, (before, between, correlation) in reversed(list(enumerate(streams))):
-        own = own * (1.0 + 0.5 / between)
+        alone = alone * (1.0 + 0.5 / between)
         spectrum = spectrum * (1.0 + float(relu_slope_kernel(correlation)) / between)
         if layer:
-            spectrum = spectrum + passed * (spectrum + own) / before
-    return float(own + (weights * passed * spectrum).sum())
+            spectrum = spectrum + passed * (spectrum + alone) / before
+    return float(alone + (weights * passed * spectrum).sum())
