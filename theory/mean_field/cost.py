@@ -212,7 +212,8 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
         sample = Cost(
             entries=(95.0 + 18.0 * tracked + 60.0 * capped) * square + (16.0 + 17.0 * rotary) * rows,
             slow=(2.25 + 8.0 * capped) * square + 1.5 * rows,
-            products=(8.5 + 0.5 * tracked + 3.3 * rotary) * square * width + (13.5 + 8.0 * tracked + 12.0 * rotary) * cube,
+            products=(8.5 + 0.5 * tracked + 3.3 * rotary) * square * width
+            + (13.5 + 8.0 * tracked + 12.0 * rotary) * cube,
             matrices=22.0 + 8.5 * tracked + 1.5 * rotary,
         )  # fmt: skip
         layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
