@@ -1,4 +1,4 @@
-"""Where large-width predictions are judged: the finite-width error that a measured coefficient implies, by family."""
+"""Whether a network is wide enough for its prediction to be judged: by what measured coefficients say it is off."""
 
 import json
 import math

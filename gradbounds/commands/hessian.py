@@ -153,7 +153,7 @@ class Module(OfSpectra):
 
 @dataclass(frozen=True, kw_only=True)
 class Hessian(Group):
-    """Spectra of the Hessian and the Gauss-Newton matrix at initialization: of stacks, of a module, or on texts."""
+    """Spectra and largest eigenvalues of the Hessian and the Gauss-Newton matrix: of stacks, a module, or on texts."""
 
     what: (
         Annotated[Stacks, tyro.conf.subcommand("stack")]

@@ -1,4 +1,4 @@
-"""The measured quantities: one name each, used by predictor, sampler, table, check and figure."""
+"""The measured quantities, statistics of a run: one name each, used by predictor, sampler, table, check and figure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
