@@ -58,6 +58,7 @@ LACKING = {
     "at most 64": {"tokens": 65},
     "vocab of at most 4": {"width": 16, "vocab": 65},
     "exchangeable tokens": {"mask": "causal"},
+    "window 0 or": {"mask": "causal", "window": 4, "tokens": 8},
     "independent tokens of one sequence": {"loss_on": "last"},
     "one stream, query_key": {"query_key": "tied", "query_key_scale": 1.0},
     "query_key_scale > 0": {},

@@ -27,6 +27,8 @@ MOST_STEPPED_ROWS = 64
 """Tokens of all sequences up to which a first step is predicted: means of four slopes are n⁴ numbers a sample."""
 LARGEST_STEPPED_VOCAB = 4.0
 """V/d up to which the law of the logits' change at the first step has been compared with networks."""
+NARROWEST_GROUPED_WINDOW = 32
+"""Here W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32, by groups of tokens."""
 NARROWEST_ANNEALED_HEAD = 16
 """Here W^Q is off by 2.3% (s = 1) or 2.8% (s = 1.5) in the closed form, whose heads are wide: as much as by its means.
 """
@@ -289,6 +291,13 @@ GAPS = (
             bool(stack.input_gram or stack.label_groups or stack.source_tokens or stack.positions == "sinusoidal")
             or (stack.mask == "given" or stack.loss_on != "all" or stack.sequences > 1 or holds_words(stack))
         ),
+    ),
+    Gap(
+        ("grouped",),
+        f"a window of fewer than {NARROWEST_GROUPED_WINDOW} tokens",
+        f"window 0 or at least {NARROWEST_GROUPED_WINDOW}",
+        "it has no groups of many tokens",
+        lambda stack: 0 < stack.window < NARROWEST_GROUPED_WINDOW,
     ),
     Gap(
         ("grouped",),

@@ -80,28 +80,31 @@ class GroupedAttention:
         smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
         attended = patterns.mean @ smooth @ patterns.mean.mT
         varying = self._varying(tokens, patterns, kernel)
+        led = self._led(tokens, patterns, varying)
         attended = attended + tokens.shared(patterns.own, patterns.own, extra)
-        out = value_gain * (attended.mean((1, 2)) + self._led(tokens, patterns, varying))
+        out = value_gain * (attended.mean((1, 2)) + led)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head = head_gain(stack, "W") / stack.heads * gradient
             above, each = _of_each(head * tokens.pairs, kernel), patterns.mean / tokens.sizes
             of_one = tokens.gathered(above, patterns.own, patterns.own)
             to_values = stack.heads * with_diagonal(each.mT @ above @ each, of_one).mean((1, 2))
-            energies: SquaredNorms = {"WV": tokens.total(kernel * to_values)}
+            energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             if projected:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, head, overlaps)
-            pairs = self._of_pairs(tokens, patterns, kernel, head, varying)
+            of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, varying)
+            parts = parts[0] + of_pairs, parts[1]
+            of_energies: dict[str, Array | float] = {"Q": 0.0, "K": energy}
             gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
             others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
             # Over d_k a gradient is smaller by √d_k.
             shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
             for role, part in zip("QK", parts, strict=True):
                 scaled = stack.heads * shrink * others[role] * part
-                of_pairs = stack.heads * shrink * others[role] * pairs[role]
-                energies["W" + role] = tokens.total(kernel * scaled) + of_pairs
+                of_inputs = stack.heads * shrink * others[role] * of_energies[role]
+                energies["W" + role] = tokens.total(kernel * scaled) + of_inputs
                 below = below + gains[role] * scaled
             return below, energies
 
@@ -154,22 +157,22 @@ class GroupedAttention:
         return to_queries, to_keys
 
     def _varying(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Array:
-        """Σ_jl A_ij A_kl of what x_j·x_l/d varies by, ρ δ_j δ_l/d, for j and l that may be one, (batch, heads, ..).
+        """Σ_jl A_ij A_kl of what x_j·x_l/d of different tokens varies by, ρ δ_j δ_l/d, (batch, heads, samples, r, r).
 
         Where positions rotate, with the mean of cos((j − l) − (i − k)) θ over a head's coordinates.
         """
         stack = self.stack
         weights = patterns.changed * tokens.differing(kernel)[:, None, None, None, :]
         scale = (self.variance / stack.width)[:, None, None, None, None]
+        sums, alone = weights.sum(-1, keepdims=True), weights / tokens.sizes**0.5
+        alone = _turning(stack, tokens.places) * (alone @ alone.mT)
         if not stack.rotary:
-            sums = weights.sum(-1, keepdims=True)
-            return np.asarray(scale * sums * sums.mT)
+            return np.asarray(scale * (sums * sums.mT - alone))
         phases = np.exp(1j * tokens.places[:, None] * frequencies(stack))
         share = stack.rotary_width / stack.key_width
         turned_sums = (weights @ phases) * phases.conj()
-        sums = weights.sum(-1, keepdims=True)
         of_turned = (turned_sums @ turned_sums.conj().mT).real / phases.shape[1]
-        return np.asarray(scale * (share * of_turned + (1.0 - share) * sums * sums.mT))
+        return np.asarray(scale * (share * of_turned + (1.0 - share) * sums * sums.mT - alone))
 
     def _led(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
         """What tokens' leaning to queries adds to products of attended tokens, (batch, r, r).
@@ -185,24 +188,21 @@ class GroupedAttention:
 
     def _of_pairs(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
-    ) -> dict[str, Array]:
-        """What products of different tokens add to the energies of W^Q and W^K by varying, for sums over n² of them.
+    ) -> tuple[Array, Array]:
+        """What products of different tokens add by varying, for sums over n² of them: at queries, and to W^K's energy.
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
         """
-        alone = patterns.changed / tokens.sizes**0.5 * tokens.differing(kernel)[:, None, None, None, :]
-        scale = (self.variance / self.stack.width)[:, None, None, None, None]
-        varying = varying - scale * _turning(self.stack, tokens.places) * (alone @ alone.mT)
         rows = turned(self.stack, tokens.places, patterns.queries, -1)
-        at_queries = kernel * varying.mean((1, 2))
-        at_keys = (rows @ rows.mT / self.stack.key_width * varying).mean((1, 2))
-        squares = {"Q": at_queries, "K": at_keys}
+        at_queries = head * varying.mean((1, 2))
+        at_keys = head * (rows @ rows.mT / self.stack.key_width * varying).mean((1, 2))
         if patterns.sizes is not None:
             of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
             mean = (np.square(of_keys) @ tokens.sizes / tokens.count)[..., None, None]
             both = of_queries[..., :, None] * of_queries[..., None, :]
-            squares = {"Q": at_queries * gain(self.stack, "WK") / mean / both, "K": at_keys / mean}
-        return {role: gain(self.stack, "WV") * tokens.total(head * part) for role, part in squares.items()}
+            at_queries, at_keys = at_queries * gain(self.stack, "WK") / mean / both, at_keys / mean
+        values = gain(self.stack, "WV")
+        return values * at_queries, values * tokens.total(at_keys)
 
     def _at_queries(
         self, tokens: GroupLayout, patterns: GroupedPatterns, extra: Array, parts: tuple[Array, Array, Array]
