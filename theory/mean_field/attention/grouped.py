@@ -148,7 +148,7 @@ class GroupedAttention:
         mine = patterns.own_changed * (common + alone - without) / of_own
         products = patterns.queries @ patterns.queries.mT / stack.key_width
         to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
-        if not stack.rotary:
+        if not stack.rotary and not stack.logit_softcap:
             # Logits of a row change its weights, whose sum is 1, by their differences alone.
             to_keys = tokens.centred(to_keys)
         if overlaps is not None:
