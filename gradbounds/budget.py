@@ -152,6 +152,8 @@ def _refusal(way: Way, budget: Budget) -> str:
         change.append(f"--tokens {fewer} is within these")
     twice = 2 * cost.seconds
     enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
+    if holds_words(stack):
+        change.append("--embeddings untied predicts it with an output matrix of its own")
     longer = [f"--max-time {enough}"] if cost.seconds > budget.seconds else []
     longer += [f"--memory {2 * cost.bytes / 1e9:.2g}GB"] if cost.bytes > budget.bytes else []
     if cost.seconds < 86400.0 and cost.bytes < free_memory():

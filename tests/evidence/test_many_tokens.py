@@ -27,8 +27,8 @@ NETWORKS = {
 }
 DRAWS = {16: 384, 64: 256, 256: 128, 1024: 32}
 PATTERNS = {16: 512, 64: 256, 256: 128, 1024: 96}
-MODELS = ("llama-3-8b", "qwen3-8b", "mistral-7b", "pythia-1.4b", "gpt-neox-20b")
-TOKENS = (16, 64, 256, 1024, 4096, 16384)
+MODELS = ("llama-3-8b", "qwen3-8b", "pythia-1.4b")
+TOKENS = (16, 64, 256, 1024, 4096)
 ROLES = ("WQ", "WK", "WV", "WG", "W2")
 
 
