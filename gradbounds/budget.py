@@ -85,7 +85,7 @@ class Way:
 
     def predicted(self) -> Prediction:
         """The prediction, whose cost was held against a budget."""
-        return predict(self.stack, **self.arguments, max_time=math.inf, memory=math.inf)
+        return predict(self.stack, **{"grouped": False} | dict(self.arguments), max_time=math.inf, memory=math.inf)
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:
@@ -122,12 +122,13 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
     ways = [by(f"{count} sampled patterns in place of {asked}" * (count < asked), patterns=count)
             for count in _halves(asked)]  # fmt: skip
     if "grouped" in rules:
-        most = int(min(patterns or math.inf, quick_patterns(stack, grouped=True)))
+        most = patterns or quick_patterns(stack, grouped=True)
         groups = [by(f"{_RULES['grouped']}, in {count} sampled patterns", grouped=True, patterns=count)
                   for count in _halves(most)]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
-        better = max(1, sum(count >= most for count in _halves(asked)))
-        ways.insert(better, next((each for each in groups if budget.holds(each.cost)), groups[-1]))
+        chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])
+        better = max(1, sum(count >= chosen.arguments["patterns"] for count in _halves(asked)))
+        ways.insert(better, chosen)
     if "annealed" in rules:
         ways.append(by(_RULES["annealed"], annealed=True))
     return ways

@@ -138,7 +138,7 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | 
     soon = replace(budget, seconds=min(SOON, budget.seconds))
     if not soon.holds(reduce(add, costs)):
         return None
-    return exponents(here, lambda other: predict(other, **arguments))
+    return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:

@@ -46,7 +46,10 @@ def test_groups_come_before_fewer_patterns_than_theirs():
     stack = replace(CAUSAL, tokens=256, depth=12, heads=8)
     count = quick_patterns(stack, grouped=True)
     assert count > 4 == quick_patterns(stack)
-    for patterns, expected in ((None, count), (4096, count), (8, 8)):
+    fitting = next(
+        c for c in (4096 >> k for k in range(12)) if prediction_cost(stack, patterns=c, grouped=True).seconds < 20
+    )
+    for patterns, expected in ((None, count), (4096, fitting), (8, 8)):
         one = way(stack, patterns, Budget(20.0, 4e9))
         assert one.arguments == {"grouped": True, "patterns": expected}
         assert one.said.endswith(f"in {expected} sampled patterns")

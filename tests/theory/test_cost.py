@@ -140,10 +140,10 @@ def test_limits_hold_before_anything_is_computed(monkeypatch):
     with pytest.raises(ValueError, match=r"^max_time must be longer here, got 10 s: a prediction would take about"):
         predict(stack, max_time=10.0, memory=1e18)
     with pytest.raises(ValueError, match=r"^memory must be larger here, got 0.001 GB: a prediction would take about"):
-        predict(stack, memory=1e6)
+        predict(stack, memory=1e6, max_time=1e18)
     monkeypatch.setattr(prediction, "_machine_memory", lambda: 1e9)
     with pytest.raises(ValueError, match="^tokens must be fewer here: .* the machine has 1 GB"):
-        predict(stack)
+        predict(stack, max_time=1e18)
     for name in ("max_time", "memory"):
         for bad in (0.0, -1.0, float("nan"), True):
             with pytest.raises(ValueError, match=f"^{name} must be a positive number or None"):
@@ -165,8 +165,10 @@ def test_a_target_stops_at_the_time():
 def test_what_takes_more_than_a_minute_says_so(monkeypatch):
     monkeypatch.setattr(prediction, "_LONG", 1e-6)
     with pytest.warns(UserWarning, match="^a prediction would take about .* max_time= refuses") as said:
-        predict(BASE)
+        predict(BASE, patterns=4)
     assert said[0].filename == __file__
+    with pytest.raises(ValueError, match="^max_time must be longer here"):
+        predict(BASE)  # who asked for nothing waits for no more than that
     predict(BASE, max_time=1e3)  # who gives a limit knows
 
 

@@ -112,9 +112,9 @@ def predict(
             (how far off it is else: docs/queries.md). For exchangeable tokens, logits over √d_k and d_k of at least 16.
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
-            of all tokens would take longer than that, and nothing asks for them.
+            of all tokens would take longer than that.
         max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
-            any number, with a warning if that is more than a minute.
+            a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
 
     Raises:
@@ -150,13 +150,13 @@ def predict(
     _check_sampling(patterns, target)
     ids = None if windows is None else _checked(stack, windows)
     if grouped is None:
-        asked = annealed or patterns is not None or target is not None or ids is not None
-        grouped = not asked and is_grouped(stack)
+        grouped = not annealed and ids is None and is_grouped(stack)
     require(stack, "annealed" if annealed else "grouped" if grouped else "prediction")
+    precise = patterns is not None or target is not None
     if patterns is None:
         patterns = _PRECISE if target is not None and not grouped else quick_patterns(stack, grouped=grouped)
     cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped)
-    _check_cost(cost, max_time, memory)
+    _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
     generator = np.random.default_rng(0)
     if annealed:
         return _annealed(stack, generator)
