@@ -60,11 +60,16 @@ def models_over_tokens() -> str:
     found = committed("models-over-tokens")["first over last"]
     head = [f"n = {tokens}" for tokens in next(iter(found.values()))]
     rows = [
-        [name, f"dL/d{role}", *(f"{of[role][0]:.3g} ± {of[role][1]:.1g}" for of in by_tokens.values())]
+        [name, f"dL/d{role}", *(_with_error(*of[role]) for of in by_tokens.values())]
         for name, by_tokens in found.items()
         for role in ("WQ", "WV", "W2")
     ]
     return table(["model", "gradient", *head], rows)
+
+
+def _with_error(ratio: float, error: float) -> str:
+    """A ratio of two decimals in the file and its standard error, of one digit."""
+    return f"{ratio:.3g} ± {error:.0f}" if error >= 9.5 else f"{ratio:.3g} ± {max(error, 0.01):.1g}"
 
 
 def many_tokens() -> str:
