@@ -260,14 +260,16 @@ def _number(value: float, error: float, least: float = 0.0) -> str:
 def _over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
     by_part: dict[str, list[str]] = {}
+    error_of = "predicted_sem" if value == "predicted" else "sem"
     for name in matrices(table):
-        norms = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")[value].to_numpy()
+        rows = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")
+        norms, errors = (rows[column].fillna(0.0).to_numpy() for column in (value, error_of))
         if len(norms) > 1 and norms[-1] > 0:
             ratio = norms[0] / norms[-1]
+            error = math.hypot(errors[0], ratio * errors[-1]) / norms[-1]
+            shown = _number(ratio, error) if error > _SEEN * ratio else f"{ratio:.3g}"
             whose = ", encoder" if name.startswith("encoder_") else ""
-            by_part.setdefault(whose, []).append(
-                f"{matrix_name(name)} {ratio:.3g}{' (equal within 5%)' * _is_flat(ratio)}"
-            )
+            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {shown}{' (equal within 5%)' * _is_flat(ratio)}")
     return [
         f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()

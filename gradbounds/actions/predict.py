@@ -123,7 +123,7 @@ def _predicted(chosen: Way) -> Prediction:
     """The prediction, with what is cheaper about it said before it starts."""
     if chosen.said and chosen.cost.seconds > _LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
-    with _shown("predicting", chosen.cost.seconds):
+    with _shown(f"predicting within {format_bytes(chosen.cost.bytes)}", chosen.cost.seconds):
         return chosen.predicted()
 
 

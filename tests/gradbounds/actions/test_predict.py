@@ -143,7 +143,7 @@ def test_how_long_it_takes_is_said_before(monkeypatch, capsys):
     """On a line where there is no terminal, for what takes more than a few seconds."""
     monkeypatch.setattr(asked, "_LONG", 1e-9)
     assert main(["predict", *SMALL]) == 0
-    assert re.match(r"predicting, about [\d.e-]+ s\n", capsys.readouterr().err)
+    assert re.match(r"predicting within [\d.]+ \wi?B, about [\d.e-]+ s\n", capsys.readouterr().err)
 
 
 def test_layers_double_unless_all_are_asked_for(capsys):
