@@ -8,11 +8,18 @@ sampled one, in a sum that holds it once. First tokens stand for themselves, so 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import entr
 
-from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
+from theory.mean_field.attention.patterns import (
+    bare_logit_scale,
+    frequencies,
+    logit_scale,
+    normed_sizes,
+    rotated_by,
+)
 from theory.mean_field.attention.sampled import Inner, head_gain
 from theory.mean_field.kernels import Array, cholesky
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
@@ -165,7 +172,7 @@ class GroupedAttention:
         weights = patterns.changed * tokens.differing(kernel)[:, None, None, None, :]
         scale = (self.variance / stack.width)[:, None, None, None, None]
         sums, alone = weights.sum(-1, keepdims=True), weights / tokens.sizes**0.5
-        alone = _turning(stack, tokens.places) * (alone @ alone.mT)
+        alone = _turning(stack, tokens) * (alone @ alone.mT)
         if not stack.rotary:
             return np.asarray(scale * (sums * sums.mT - alone))
         phases = np.exp(1j * tokens.places[:, None] * frequencies(stack))
@@ -256,7 +263,7 @@ class GroupedAttention:
         mean, changed = patterns.mean[:, :, 0], patterns.changed[:, :, 0]
         u = mean @ values
         w = u @ mean.mT
-        turning = _turning(stack, tokens.places)
+        turning = _turning(stack, tokens)
         sides = (
             (np.ones(()), np.ones(()), patterns.mean_keys, Inner.at_queries),
             (tokens.pairs, tokens.sizes, patterns.queries, Inner.at_keys),
@@ -292,11 +299,11 @@ def grouped_patterns(
     scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
     if stack.query_key_norm != "none":
         scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
-        of_queries = _sizes(stack, "WQ", np.square(queries).mean(-1))
-        of_keys = _sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra)
+        of_queries = normed_sizes(stack, "WQ", np.square(queries).mean(-1), 1)
+        of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
         extra = extra * (to_keys / of_keys) ** 2
         queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
-        of_own = _sizes(stack, "WK", np.square(keys).mean(-1))
+        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1), 1)
         keys = keys * (to_keys / of_own)[..., None]
         mean_keys = mean_keys * (to_keys / of_keys)[..., None]
         sizes = of_queries, of_keys, of_own
@@ -343,30 +350,18 @@ def root(kernel: Array) -> Array:
 
 
 def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
-    """Queries or keys rotated by places that may lie between tokens, (..., r, d_k); −1 rotates back."""
-    if not stack.rotary:
-        return rows
-    angles = places[:, None] * frequencies(stack)
-    half = angles.shape[1]
-    first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
-    cos, sin = np.cos(angles), sense * np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+    """Queries or keys as positions rotate them, where they do, (..., r, d_k); −1 rotates back."""
+    return rotated_by(stack, places, rows, sense) if stack.rotary else rows
 
 
-def _turning(stack: Stack, places: Array) -> Array:
+@lru_cache(maxsize=8)
+def _turning(stack: Stack, tokens: GroupLayout) -> Array:
     """The mean of cos((i − k) θ) over a head's coordinates, (r, r) or ()."""
     if not stack.rotary:
         return np.ones(())
     share = stack.rotary_width / stack.key_width
-    return np.asarray(1.0 - share + share * np.cos((places[:, None] - places)[..., None] * frequencies(stack)).mean(-1))
-
-
-def _sizes(stack: Stack, role: str, squares: Array) -> Array:
-    """Root mean squares of queries or keys of every head, or of all heads together, (batch, heads, samples, r)."""
-    squares = gain(stack, role) * squares
-    if stack.query_key_norm == "all":
-        squares = np.broadcast_to(squares.mean(1, keepdims=True), squares.shape)
-    return np.sqrt(squares + stack.norm_epsilon)
+    apart = tokens.places[:, None] - tokens.places
+    return np.asarray(1.0 - share + share * np.cos(apart[..., None] * frequencies(stack)).mean(-1))
 
 
 def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:

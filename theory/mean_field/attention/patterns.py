@@ -7,6 +7,7 @@ and a gradient asks for q_i·q_k/d_k and k_j·k_l/d_k as well, which vary with t
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,9 +99,14 @@ def bare_logit_scale(stack: Stack) -> float:
 
 def _sizes(stack: Stack, role: str, products: Array) -> Array:
     """Root mean squares of queries, or of keys, of every head or of all heads together, (..., heads, N)."""
-    squares = gain(stack, role) * np.linalg.diagonal(products)
+    return normed_sizes(stack, role, np.linalg.diagonal(products), -2)
+
+
+def normed_sizes(stack: Stack, role: str, squares: Array, heads: int) -> Array:
+    """The same of mean squares over the matrix's gain, whose axis of heads is given."""
+    squares = gain(stack, role) * squares
     if stack.query_key_norm == "all":
-        squares = np.broadcast_to(squares.mean(-2, keepdims=True), squares.shape)
+        squares = np.broadcast_to(squares.mean(heads, keepdims=True), squares.shape)
     return np.sqrt(squares + stack.norm_epsilon)
 
 
@@ -115,11 +121,16 @@ def frequencies(stack: Stack) -> Array:
 
 
 def rotated(stack: Stack, rows: Array, sense: int = 1) -> Array:
-    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k); −1 rotates back.
+    """Queries or keys with pairs of their first coordinates rotated by their places, (..., N, d_k); −1 rotates back."""
+    return rotated_by(stack, _positions(stack), rows, sense)
+
+
+def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) -> Array:
+    """The same by given places, (N,), which may lie between tokens.
 
     Source: Su et al. (2021), section 3.4.2.
     """
-    angles = _positions(stack)[:, None] * frequencies(stack)
+    angles = places[:, None] * frequencies(stack)
     half = angles.shape[1]
     first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     cos, sin = np.cos(angles), sense * np.sin(angles)
