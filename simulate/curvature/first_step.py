@@ -60,7 +60,7 @@ class Measured:
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64) -> Problem:
     """One draw of a Stack, with inputs that are independent of its matrices."""
-    shallow = replace(stack, depth=1)  # inputs and labels are the same
+    shallow = replace(stack, depth=1, lower_share=0.0, lower_placement="post")  # inputs and labels are the same
     return replace(
         stack_problem(stack, seed=seed, dtype=dtype),
         data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype).data,

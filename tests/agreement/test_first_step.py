@@ -1,5 +1,7 @@
 """The first step of sampled networks, taken by torch's own optimizers: beside theory, and beside a grid of steps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,33 @@ def test_first_order_and_second(fields):
         curvatures = [one.curvature for one in steps]
         assert not same(curvatures, theory.curvature * (1 - theory.spread), 0.1)
         assert not same(curvatures, theory.curvature * 1.3**2, 0.1)
+
+
+def test_random_queries_and_keys():
+    """Steps of W^Q, W^K and W^V alone, at V = d/2; without what follows the values, most of u'Gu is missing."""
+    stack = Stack(
+        width=128, depth=2, tokens=4, vocab=64, heads=8, query_key_scale=1.5, mask="causal", placement="pre",
+        output_projection="random", rotary=1.0, kv_heads=4,
+    )  # fmt: skip
+    roles, optimizers = ("WQ", "WK", "WV"), ("adam", "polar")
+    found = {(role, optimizer): [] for role in roles for optimizer in optimizers}
+    for seed in range(NETWORKS):
+        problem = first_step_problem(stack, seed=seed)
+        loss, gradient = gradients(problem)
+        for (role, optimizer), values in found.items():
+            u = direction({name: g for name, g in gradient.items() if name.startswith(role)}, optimizer)
+            values.append(measure_step(problem, gradient, u, loss, ends=False))
+    for (role, optimizer), steps in found.items():
+        theory = first_step(stack, optimizer, matrices=[role], patterns=32)
+        for name in ("gain", "curvature", "logit_change_sq"):
+            values = [getattr(one, name) for one in steps]
+            assert same(values, getattr(theory, name), 0.1), (role, optimizer, name, estimate(values), theory)
+        if role != "WV":
+            changes = [one.logit_change_sq for one in steps]
+            assert theory.spread > 0.5
+            assert not same(changes, theory.logit_change_sq * (1 - theory.spread), 0.1)
+            unmasked = first_step(replace(stack, mask="none"), optimizer, matrices=[role], patterns=8)
+            assert not same([one.gain for one in steps], unmasked.gain, 0.1)
 
 
 def test_a_step_is_torch_s():

@@ -171,7 +171,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, "noise_scale"),
+        (*_RESPONSE[1:], "noise_scale"),
         "random queries and keys, or dropped attention weights",
         "fixed attention weights",
         "the tangent kernel of two attention patterns has not been derived",
@@ -217,25 +217,17 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
-        "labels shared by positions, one kind of branch alone, parallel branches, keys and values shared by heads, or "
-        "heads of a width of their own",
-        "a label of its own at every position, both branches, one after the other, and values for every head, of width "
-        "d/h",
-        "the shares of the matrices have been derived for these alone",
-        lambda stack: bool(
-            stack.label_groups
-            or stack.branches != "both"
-            or stack.layout == "parallel"
-            or stack.key_heads != stack.heads
-            or stack.head_width
-        ),
+        "queries that are the keys",
+        "query_key 'untied'",
+        "what one matrix of queries and keys does to both has not been derived",
+        lambda stack: stack.query_key == "tied" and stack.query_key_scale > 0.0,
     ),
     Gap(
         ("first_step",),
-        "layers of two placements or of scales of their own, or tanh in the place of norms",
-        "layers alike in placement and branch_scaling, and norms",
-        "shares of layers have been derived for these alone",
-        lambda stack: has_unlike_layers(stack) or stack.normalization == "tanh",
+        "tanh in the place of norms",
+        "norms",
+        "what it makes of how tokens move has not been derived",
+        lambda stack: stack.normalization == "tanh",
     ),
     Gap(
         (*_SAMPLED, "first_step", "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from theory.mean_field.inputs import loss_positions, sampled_labels
+from theory.mean_field.inputs import label_groups, loss_positions, sampled_labels
 from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 
@@ -31,14 +31,19 @@ class Outputs:
     counted: NDArray[np.bool_]
 
 
-def sampled_outputs(stack: Stack, output: Array, generator: np.random.Generator, *, linear: bool) -> Outputs:
-    """Logits and labels of as many networks as are worth it."""
+def sampled_outputs(
+    stack: Stack, output: Array, generator: np.random.Generator, *, linear: bool, share: float = 1.0
+) -> Outputs:
+    """Logits and labels of as many networks as are worth it, or of a share of them."""
     n, vocab = stack.rows, stack.vocab
     count = int(np.clip(_NUMBERS // (n * vocab), _FEWEST, _MOST))
     if not linear:
         count = min(count, int(np.clip(_KERNELS // n**2, _FEWEST_KERNELS, _MOST_KERNELS)))
+    count = max(_FEWEST_KERNELS, round(count * share))
     logits = stack.output_scale * cholesky(output) @ generator.standard_normal((count, n, vocab))
     p, labels, counted = softmax(logits, axis=-1), sampled_labels(stack, count, generator), loss_positions(stack) > 0
+    if stack.label_groups:
+        labels = labels[:, label_groups(stack)]
     certain = np.eye(vocab)[labels] * (1.0 - stack.label_smoothing)
     r = (p - certain - stack.label_smoothing / vocab) * counted[:, None] / counted.sum()
     return Outputs(p[:, counted], r, counted)

@@ -11,8 +11,8 @@ w_i = (J u)_i how far these move for η = 1,
     g·u = Σ_i r_i·w_i,      u'Gu = (1/P) Σ_i w_i'(diag p_i − p_i p_i') w_i.
 
 At large width w_i = Σ_j K_ij r_j + ζ_i, with K of `theory.first_step.tangent` (for u = g the tangent kernel) and ζ_i of
-independent N(0, σ_e² E_ii/d) entries, E_ii the squared speed of the position's output. So only logits N(0, σ_e² Q) and
-labels are random, and they are sampled.
+independent N(0, σ_e² E_ii/d) entries, E_ii the squared speed of the position's output. So only logits N(0, σ_e² Q),
+labels and the patterns of random attention are random, and they are sampled.
 
 Source: this project.
 """
@@ -22,10 +22,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from theory.first_step.motion import mean_kernel
 from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
 from theory.first_step.rules import RULES, MatrixUse
 from theory.first_step.setting import check
-from theory.first_step.tangent import TwoPassSolution, mean_kernel
+from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
@@ -33,6 +34,7 @@ from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
 _SEED = 0
+_PATTERNS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,22 +77,24 @@ class FirstStep:
 
 
 def first_step(
-    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED
-) -> FirstStep:
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
+    patterns: int = _PATTERNS,
+) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some.
 
     Args:
-        stack: the network, of one stream, with fixed attention and embeddings of its own.
+        stack: the network, of one stream, with embeddings of its own.
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of each
             matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both times
             √max(1, d_out/d_in).
         matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
-        seed: of the sampled logits and labels.
+        seed: of the sampled logits and labels, and of attention patterns.
+        patterns: how many are sampled of every head where attention is random, at least 2.
 
     Raises:
         ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
-        NoRuleError: attention is random, embeddings are tied, something is dropped, there is a source or a second
-            stream, more than 64 tokens, or V/d is above 4.
+        NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
+            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d is above 4.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 
@@ -100,20 +104,9 @@ def first_step(
     """
     check_stack(stack)
     chosen = check(stack, optimizer, matrices)
-    solution, linear = TwoPassSolution.of(stack), optimizer in LINEAR
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), linear=linear)
-    # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
-    if not taken.w.any():
-        named = ", ".join(chosen)
-        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
-    each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
-    shares = _shares(solution, drawn, taken)
-    exact = None
-    if optimizer == "sgd":
-        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
-        exact = float(((taken.coefficients + output) * _mean_gram(stack, solution)).sum())
-    return _summary(stack, optimizer, chosen, each, shares, exact)
+    drawn = patterns if stack.query_key_scale else 1
+    networks = [_networks(stack, optimizer, chosen, seed + k, samples=1.0 / drawn) for k in range(drawn)]
+    return _summary(stack, optimizer, chosen, networks)
 
 
 def first_step_given(
@@ -190,8 +183,8 @@ def _output_moves(solution: TwoPassSolution, optimizer: Optimizer, r: Array) -> 
     return np.asarray(RULES[optimizer](use, r @ r.mT) @ r)
 
 
-def _shares(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Each matrix's part of g·u and of u'Gu, as shares of the sums over matrices.
+def _parts(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Each matrix's part of g·u, and of u'Gu.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
     """
@@ -200,35 +193,84 @@ def _shares(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[d
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
     crossed = gram(solution.stack, curved, drawn.r)
     crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
-    shares = []
+    both = []
     for above, output in ((taken.gradients, drawn.r), (solution.down(crossed), curved)):
         parts = dict[str, list[float]]()
-        for k, steps in enumerate(taken.steps):
-            for use in solution.places[k][1].uses:
-                if use.role in steps:
-                    total = float((steps[use.role] * above[k][use.role]).sum((-2, -1)).mean())
-                    parts.setdefault(use.role, []).append(total)
+        for of_place in solution.parts(taken.steps, above):
+            for role, part in of_place.items():
+                parts.setdefault(role, []).append(float(part.mean()))
         arrays = {role: np.array(value) for role, value in parts.items()}
         if taken.own.any():
             arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())
-        whole = sum(float(value.sum()) for value in arrays.values())
-        shares.append({role: value / whole for role, value in arrays.items()})
-    return shares[0], shares[1]
+        both.append(arrays)
+    return both[0], both[1]
 
 
-def _summary(
-    stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], each: dict[str, Array],
-    shares: tuple[dict[str, Array], dict[str, Array]], exact: float | None,
-) -> FirstStep:  # fmt: skip
-    gains, curvatures = each["gain"], each["curvature"]
-    gain, curvature = float(gains.mean()), float(curvatures.mean())
-    deviations, off = gains - gain, curvatures - curvature
-    if exact is not None:
+def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
+    """Of the mean over patterns, as shares of the sum over matrices."""
+    means = {role: np.asarray(np.mean([part[role] for part in parts], axis=0)) for role in parts[0]}
+    whole = sum(float(value.sum()) for value in means.values())
+    return {role: value / whole for role, value in means.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Networks:
+    """Networks that share their attention patterns, each with logits and labels of its own.
+
+    Attributes:
+        each: of every network, by name, as `orders` gives it.
+        gain: their mean g·u, exact where a step is linear.
+        curvature: their mean u'Gu.
+        gain_error: deviations of g·u that are due to samples, of every network.
+        curvature_error: of u'Gu, likewise.
+        parts: of g·u and of u'Gu, by role.
+    """
+
+    each: dict[str, Array]
+    gain: float
+    curvature: float
+    gain_error: Array
+    curvature_error: Array
+    parts: tuple[dict[str, Array], dict[str, Array]]
+
+
+def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, *, samples: float) -> _Networks:
+    """With patterns of a seed, and a share of the samples that one set of patterns has by itself.
+
+    Raises:
+        ValueError: all gradients are 0.
+    """
+    solution, linear = TwoPassSolution.of(stack, seed, samples), optimizer in LINEAR
+    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), linear=linear, share=samples)
+    # The step of SGD is linear in the gradient, so that one kernel serves all samples.
+    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
+    if not taken.w.any():
+        named = ", ".join(chosen)
+        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
+    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
+    deviations, off = each["gain"] - gain, each["curvature"] - curvature
+    if optimizer == "sgd":
+        output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
+        exact = float(((taken.coefficients + output) * _mean_gram(stack, solution)).sum())
         # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
         slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
         curvature, off = curvature - slope * (gain - exact), off - slope * deviations
         gain, deviations = exact, np.zeros_like(deviations)
-    rate = 2 * gain / curvature
+    return _Networks(each, gain, curvature, deviations, off, _parts(solution, drawn, taken))
+
+
+def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networks: list[_Networks]) -> FirstStep:
+    gains, curvatures = (np.array([getattr(group, name) for group in networks]) for name in ("gain", "curvature"))
+    gain, curvature = float(gains.mean()), float(curvatures.mean())
+    if len(networks) == 1:
+        deviations, off = networks[0].gain_error, networks[0].curvature_error
+    else:
+        deviations, off = gains - gain, curvatures - curvature
+    rate, each = (
+        2 * gain / curvature,
+        {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH},
+    )
     return FirstStep(
         stack=stack,
         optimizer=optimizer,
@@ -240,11 +282,14 @@ def _summary(
         logit_change_sq=float(each["change"].mean()),
         critical_rate=rate,
         critical_rate_sem=rate * _sem(deviations / gain - off / curvature),
-        critical_rate_median=float(np.median(2 * gains / curvatures)),
-        gain_shares=shares[0],
-        curvature_shares=shares[1],
+        critical_rate_median=float(np.median(2 * each["gain"] / each["curvature"])),
+        gain_shares=_shares([group.parts[0] for group in networks]),
+        curvature_shares=_shares([group.parts[1] for group in networks]),
         spread=float(each["spread"].mean()) / curvature,
     )
+
+
+_EACH = ("gain", "curvature", "spread", "change")
 
 
 def _sem(values: Array) -> float:

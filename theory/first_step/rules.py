@@ -5,10 +5,11 @@ what comes out. Every step u here is a function of g such that H u = C Δ, with 
 for the sign alone, a remainder across Δ. A rule gives C from the laws of H and Δ, mostly from their Gram matrices.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import gamma
 
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.kernels import Array
@@ -21,6 +22,9 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X. Source: Jordan et al. (2024), and torch.optim.Muon."""
 
 _ITERATIONS = 5
+
+# ln t of a quadrature, from and to: of its errors e^(−2π²) is that of steps of 1, and less is beyond its ends.
+_LOGARITHMS = (-36, 36)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +53,8 @@ class MatrixUse:
         return gradient if self.factor is None else gradient * self.factor
 
 
-_SAMPLES = 1024
-"""Of gradients, for the remainder of a sign."""
+_SHARE = 0.25
+"""Of samples, for those of gradients in the remainder of a sign."""
 
 Rule = Callable[[MatrixUse, Array], Array]
 """From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
@@ -82,7 +86,7 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
     gradient, c = (array.reshape(-1, *array.shape[-2:]).mean(0) for array in (gradient, coefficients))
     above = gradient if use.factor is None else _over(gradient, use.factor[0])
     c = c if use.factor is None else c * use.factor[0]
-    deltas = gaussian_samples(above / use.shape[1], np.random.default_rng(1), _SAMPLES)
+    deltas = gaussian_samples(above / use.shape[1], np.random.default_rng(1), _SHARE)
     factors = np.ones((1, 1))
     if use.factors is not None:
         factors = use.factors[np.random.default_rng(2).integers(len(use.factors), size=len(deltas))]
@@ -94,6 +98,42 @@ def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Arra
 def _over(first: Array, second: Array) -> Array:
     """A quotient that is 0 where the divisor is."""
     return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
+
+
+def sign_coefficients(rows: Array, gradient: Array) -> Array:
+    """C/d_in of signs where rows are Gaussian: √(2/π) E h h'/√(h'Σh).
+
+    It is 0 where all gradients are.
+
+    Args:
+        rows: covariance K of a coordinate of the rows, (..., N, N).
+        gradient: Σ of a coordinate of the gradients, (..., N, N).
+    """
+    return (2 / np.pi) ** 0.5 * _gaussian_quotient(rows, gradient, 0.5)
+
+
+def sign_energy(rows: Array, gradient: Array) -> Array:
+    """The Gram matrix of H sign(HᵀΔ) over d_in² d_out, for Gaussian rows: (2/π) K E [δδ'/(δ'Kδ)] K over δ ~ N(0, Σ)."""
+    return np.asarray(2 / np.pi * rows @ _gaussian_quotient(gradient, rows, 1.0) @ rows)
+
+
+def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
+    """E x x'/(x'Fx)^p over x ~ N(0, K), by s^(−p) = ∫ t^(p−1) e^(−ts) dt/Γ(p).
+
+    With the eigenvalues λ of F in a root of K the mean of x_i² e^(−ts) is Π_j (1 + 2tλ_j)^(−1/2)/(1 + 2tλ_i), which the
+    trapezoidal rule in ln t integrates with an exponentially small error.
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+    values, turned = np.linalg.eigh(root.mT @ form @ root)
+    largest = np.where(values[..., -1:] > np.finfo(float).tiny ** 0.5, values[..., -1:], np.inf)
+    shares = np.maximum(values / largest, RANGE_CUT)[..., None]
+    t = np.exp(np.arange(*_LOGARITHMS, dtype=float))
+    grown = 1.0 + t * shares
+    integrand = t**power * np.exp(-0.5 * np.log(grown).sum(-2, keepdims=True)) / grown
+    means = integrand.sum(-1) / gamma(power) * (2.0 * largest) ** -power
+    turned = root @ turned
+    return np.asarray((turned * means[..., None, :]) @ turned.mT)
 
 
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
@@ -138,6 +178,24 @@ def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
     shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
     turned = root @ vectors
     return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
+
+
+def steps_of(
+    uses: Collection[MatrixUse], rule: Rule, gradients: dict[str, Array], matrices: Collection[str]
+) -> dict[str, Array]:
+    """C of the matrices that move, by role, and "ROLE remainder" of signs."""
+    coefficients = {use.role: rule(use, gradients[use.role]) for use in uses if use.role in matrices}
+    if rule is sign_rule:
+        coefficients |= {
+            f"{use.role} remainder": sign_remainder(use, gradients[use.role], coefficients[use.role])
+            for use in uses if use.role in coefficients
+        }  # fmt: skip
+    return coefficients
+
+
+def parts_of(uses: Collection[MatrixUse], steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
+    """What every matrix that moves adds to the product of a step with gradients, by role."""
+    return {use.role: (steps[use.role] * gradients[use.role]).sum((-2, -1)) for use in uses if use.role in steps}
 
 
 RULES: dict[Optimizer, Rule] = {

@@ -8,10 +8,13 @@ from theory.mean_field.kernels import Array
 _SAMPLES, _FEWEST, _ENTRIES = 4096, 256, 2**21
 
 
-def gaussian_samples(kernel: Array, generator: np.random.Generator, most: int = _SAMPLES) -> Array:
-    """Samples of N(0, K), (samples, N), in pairs of opposite sign and with exactly this covariance."""
+def gaussian_samples(kernel: Array, generator: np.random.Generator, share: float = 1.0) -> Array:
+    """Samples of N(0, K), (samples, N), in pairs of opposite sign and with exactly this covariance.
+
+    Their number is the share of what is worth it, but no less than some hundreds.
+    """
     n = len(kernel)
-    half = max(_FEWEST, n, min(most, _ENTRIES // n**2)) // 2 + n
+    half = max(_FEWEST, n, round(share * min(_SAMPLES, _ENTRIES // n**2))) // 2 + n
     z = generator.standard_normal((half, n))
     z = z @ np.linalg.inv(np.linalg.cholesky(z.T @ z / half)).T
     values, vectors = np.linalg.eigh(kernel)

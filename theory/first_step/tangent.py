@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.rules import MatrixUse, Rule, sign_remainder, sign_rule
+from theory.first_step.attention import FixedAttention, RandomAttention
+from theory.first_step.motion import TokenMotion, mean_kernel
+from theory.first_step.rules import MatrixUse, Rule, parts_of, steps_of
 from theory.first_step.samples import gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
@@ -32,53 +34,6 @@ from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
-
-
-@dataclass(frozen=True, slots=True)
-class TokenMotion:
-    """How tokens move: c and E of this module, (..., N, N)."""
-
-    coefficients: Array
-    energy: Array
-
-
-@dataclass(slots=True, eq=False)
-class Attention:
-    """Attention with fixed weights A: A x W^V W^O.
-
-    Attributes:
-        uses: its matrices, in the order in which a token meets them.
-    """
-
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    uses: list[MatrixUse] = field(init=False)
-
-    def __post_init__(self) -> None:
-        shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
-        seen = gaussian_samples(mean[0], np.random.default_rng(0))
-        self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * mean, seen)]
-        if "WO" in shapes:
-            value_gain = gain(self.stack, "WV")
-            self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * mean * value_gain, seen * value_gain**0.5))
-
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
-        gradients = {}
-        for use in reversed(self.uses):
-            gradients[use.role] = gradient
-            gradient = gradient * gain(self.stack, use.role)
-        return self.tokens.attend_back(gradient), gradients
-
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
-        """How what it returns moves."""
-        c, energy = self.tokens.attend(moved.coefficients), self.tokens.attend(moved.energy)
-        for use in self.uses:
-            c = c * gain(self.stack, use.role) + steps.get(use.role, 0.0)
-            energy = energy * gain(self.stack, use.role) + c @ gradients[use.role] @ c.mT
-            energy = energy + steps.get(f"{use.role} remainder", 0.0)
-        return TokenMotion(c, energy)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +49,7 @@ class FeedForward:
     tokens: MatrixLayout
     given: Array
     seed: int
+    share: float = 1.0
     uses: list[MatrixUse] = field(init=False)
     factors: dict[str, Array] = field(init=False)
 
@@ -103,16 +59,16 @@ class FeedForward:
         before = self.given * gain(stack, "WG") if stack.ffn == "gated" else lines
         slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
         rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
-        u = gaussian_samples(before[0], generator)
+        u = gaussian_samples(before[0], generator, self.share)
         if stack.ffn == "gated":
-            other = gaussian_samples(lines[0], generator)
+            other = gaussian_samples(lines[0], generator, self.share)
             hidden, kernels = active * lines, {"WG": slope * lines, "W1": active}
             self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
             units = activation.value(u) * other
         else:
             hidden, kernels = active, {"W1": slope}
             self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
-        seen = gaussian_samples(self.given[0], generator)
+        seen = gaussian_samples(self.given[0], generator, self.share)
         self.uses = [
             MatrixUse(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
         ]
@@ -143,6 +99,14 @@ class FeedForward:
         energy = energy * role_gain / widths + c @ gradients["W2"] @ c.mT
         return TokenMotion(c, energy + steps.get("W2 remainder", 0.0))
 
+    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
+        """As `FixedAttention.steps`."""
+        return steps_of(self.uses, rule, gradients, matrices)
+
+    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
+        """As `FixedAttention.parts`."""
+        return parts_of(self.uses, steps, gradients)
+
     def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
         """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
         c = {role: mean_kernel(coefficient) for role, coefficient in coefficients.items()}
@@ -151,38 +115,40 @@ class FeedForward:
         return energy
 
 
-def mean_kernel(kernel: Array) -> Array:
-    """The mean over a leading axis, if there is one."""
-    return np.asarray(kernel.reshape(-1, *kernel.shape[-2:]).mean(0))
+AnyBranch = FixedAttention | RandomAttention | FeedForward
 
 
 @dataclass(slots=True, eq=False)
 class TwoPassSolution:
-    """A stack's way down and up.
+    """A stack's way down and up, given one pattern of every head where attention is random.
 
     Attributes:
         stack: the network.
         output: kernel of the tokens that the output matrix is given, (N, N).
-        places: sub-layers from below, each with its branch.
+        places: sub-layers from below, each with its branches.
     """
 
     stack: Stack
     output: Array
-    places: list[tuple[SublayerState[Array], Attention | FeedForward]]
+    places: list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]
     final_scales: Array
 
     @classmethod
-    def of(cls, stack: Stack) -> "TwoPassSolution":
-        """The forward pass of a stack of one stream with fixed attention."""
+    def of(cls, stack: Stack, seed: int = 0, share: float = 1.0) -> "TwoPassSolution":
+        """The forward pass of a stack of one stream.
+
+        Args:
+            stack: the network.
+            seed: of patterns, and of samples of tokens.
+            share: of the samples of tokens that are worth it, where several solutions share them.
+        """
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-        forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(0))
-        places = list[tuple[SublayerState[Array], Attention | FeedForward]]()
-        for k, (inside,) in enumerate(forward.insides):
-            layer_stack = inside.step.stack
-            units = inside.step.kinds == ("units",)
-            given = layer_stack, tokens, inside.given
-            branch = FeedForward(*given, k) if units else Attention(*given)
-            places.append((inside, branch))
+        forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(seed))
+        places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
+        for k, insides in enumerate(forward.insides):
+            places.append(
+                (insides, tuple(_branch(inside, tokens, k + seed * len(forward.insides), share) for inside in insides))
+            )
         return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
@@ -193,11 +159,16 @@ class TwoPassSolution:
         """
         gradients = list[dict[str, Array]]()
         gradient = gradient / self.final_scales
-        for inside, branch in reversed(self.places):
-            gradient, step = gradient / inside.after_scales, inside.step
-            below, at_matrices = branch.down(gradient * step.branch**2 / inside.made_scales)
-            gradients.append(at_matrices | {"total": gradient})
-            gradient = gradient * step.residual**2 + below * step.input_scale**2 / inside.given_scales
+        for insides, branches in reversed(self.places):
+            gradient, at_matrices = gradient / insides[0].after_scales, dict[str, Array]()
+            below = gradient * insides[0].step.residual ** 2
+            at_matrices["total"] = gradient
+            for inside, branch in zip(insides, branches, strict=True):
+                from_branch, at_branch = branch.down(gradient * inside.step.branch**2 / inside.made_scales)
+                at_matrices |= at_branch
+                below = below + from_branch * inside.step.input_scale**2 / inside.given_scales
+            gradients.append(at_matrices)
+            gradient = below
         return gradients[::-1]
 
     def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> TokenMotion:
@@ -209,28 +180,41 @@ class TwoPassSolution:
         """
         n = len(self.output)
         moved = TokenMotion(np.zeros((1, n, n)), np.zeros((1, n, n)))
-        for k, (inside, branch) in enumerate(self.places):
-            alpha_sq, into = inside.step.residual**2, inside.step.input_scale**2 / inside.given_scales
-            branch_moved = branch.up(
-                TokenMotion(moved.coefficients * into, moved.energy * into), gradients[k], steps[k]
-            )
-            out = inside.step.branch**2 / inside.made_scales
-            kept, added = moved.coefficients * alpha_sq, branch_moved.coefficients * out
-            # Both move along the gradients above.
-            crossed = kept @ gradients[k]["total"] @ added.mT
-            energy = moved.energy * alpha_sq + branch_moved.energy * out + crossed + crossed.mT
-            moved = TokenMotion((kept + added) / inside.after_scales, energy / inside.after_scales)
+        for k, (insides, branches) in enumerate(self.places):
+            alpha_sq, total = insides[0].step.residual ** 2, gradients[k]["total"]
+            c, energy = moved.coefficients * alpha_sq, moved.energy * alpha_sq
+            for inside, branch in zip(insides, branches, strict=True):
+                into = inside.step.input_scale**2 / inside.given_scales
+                given = TokenMotion(moved.coefficients * into, moved.energy * into)
+                branch_moved, out = branch.up(given, gradients[k], steps[k]), inside.step.branch**2 / inside.made_scales
+                added = branch_moved.coefficients * out
+                # All of them move along the gradients above.
+                crossed = c @ total @ added.mT
+                c, energy = c + added, energy + branch_moved.energy * out + crossed + crossed.mT
+            moved = TokenMotion(c / insides[0].after_scales, energy / insides[0].after_scales)
         return TokenMotion(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
         """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-        steps = []
-        for k, (_, branch) in enumerate(self.places):
-            coefficients = {use.role: rule(use, gradients[k][use.role]) for use in branch.uses if use.role in matrices}
-            if rule is sign_rule:
-                coefficients |= {
-                    f"{use.role} remainder": sign_remainder(use, gradients[k][use.role], coefficients[use.role])
-                    for use in branch.uses if use.role in coefficients
-                }  # fmt: skip
-            steps.append(coefficients)
-        return steps
+        return [
+            {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
+            for (_, branches), at_matrices in zip(self.places, gradients, strict=True)
+        ]
+
+    def parts(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> list[dict[str, Array]]:
+        """What every matrix adds to the product of a step with gradients, of every sub-layer, by role."""
+        return [
+            {role: part for branch in branches for role, part in branch.parts(moves, above).items()}
+            for (_, branches), moves, above in zip(self.places, steps, gradients, strict=True)
+        ]
+
+
+def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, share: float) -> AnyBranch:
+    """The branch of one sub-layer, with samples of a seed."""
+    given = inside.step.stack, tokens, inside.given
+    if inside.step.kinds == ("units",):
+        return FeedForward(*given, seed, share)
+    if inside.attended is None:
+        return FixedAttention(*given)
+    patterns, _ = inside.attended
+    return RandomAttention(*given, patterns, seed)

@@ -8,9 +8,19 @@ from numpy.testing import assert_allclose
 
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
-from theory.first_step.rules import MatrixUse, gradient_rule, muon_rule, polar_rule, sign_remainder, sign_rule
+from theory.first_step.rules import (
+    MatrixUse,
+    gradient_rule,
+    muon_rule,
+    polar_rule,
+    sign_coefficients,
+    sign_energy,
+    sign_remainder,
+    sign_rule,
+)
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.gauss_newton import _tangent_kernel
+from theory.stack.weights import weight_shapes
 
 RELAXED = [
     {"placement": "pre"},
@@ -67,6 +77,47 @@ def test_gain_is_the_squared_gradient(fields):
     alone = first_step(stack, matrices=["W2"])
     assert alone.gain == pytest.approx(float(predicted["grad_sq_W2"].sum()), rel=1e-6)
     assert alone.curvature < step.curvature
+
+
+RANDOM = [
+    {"placement": "pre", "mask": "causal", "window": 3, "attention_scale": "linear"},
+    {
+        "placement": "pre",
+        "rotary": 1.0,
+        "kv_heads": 4,
+        "output_projection": "random",
+        "head_width": 48,
+        "query_key_norm": "head",
+        "ffn": "gated",
+    },
+    {"placement": "peri", "layout": "parallel", "logit_softcap": 2.0, "output_projection": "random", "mask": "causal"},
+    {"placement": "post", "rotary": 0.5, "query_key_norm": "all", "sequences": 2},
+]
+
+
+@pytest.mark.parametrize("fields", RANDOM)
+@pytest.mark.parametrize("rule", [gradient_rule, polar_rule, sign_rule])
+def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
+    """Given patterns: gradients times how tokens move is the sum over matrices of gradients times steps."""
+    stack = Stack(**({"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.3} | fields))
+    solution, root = TwoPassSolution.of(stack, 3), np.random.default_rng(5).standard_normal((2, stack.rows, stack.rows))
+    gradients = solution.down(root @ root.mT)
+    steps = solution.steps(rule, gradients, tuple(weight_shapes(stack)))
+    total = (solution.up(gradients, steps).coefficients * (root @ root.mT)).sum((-2, -1))
+    for k in range(2):
+        of_one = [{role: c[min(k, len(c) - 1)][None] for role, c in place.items()} for place in steps]
+        parts = solution.parts(of_one, [{role: g[k][None] for role, g in place.items()} for place in gradients])
+        assert total[k] == pytest.approx(sum(float(part.sum()) for place in parts for part in place.values()))
+
+
+@pytest.mark.parametrize("fields", RANDOM)
+def test_gain_of_random_attention_is_the_squared_gradient(fields):
+    """Of the recursion with other patterns; W^Q and W^K but for what norms remove, which one head of 8 makes 8%."""
+    stack = Stack(**({"width": 512, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.0} | fields))
+    step, predicted = first_step(stack), predict(stack, patterns=400)
+    for role, share in step.gain_shares.items():
+        margin = 0.12 if role in ("WQ", "WK") else 0.03
+        assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=margin, err_msg=role)
 
 
 def test_rates_of_the_paper_s_stacks():
@@ -126,6 +177,23 @@ def test_sign_against_matrices(masked):
         whole = behind @ above @ behind.T + sign_remainder(met, above[None], c[None])
         assert_allclose(whole, moved @ moved.T, rtol=0.1)
         assert_allclose((c * above).sum(), np.abs(rows.T @ deltas).sum(), rtol=0.03)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_signs_of_gaussian_rows(size):
+    """The quadratures against means over samples, one token's closed forms, and gradients that are all 0."""
+    generator = np.random.default_rng(2)
+    kernel, gradient = (a @ a.T / size for a in generator.standard_normal((2, size, size + 2)))
+    h, delta = (np.linalg.cholesky(k) @ generator.standard_normal((size, 400_000)) for k in (kernel, gradient))
+    sizes = np.sqrt(((gradient @ h) * h).sum(0))
+    # Errors of the means are some 0.2%.
+    assert_allclose(sign_coefficients(kernel, gradient), (2 / np.pi) ** 0.5 * (h / sizes) @ h.T / 400_000, rtol=0.02)
+    means = kernel @ delta / np.sqrt((delta * (kernel @ delta)).sum(0))
+    assert_allclose(sign_energy(kernel, gradient), 2 / np.pi * means @ means.T / 400_000, rtol=0.02)
+    if size == 1:
+        assert_allclose(sign_coefficients(kernel, gradient), 2 / np.pi * (kernel / gradient) ** 0.5)
+        assert_allclose(sign_energy(kernel, gradient), 2 / np.pi * kernel)
+    assert not sign_coefficients(kernel, 0 * gradient).any()
 
 
 def test_normalized_is_a_scale():

@@ -133,7 +133,7 @@ def query_path(
         scale = (head_gain(stack, kind) / stack.heads) ** 2
         removed = NormOverlaps(*(scale * overlap[..., None, :, :] for overlap in (removed.first, removed.second)))
     inner = Inner.of(weights, kept, values, head, removed, patterns.slopes)
-    to_queries, to_keys = _turned(stack, products[1], inner.at_queries), _turned(stack, products[0], inner.at_keys)
+    to_queries, to_keys = turned(stack, products[1], inner.at_queries), turned(stack, products[0], inner.at_keys)
     tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
@@ -242,7 +242,7 @@ class Inner:
         return np.asarray(kernel + below - part(first * queries) - part(first * queries.mT).mT)
 
 
-def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
+def turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
     """A gradient kernel at queries, or at keys, that positions may rotate.
 
     q_i is rotated by i and k_j by j, so that P_jl comes with the mean of cos((j − l) − (i − k)) θ over a head's
