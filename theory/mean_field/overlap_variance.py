@@ -53,7 +53,9 @@ def passed_variance(ratio: Array, step: Step, tokens: GroupLayout, passed: Passe
             step.stack, tokens, inside.given
         )
     after = _differing(tokens, inside.total.kernel)
-    return np.asarray((slope**2 * ratio * (before / step.residual**2) ** 2 + independent) / after**2)
+    varying = slope**2 * ratio * (before / step.residual**2) ** 2 + independent
+    # Of one token, or of tokens that are the same, nothing varies, and ρ weighs nothing.
+    return np.divide(varying, after**2, out=np.ones_like(varying), where=after > 0)
 
 
 def _between(tokens: GroupLayout, kernel: Array) -> Array:

@@ -47,7 +47,8 @@ class GroupLayout(MatrixLayout):
         rows = np.arange(len(self.sizes))
         smooth = kernel.copy()
         smooth[..., rows, rows] = kernel[..., rows, self.twins]
-        return smooth, np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth)
+        # Of tokens that are the same only rounding is left.
+        return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
     def differing(self, kernel: Array) -> Array:
         """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""

@@ -184,6 +184,15 @@ def test_sums_over_tokens_vanish():
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("fields", [dict(tokens=1), dict(tokens=40, input_correlation=1.0)])
+def test_tokens_that_are_the_same_have_the_rule_of_all(fields):
+    """Nothing varies from one to another, so that there is nothing to sample, and no n/d."""
+    stack = replace(WIDE, mask="causal", positions="none", **fields)
+    found, expected = predict(stack, grouped=True, patterns=4), predict(stack, grouped=False, patterns=4)
+    for name in ("loss", "hidden_energy", "grad_sq_WV", "grad_sq_W1", "grad_sq_W2"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-3), name
+
+
 def test_thousands_of_tokens_are_grouped_unasked():
     """Where all tokens would take longer than ten seconds, with any number of patterns; all of them are refused."""
     stack = replace(WIDE, width=512, head_width=0, tokens=4096)
