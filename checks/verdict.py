@@ -60,14 +60,14 @@ class Subject:
         quantity: what was measured, in words.
         kind: of number that it is.
         placement: whose, a key of `theory.stack.TITLES`, "" where it is of none or of several.
-        against: what an exponent or a growth is over: "width", "depth" or "layer".
+        against: what an exponent or a growth is over: "width", "depth", "layer" or "tokens".
         held: what was held while that varied, or where one network stands, as pairs such as ("L", "6").
     """
 
     quantity: str
     kind: Literal["value", "bound", "ratio", "share", "exponent", "growth", "comparison"] = "value"
     placement: str = ""
-    against: Literal["", "width", "depth", "layer"] = ""
+    against: Literal["", "width", "depth", "layer", "tokens"] = ""
     held: tuple[tuple[str, str], ...] = ()
 
     def without(self, known: Collection[tuple[str, str]]) -> "Subject":

@@ -10,14 +10,41 @@ of which (j k)^(−1/2) (j/k)^(iω) is an eigenfunction, with λ(ω) = 1/(1/4 + 
 of all, enters as 1/max(j, k), whose spectral density is λ(ω)/(2π).
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from theory.coverage.networks import is_plain
 from theory.mean_field.gaussian import relu_kernel, relu_slope_kernel
 from theory.stack import Stack
 
+if TYPE_CHECKING:
+    import sympy
+
 # Midpoints in t of ω = tan(t)/2, in which λ = 4 cos² t; the spectrum is smooth and periodic there.
 _NODES = 2000
+
+
+def eigenvalue() -> "sympy.Expr":
+    """λ(ω): what a layer of attention makes of (j k)^(−1/2) (j/k)^(iω), over itself, by integration."""
+    import sympy as sp  # late, as the law itself needs none of it
+
+    i, m, j, k, w = sp.symbols("i m j k omega", positive=True)
+
+    def power(one: sp.Expr, other: sp.Expr) -> sp.Expr:
+        return one ** (-sp.Rational(1, 2) + sp.I * w) * other ** (-sp.Rational(1, 2) - sp.I * w)
+
+    inner = sp.integrate(power(i, m) / i, (i, j, sp.oo), conds="none")
+    outer = sp.integrate(inner / m, (m, k, sp.oo), conds="none")
+    return sp.factor(sp.simplify(outer / power(j, k)))
+
+
+def share_alone() -> "sympy.Expr":
+    """∫ λ(ω) dω/(2π), which is 1/max(j, k) at j = k: what one layer gathers at a token of every gradient's own part."""
+    import sympy as sp  # as above
+
+    w = sp.symbols("omega", real=True)
+    return sp.integrate(1 / (sp.Rational(1, 4) + w**2), (w, -sp.oo, sp.oo)) / (2 * sp.pi)
 
 
 def first_token_growth(stack: Stack) -> float:

@@ -10,22 +10,24 @@ from theory import Stack
 from theory.mean_field.inputs import grouped_inputs
 from theory.mean_field.recursion import gradients_from
 from theory.mean_field.token_groups import token_groups
-from theory.paper.first_tokens import first_token_growth
+from theory.paper.first_tokens import eigenvalue, first_token_growth, share_alone
 
 CAUSAL = Stack(placement="pre", depth=4, mask="causal", vocab=2)
 
 
 def test_powers_are_eigenfunctions():
-    """The double integral over later tokens of (i m)^(−1/2) (i/m)^(iω), by sympy; and that of 1/max(j, k) at j = k."""
-    i, m, j, k, w = sp.symbols("i m j k omega", positive=True)
-    power = i ** (-sp.Rational(1, 2) + sp.I * w) * m ** (-sp.Rational(1, 2) - sp.I * w)
-    inner = sp.integrate(power / i, (i, j, sp.oo), conds="none")
-    outer = sp.integrate(inner / m, (m, k, sp.oo), conds="none")
-    expected = power.subs({i: j, m: k}) / (sp.Rational(1, 4) + w**2)
-    assert sp.simplify(outer / expected) == 1
+    """The derived λ(ω) beside sums over a million tokens; 1/max(j, k) by its spectrum once more gathered."""
+    omega, found = 0.7, eigenvalue()
+    first, step = 10**4, 100
+    later = np.arange(first, 10**8, step, dtype=float)
+    gathered = [step * (later ** (-1.5 + power)).sum() / first ** (-0.5 + power) for power in (1j * omega, -1j * omega)]
+    (w,) = found.free_symbols
+    assert abs(gathered[0] * gathered[1]) == pytest.approx(float(found.subs(w, omega)), rel=0.03)
+    assert share_alone() == 1
+    i, m = sp.symbols("i m", positive=True)
     twice = 2 * sp.integrate(sp.integrate(1 / (i * m**2), (i, 1, m)), (m, 1, sp.oo))
-    spectral = sp.integrate((sp.Rational(1, 4) + w**2) ** -2, (w, -sp.oo, sp.oo)) / (2 * sp.pi)
-    assert twice == sp.simplify(spectral) == 2
+    spectral = sp.integrate((found**2).subs(w, sp.Symbol("v", real=True)), (sp.Symbol("v", real=True), -sp.oo, sp.oo))
+    assert twice == sp.simplify(spectral / (2 * sp.pi)) == 2
 
 
 def _slope(depth, counts):
