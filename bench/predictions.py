@@ -11,7 +11,7 @@ import numpy as np
 from simulate import Samples, sample
 from theory import Prediction, Stack, predict
 from theory.configurations import PUBLISHED, stack_from_config
-from theory.mean_field.cost import prediction_cost
+from theory.mean_field.cost import is_grouped, prediction_cost
 
 STACK = Stack(width=1024, depth=12, tokens=16, vocab=512, query_key_scale=1.0)
 """The case that the bars are about: n = 16, L = 12."""
@@ -23,6 +23,8 @@ _PLAIN = Stack(placement="pre", width=1024, depth=12, tokens=16, vocab=512)
 _QUERIES = replace(_PLAIN, query_key_scale=1.0, heads=12, width=768, mask="causal")
 _SWIGLU: dict[str, Any] = {"ffn": "gated", "activation": "silu", "norm_epsilon": 1e-5}
 
+_LLAMA = stack_from_config(PUBLISHED["llama-3-8b"])[0]
+
 COSTS: dict[str, tuple[Stack, int | None]] = {
     "n = 16, 12 heads": (_QUERIES, 64),
     "n = 64, 12 heads": (replace(_QUERIES, tokens=64), 8),
@@ -31,7 +33,9 @@ COSTS: dict[str, tuple[Stack, int | None]] = {
     "Peri-LN, L = 48, 4 heads": (replace(_QUERIES, placement="peri", depth=48, heads=4), 16),
     "rotary, n = 16, 12 heads": (replace(_QUERIES, rotary=1.0), 8),
     "rotary, n = 64, 4 heads, L = 4": (replace(_QUERIES, rotary=1.0, tokens=64, heads=4, depth=4), 2),
-    "Llama 3 8B, n = 16": (stack_from_config(PUBLISHED["llama-3-8b"])[0], 4),
+    "Llama 3 8B, n = 16": (_LLAMA, 4),
+    "Llama 3 8B, n = 4096, groups": (replace(_LLAMA, tokens=4096), 4),
+    "causal, n = 10^5, groups": (replace(_PLAIN, mask="causal", tokens=10**5), None),
     "GPT-2, n = 16": (stack_from_config(PUBLISHED["gpt2"])[0], 16),
     "Qwen 3 0.6B, n = 16": (stack_from_config(PUBLISHED["qwen3-0.6b"])[0], 4),
     "dropped weights": (replace(_PLAIN, attention_dropout=0.1), 4096),
@@ -69,8 +73,9 @@ def costs() -> dict[str, object]:
     libraries = measured("None")["peak MiB"]
     rows: dict[str, object] = {}
     for name, (stack, patterns) in COSTS.items():
-        cost = prediction_cost(stack, patterns=patterns)
-        took = measured(f"predict(COSTS[{name!r}][0], patterns={patterns})")
+        grouped = is_grouped(stack)
+        cost = prediction_cost(stack, patterns=patterns, grouped=grouped)
+        took = measured(f"predict(COSTS[{name!r}][0], patterns={patterns}, grouped={grouped})")
         rows[name] = {
             "CPU seconds": took["CPU seconds"],
             "estimated seconds": round(cost.seconds, 2),

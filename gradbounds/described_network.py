@@ -7,7 +7,7 @@ from typing import Any
 
 from gradbounds.grid import FIELDS, field_name, field_value
 from theory import Stack
-from theory.configurations import Note, published, stack_from_config
+from theory.configurations import Note, stack_from_config
 from theory.stack.registry import nearest
 
 
@@ -23,18 +23,13 @@ def read_network(
         ignore: keys of the file to leave out.
 
     Raises:
-        ValueError: both a file and a model are given, or keys are ignored of neither, or as
-            `theory.configurations.stack_from_config`.
+        ValueError: keys are ignored of neither a file nor a model, or as `theory.configurations.stack_from_config`.
     """
     if ignore and config is None and like is None:
         raise ValueError(f"ignore must stand with config or like, got {', '.join(ignore)} and neither.")
     if config is None and like is None:
         return Stack(**given), ()
-    if config is not None and like is not None:
-        raise ValueError("config and like must not both be given.")
-    source = config if like is None else published(like)
-    assert source is not None
-    stack, notes = stack_from_config(source, tokens=given.get("tokens", 16), ignore=ignore)
+    stack, notes = stack_from_config(config, like=like, tokens=given.get("tokens", 16), ignore=ignore)
     return replace(stack, **given), notes
 
 

@@ -1,7 +1,7 @@
 """How a flag is declared."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import Field, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -50,23 +50,35 @@ def in_groups(flag: Callable[[Field], Any]) -> Any:
     return groups
 
 
-def network(defaults: Stack) -> Any:
-    """Flags for the fields of a Stack, one value each; the help of one has the default."""
+def network(defaults: Stack, several: Collection[str] = ()) -> Any:
+    """Flags for the fields of a Stack, one value each; the help of one has the default.
+
+    Args:
+        defaults: of the fields.
+        several: fields of numbers that take several values as well, which are a tuple then.
+    """
 
     def flag(of: Field) -> Any:
         name, default = of.name, str(said(of.name, getattr(defaults, of.name)))
         choices = "|".join(of.metadata.get("choices", ()))
-        kind = Annotated[Any, _number(name)] if not isinstance(of.default, str) else _TYPES[name] | None
-        return Annotated[kind, optional(of.metadata["help"], choices or None, default)]
+        many = name in several
+        kind = Annotated[Any, _number(name, many)] if not isinstance(of.default, str) else _TYPES[name] | None
+        about = of.metadata["help"] + "; of several values a table over them" * many
+        return Annotated[kind, optional(about, choices or None, default)]
 
     return in_groups(flag)
 
 
-def _number(name: str) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
+def _number(name: str, many: bool) -> tyro.constructors.PrimitiveConstructorSpec[Any]:
     """How a field of numbers is read: None, of one that is not given, is no word."""
     metavar = "INT" if FIELDS[name].type is int else "own|FLOAT" if name in OWN else "FLOAT"
+
+    def read(words: list[str]) -> Any:
+        values = tuple(said(name, field_value(name, word)) for word in words)
+        return values[0] if len(values) == 1 else values
+
     return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1, metavar=metavar, instance_from_str=lambda words: said(name, field_value(name, words[0])),
+        nargs="*" if many else 1, metavar=f"{metavar} [...]" if many else metavar, instance_from_str=read,
         is_instance=lambda _: True, str_from_instance=lambda value: [str(value)],
     )  # fmt: skip
 

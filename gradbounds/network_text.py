@@ -1,7 +1,7 @@
 """One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -189,10 +189,15 @@ def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
     return table
 
 
-def title(stack: Stack) -> str:
-    """A network in a line: its placement, its sizes and what is not the paper's."""
+def title(stack: Stack, tokens: str = "") -> str:
+    """A network in a line: its placement, its sizes, with words for its numbers of tokens, and what is not the paper's.
+
+    >>> title(Stack(depth=2), "4, 8")
+    'Post-LN: width 512, depth 2, tokens 4, 8, vocab 512'
+    """
     sizes = {name: getattr(stack, name) for name in ("width", "depth", "tokens", "vocab")}
     named = {name: value for name, value in (sizes | stack.non_default()).items() if name != "placement"}
+    named |= {"tokens": tokens} if tokens else {}
     fields = [f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in named.items()]
     fields = [field if len(field) < _LONG else f"{field[:_LONG]}..." for field in fields]
     return f"{TITLES[stack.placement]}: {', '.join(fields)}"
@@ -260,20 +265,38 @@ def _number(value: float, error: float, least: float = 0.0) -> str:
 def _over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
     """By how much the first layer's gradients differ from the last's, and which do not; of an encoder by itself."""
     by_part: dict[str, list[str]] = {}
-    error_of = "predicted_sem" if value == "predicted" else "sem"
     for name in matrices(table):
-        rows = table[(table["quantity"] == name) & table[value].notna()].sort_values("layer")
-        norms, errors = (rows[column].fillna(0.0).to_numpy() for column in (value, error_of))
-        if len(norms) > 1 and norms[-1] > 0:
-            ratio = norms[0] / norms[-1]
-            error = math.hypot(errors[0], ratio * errors[-1]) / norms[-1]
-            shown = _number(ratio, error) if error > _SEEN * ratio else f"{ratio:.3g}"
-            whose = ", encoder" if name.startswith("encoder_") else ""
-            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {shown}{' (equal within 5%)' * _is_flat(ratio)}")
+        ends = ends_of_layers(table, name, value)
+        if ends is not None and table[table["quantity"] == name]["layer"].max() > 1:
+            whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
+            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {_ratio(*ends[:2])}{flat}")
     return [
         f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
     ]
+
+
+def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, float, float, float] | None:
+    """First layer over last with its standard error, and the last layer's value with its own; None where that is 0.
+
+    Args:
+        table: a `layer_table`, with cosines or not.
+        name: of the quantity.
+        value: "predicted" or "mean".
+    """
+    rows = table[(table["quantity"] == name) & (table["layer"] > 0) & table[value].notna()].sort_values("layer")
+    if rows.empty or not (last := float(rows[value].iloc[-1])):
+        return None
+    errors = rows["predicted_sem" if value == "predicted" else "sem"].fillna(0.0).to_numpy(float)
+    ratio = float(rows[value].iloc[0]) / last
+    # Of one layer the ratio is 1.
+    error = math.hypot(errors[0], ratio * errors[-1]) / abs(last) if len(rows) > 1 else 0.0
+    return ratio, error, last, float(errors[-1])
+
+
+def _ratio(ratio: float, error: float) -> str:
+    """A ratio to three digits, or with its error where that is seen."""
+    return _number(ratio, error) if error > _SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
 def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
@@ -351,20 +374,48 @@ def comparison_lines(
     value = "predicted" if table["predicted"].notna().any() else "mean"
     at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
     table, other = with_cosines(table), with_cosines(other)
-    lines = [
-        "",
-        f"With {', '.join(changes)}, by theory, {at}",
-        f"  {'':<12}{'first over last layer':>30}{'last layer':>28}",
-    ]
-    lines.append(f"  {'':<12}{'here':>15}{'changed':>15}{'here':>14}{'changed':>14}")
+    heads = [("first over last layer", ("here", "changed")), ("last layer", ("here", "changed"))]
+    rows = {}
     for name in dict.fromkeys([*matrices(table), *matrices(other), *_STREAM]):
-        cells = []
-        for frame, column in ((table, value), (other, "predicted")):
-            norms = _of_layers(frame, name, column)
-            known = len(norms) > 0 and norms[-1] != 0
-            cells.append((f"{norms[0] / norms[-1]:.3g}" if known else "-", f"{norms[-1]:.4g}" if known else "-"))
-        (first, last), (changed_first, changed_last) = cells
-        lines.append(f"  {matrix_name(name):<12}{first:>15}{changed_first:>15}{last:>14}{changed_last:>14}")
+        both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
+        rows[matrix_name(name)] = [*_end_texts(both, ratio=True), *_end_texts(both, ratio=False)]
+    return ["", f"With {', '.join(changes)}, by theory, {at}", *_columns(heads, rows)]
+
+
+def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
+    """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
+
+    Args:
+        tables: its `layer_table` by theory at each number of tokens.
+    """
+    tables = {tokens: with_cosines(table) for tokens, table in tables.items()}
+    names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *_STREAM])
+    ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
+    lines = []
+    for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
+        rows = {matrix_name(name): _end_texts(ends[name], ratio=ratio) for name in names}
+        lines += ["", head, *_columns([("", [f"n = {tokens}" for tokens in tables])], rows)]
+    return lines
+
+
+def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, ratio: bool) -> list[str]:
+    """Ratios of first to last layer, or the last layer's values, a dash where there is none."""
+    return ["-" if end is None else _ratio(*end[:2]) if ratio else _number(*end[2:], least=_SEEN) for end in ends]
+
+
+def _columns(heads: Sequence[tuple[str, Sequence[str]]], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """A table with a name for each row, below heads that each stand over some columns."""
+    names = [name for _, under in heads for name in under]
+    widths = [max(map(len, (name, *column))) + 2 for name, *column in zip(names, *rows.values(), strict=True)]
+    first = max(map(len, rows)) + 2
+    above, at = "", 0
+    for head, under in heads:
+        widths[at] += max(0, len(head) + 2 - sum(widths[at : at + len(under)]))
+        above += f"{head:>{sum(widths[at : at + len(under)])}}"
+        at += len(under)
+    lines = [f"  {'':<{first}}{above}"] if above.strip() else []
+    for name, cells in {"": names, **rows}.items():
+        lines.append(f"  {name:<{first}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
     return lines
 
 

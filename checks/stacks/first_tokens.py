@@ -70,8 +70,8 @@ def _row(series: Sequence[Samples]) -> Verdict:
     weights = slope_weights(np.log([stack.tokens for stack in stacks]))
     estimates = [estimate(s["grad_sq_WV"][:, 0].astype(float)) for s in series]
     scales = weights * np.array([_grown(stack, 1.0) for stack in stacks])
-    measured = float(scales @ [float(one.mean) for one in estimates])
-    sem = float(np.sqrt(scales**2 @ [float(one.sem) ** 2 for one in estimates]))
+    measured = float(scales @ [float(each.mean) for each in estimates])
+    sem = float(np.sqrt(scales**2 @ [float(each.sem) ** 2 for each in estimates]))
     predicted = float(scales @ [float(prediction_of(s)["grad_sq_WV"][0]) for s in series])
     before, far = _far_slopes(stacks[0].depth)
     agreement = scalar_agreement(measured, predicted, sem, MARGIN * predicted)
@@ -91,7 +91,7 @@ def _row(series: Sequence[Samples]) -> Verdict:
         claimed=sentence("{:.4g} as n grows", limit),
         predicted=predicted,
         measured=measured,
-        interval=interval_of(Estimate(np.asarray(measured), np.asarray(sem), min(one.draws for one in estimates))),
+        interval=interval_of(Estimate(np.asarray(measured), np.asarray(sem), min(each.draws for each in estimates))),
         agreement=agreement,
         setting=setting(series),
         cells=names(series),

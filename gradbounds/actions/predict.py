@@ -73,7 +73,7 @@ def predict_stack(
     except NoRuleError as error:
         reason = str(error)
     if chosen is not None:
-        prediction = _predicted(chosen)
+        prediction = predicted(chosen)
         slopes = _exponents(chosen, prediction, budget)
     elif draws is None:
         draws = _DRAWS
@@ -81,7 +81,7 @@ def predict_stack(
             _check_sampling(stack, draws, budget, reason)
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
-    beside = {changes: layer_table(_predicted(each), None) for changes, each in ways.items()}
+    beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
     evidence = compared(_family(notes), stack, frozenset(given)) if prediction is not None else ""
     cheaper = ["", f"{_CHEAPER}: {chosen.said}."] if chosen is not None and chosen.said else []
     values: dict[str, Any] = {
@@ -119,7 +119,46 @@ def predict_stack(
     )  # fmt: skip
 
 
-def _predicted(chosen: Way) -> Prediction:
+def predict_plan(
+    given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
+    compare: Sequence[str] = (), draws: int | None = None, patterns: int | None, max_time: str,
+    memory: str | None = None,
+) -> Result:  # fmt: skip
+    """What theory would take for a network at each of its numbers of tokens, and for those beside it; it predicts none.
+
+    Raises:
+        ValueError: an argument is outside its range, or a configuration cannot be read.
+    """
+    budget = Budget.of(max_time, memory)
+    lengths = given.get("tokens")
+    each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
+    stacks = [read_network(fields, config, like, ignore)[0] for fields in each]
+    stacks += [apply_changes(stacks[0], changes) for changes in variants(compare)]
+    rows, lines = [], []
+    for stack in stacks:
+        row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}
+        try:
+            chosen = way(stack, patterns, budget)
+        except (OverBudgetError, NoRuleError) as error:
+            row["refused"] = str(error)
+            takes = [f"theory  {error}"]
+        else:
+            how = chosen.said or "all tokens and patterns that are asked for"
+            row |= {"seconds": chosen.cost.seconds, "bytes": chosen.cost.bytes, "way": how}
+            takes = [
+                f"time    about {duration(chosen.cost.seconds)} on one core",
+                f"memory  about {format_bytes(chosen.cost.bytes)}",
+                f"way     {how}",
+            ]
+        if draws is not None or row["refused"]:
+            seconds, peak = _sampling_cost(stack, draws or _DRAWS)
+            takes.append(f"samples about {duration(seconds)} and {format_bytes(peak)} for {draws or _DRAWS} networks")
+        rows.append(row)
+        lines += [title(stack), *(f"  {line}" for line in takes)]
+    return Result(about="what a prediction takes", values={"networks": rows}, lines=lines)
+
+
+def predicted(chosen: Way) -> Prediction:
     """The prediction, with what is cheaper about it said before it starts."""
     if chosen.said and chosen.cost.seconds > _LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
@@ -147,15 +186,20 @@ def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> No
     Raises:
         ValueError: so it is; the error says what both would take.
     """
-    from simulate import Cell  # late: torch takes longer to load than a prediction takes
-    from simulate.runs.cost import block_bytes, block_work
-
-    cell = Cell(stack)
-    seconds, peak = block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
+    seconds, peak = _sampling_cost(stack, draws)
     if seconds > budget.seconds or peak > budget.bytes:
         raise ValueError(
             f"{reason}. Sampling {draws} networks would take {duration(seconds)} and {format_bytes(peak)}."
         )
+
+
+def _sampling_cost(stack: Stack, draws: int) -> tuple[float, float]:
+    """Seconds and bytes that samples take."""
+    from simulate import Cell  # late: torch takes longer to load than a prediction takes
+    from simulate.runs.cost import block_bytes, block_work
+
+    cell = Cell(stack)
+    return block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
 
 
 def _family(notes: Sequence[Note]) -> str | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gradbounds.result import Result
 
 # One that is not given is None: a published model keeps its own there.
-Changes = network(Stack())
+Changes = network(Stack(), several=("tokens",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class Predict(WithJson):
     memory: Annotated[
         str | None, optional("memory a prediction may take, likewise", "500MB|4GB", default="a quarter of what is free")
     ] = None
+    dry_run: Annotated[bool, Flag(help="say what theory would take, and which way it would go, and stop")] = False
     all: Annotated[bool, Flag(help="every layer, and not only layers 1, 2, 4, 8, ... and the last")] = False
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
@@ -83,6 +84,25 @@ class Predict(WithJson):
         if self.bound and self.first_step or self.latex and not self.bound:
             raise ValueError("bound must stand without first_step, and latex with bound.")
         changes = given(self.stack)
+        several = isinstance(changes.get("tokens"), tuple)
+        if several:
+            self._check_lengths(changes["tokens"])
+        if self.dry_run:
+            if self.bound or self.first_step:
+                raise ValueError("dry_run must stand without bound and first_step, which take seconds.")
+            from gradbounds.actions.predict import predict_plan
+
+            return predict_plan(
+                changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
+                patterns=self.patterns, max_time=self.max_time, memory=self.memory,
+            )  # fmt: skip
+        if several:
+            from gradbounds.actions.lengths import predict_lengths
+
+            return predict_lengths(
+                changes, changes["tokens"], config=self.config, like=self.like, ignore=self.ignore,
+                patterns=self.patterns, max_time=self.max_time, memory=self.memory,
+            )  # fmt: skip
         if self.bound:
             from gradbounds.actions.bound import theorem1
 
@@ -100,3 +120,16 @@ class Predict(WithJson):
             seed=self.seed,
             patterns=self.patterns, max_time=self.max_time, memory=self.memory, every_layer=self.all,
         )  # fmt: skip
+
+    def _check_lengths(self, lengths: tuple[int, ...]) -> None:
+        """Refuse what is of one network where several numbers of tokens are given.
+
+        Raises:
+            ValueError: there is no number, or a flag that takes one.
+        """
+        if not lengths:
+            raise ValueError("tokens must have a value, or several.")
+        alone = {"compare": self.compare, "draws": self.draws, "bound": self.bound, "first_step": self.first_step}
+        alone |= {"all": self.all}
+        if asked := [name for name, value in alone.items() if value]:
+            raise ValueError(f"{', '.join(asked)} must stand with one number of tokens, got {len(lengths)}.")

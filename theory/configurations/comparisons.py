@@ -31,7 +31,8 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
     of = f"{counts['beyond']} of {counts['numbers']} numbers off by more than 5% and 4 standard errors"
     also = ", as they are in networks of that width sampled here" if counts["beyond"] and counts["ours"] else ""
     other = f", with {ends} embeddings" if ends != stack.embeddings else ""
+    length = f" (not at the {stack.tokens} of this network)" if stack.tokens != table["tokens"] else ""
     return (
         f"Compared with transformers' own {CLASSES[family].name} at width {table['width']} and {table['tokens']} "
-        f"tokens{other}: {of}{also}."
+        f"tokens{length}{other}: {of}{also}."
     )

@@ -8,6 +8,7 @@ from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
 from theory.configurations.families import DEPTH
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
+from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
 from theory.configurations.unread import UNREAD, sign
 from theory.stack import Stack
@@ -26,8 +27,9 @@ _INNER = ("text_config", "language_config", "llm_config")
 
 
 def stack_from_config(
-    config: Mapping[str, Any] | str | Path,
+    config: Mapping[str, Any] | str | Path | None = None,
     *,
+    like: str | None = None,
     tokens: int = 16,
     embeddings: Literal["untied", "tied"] | None = None,
     ignore: Sequence[str] = (),
@@ -37,6 +39,8 @@ def stack_from_config(
     Args:
         config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`. Of a
             model with images or sounds, `text_config` inside is read.
+        like: in place of it the name of a published model, as `gradbounds predict --like` has it; a wrong name lists
+            them.
         tokens: sequence length n.
         embeddings: whether the output matrix is that of the inputs; None for what the file says.
         ignore: fields of the file to leave out, as if it did not have them.
@@ -47,7 +51,8 @@ def stack_from_config(
         that nobody knows is an error, unless it is null, false or ignored.
 
     Raises:
-        ValueError: the file is no configuration, or of a family that is not known, or a field is unknown, missing or
+        ValueError: config and like are both given, or neither is; the name is not known, the file is no configuration,
+            or of a family that is not known, or a field is unknown, missing or
             contradicts another.
 
     Source: the classes of Hugging Face transformers 5 and their `_init_weights`; docs/configurations.md.
@@ -55,7 +60,15 @@ def stack_from_config(
     >>> stack, notes = stack_from_config({"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96, "dropout": 0.1})
     >>> stack.depth_scaling, round(stack.output_scale, 3), str(notes[0])
     ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
+    >>> stack_from_config(like="llama-3-8b", tokens=4096)[0].kv_heads
+    8
     """
+    if config is not None and like is not None:
+        raise ValueError("config and like must not both be given.")
+    if config is None and like is None:
+        raise ValueError("config or like must be given.")
+    config = config if like is None else published(like)
+    assert config is not None
     fields = _read(config) if isinstance(config, str | Path) else dict(config)
     _check_type(fields)
     fields, about = _of_words(fields)

@@ -31,8 +31,8 @@ def eigenvalue() -> "sympy.Expr":
 
     i, m, j, k, w = sp.symbols("i m j k omega", positive=True)
 
-    def power(one: sp.Expr, other: sp.Expr) -> sp.Expr:
-        return one ** (-sp.Rational(1, 2) + sp.I * w) * other ** (-sp.Rational(1, 2) - sp.I * w)
+    def power(first: sp.Expr, other: sp.Expr) -> sp.Expr:
+        return first ** (-sp.Rational(1, 2) + sp.I * w) * other ** (-sp.Rational(1, 2) - sp.I * w)
 
     inner = sp.integrate(power(i, m) / i, (i, j, sp.oo), conds="none")
     outer = sp.integrate(inner / m, (m, k, sp.oo), conds="none")

@@ -105,7 +105,7 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
 )
 def test_what_takes_too_much_is_refused_before_it_starts(monkeypatch, capsys, arguments, message):
     """In one line, within a second or two, with nothing predicted and nothing sampled."""
-    for name in ("predict", "_sampled", "_predicted"):
+    for name in ("predict", "_sampled", "predicted"):
         monkeypatch.setattr(asked, name, lambda *_, **__: pytest.fail("nothing is to be computed"))
     assert main(["predict", *arguments]) == 2
     said = capsys.readouterr()
@@ -203,7 +203,9 @@ def test_a_family_s_own_code_is_evidence(capsys, tmp_path):
     line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "4"]
     assert main(line) == 0
     said = capsys.readouterr().out
-    sentence = "Compared with transformers' own LlamaForCausalLM at width 512 and 16 tokens: 0 of 31 numbers"
+    sentence = (
+        "Compared with transformers' own LlamaForCausalLM at width 512 and 16 tokens (not at the 4 of this network)"
+    )
     assert sentence in said
     assert "coefficient" not in said
     assert main([*line, "--json"]) == 0
@@ -335,3 +337,68 @@ def test_a_flag_with_its_default_changes_a_published_model_too(capsys):
     assert {name: stack.get(name, getattr(Stack(), name)) for name in changes} == changes
     assert main([*line[:-1], "--heads", "4"]) == 0
     assert capsys.readouterr().out.startswith("Pre-LN: width 16, depth 1, tokens 2, vocab 8, ")
+
+
+CAUSAL = ("--placement", "pre", "--depth", "4", "--width", "64", "--vocab", "16", "--mask", "causal")
+
+
+def test_several_lengths_are_one_table(capsys):
+    """First over last of every matrix, with theory's errors, and why attention's matrices gain."""
+    assert main(["predict", *CAUSAL, "--query-key-scale", "1", "--patterns", "8", "--tokens", "64", "1", "16"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("n = 1 ") == said.count("n = 64") == 2
+    assert "tokens 1, 16, 64," in said.splitlines()[0]
+    lines = said.splitlines()
+    (ratio, *_), (last, *_) = [line.split()[1:] for line in lines if line.strip().startswith("dL/dWV ")]
+    alone = np.sqrt(predict(Stack(placement="pre", depth=4, width=64, vocab=16, mask="causal", tokens=1))["grad_sq_WV"])
+    assert (ratio, last) == (f"{alone[0] / alone[-1]:.3g}", f"{alone[-1]:.4g}")
+    assert next(line for line in lines if line.strip().startswith("dL/dWQ")).split()[1] == "-", "one token asks nothing"
+    assert re.search(r"dL/dWQ .* [0-9.]+ \+- [0-9.]+", said)
+
+
+def test_lengths_have_the_numbers_of_one_by_one(capsys, tmp_path):
+    asked_for = ["predict", *CAUSAL, "--tokens", "8", "128", "--json", "--out", str(tmp_path / "out")]
+    assert main(asked_for) == 0
+    found = pd.DataFrame(json.loads(capsys.readouterr().out)["lengths"])
+    for tokens in (8, 128):
+        one = predict(Stack(placement="pre", depth=4, width=64, vocab=16, mask="causal", tokens=tokens))["grad_sq_WV"]
+        row = found[(found["tokens"] == tokens) & (found["quantity"] == "grad_WV")].iloc[0]
+        assert row["first_over_last"] == pytest.approx((one[0] / one[-1]) ** 0.5)
+        assert (row["last"], row["last_sem"]) == (pytest.approx(one[-1] ** 0.5), 0.0)
+    assert len(pd.read_csv(tmp_path / "out" / "lengths.csv")) == len(found)
+
+
+def test_why_it_grows_is_said_where_it_grows(capsys):
+    """In a small Llama, with a mask and without, and not where attention is uniform and labels often coincide."""
+    why = "gradients shrink with what its tokens have in common"
+    small = ["--like", "llama-3-8b", "--depth", "8", "--heads", "2", "--kv-heads", "2", "--head-width", "128"]
+    for mask in ("causal", "none"):
+        lengths = [*small, "--rotary", "0", "--mask", mask, "--patterns", "8", "--tokens", "4", "32"]
+        assert main(["predict", *lengths]) == 0
+        assert why in capsys.readouterr().out
+    assert main(["predict", *CAUSAL, "--depth", "16", "--tokens", "8", "128"]) == 0
+    assert why not in capsys.readouterr().out
+
+
+def test_errors_beyond_one_per_cent_stand_in_comparisons(capsys):
+    one = printed(capsys, "--query-key-scale", "1", "--patterns", "4", "--compare", "query-key-scale=1.5")
+    compared = one[one.index("With query-key-scale=1.5") :]
+    assert re.search(r"dL/dWQ( +[0-9.]+ \+- [0-9.]+){4}$", compared, re.MULTILINE)
+    one = printed(capsys, "--compare", "placement=pre")
+    assert "+-" not in one[one.index("With placement=pre") :], "nothing is sampled"
+
+
+def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(asked, "predicted", lambda _: pytest.fail("nothing is to be computed"))
+    assert main(["predict", "--like", "llama-3-8b", "--tokens", "16", "4096", "--dry-run", "--json"]) == 0
+    few, many = json.loads(capsys.readouterr().out)["networks"]
+    assert (few["stack"]["tokens"], many["stack"]["tokens"]) == (16, 4096)
+    assert few["way"] == "all tokens and patterns that are asked for"
+    assert many["way"].startswith("a few tokens stand for groups of their neighbours")
+    expected = prediction_cost(Stack(**many["stack"]), grouped=True, patterns=4)
+    assert (many["seconds"], many["bytes"]) == pytest.approx((expected.seconds, expected.bytes), rel=1e-3)
+    said = printed(capsys, "--dry-run", "--compare", "placement=pre", "--draws", "8")
+    assert said.count("time    about") == said.count("memory  about") == said.count("samples about") == 2
+    refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")
+    assert "theory  stack must have untied embeddings" in refused
+    assert "for 16 networks" in refused

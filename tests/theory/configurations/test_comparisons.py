@@ -7,7 +7,7 @@ from theory import Stack
 from theory.configurations.comparisons import FILE, compared
 from theory.configurations.stack_from_config import FAMILIES
 
-UNTIED, TIED = Stack(), Stack(embeddings="tied")
+UNTIED, TIED = Stack(tokens=16), Stack(tokens=16, embeddings="tied")
 
 
 def test_the_file_is_made_from_the_committed_evidence():
@@ -20,6 +20,8 @@ def test_a_family_is_compared_by_its_own_class():
         "Compared with transformers' own LlamaForCausalLM at width 512 and 16 tokens: 0 of 31 numbers off by more than "
         "5% and 4 standard errors."
     )
+    at_8 = "at width 512 and 16 tokens (not at the 8 of this network): 0 of 31 numbers"
+    assert at_8 in compared("llama", Stack())
     assert "GPT2LMHeadModel at width 512 and 16 tokens: 0 of 28" in compared("gpt2", TIED)
     assert "GPT2LMHeadModel at width 512 and 16 tokens: 0 of 27" in compared("gpt2", UNTIED)
     assert "tokens, with untied embeddings: 0 of 31" in compared("llama", TIED)

@@ -1,0 +1,79 @@
+"""`gradbounds predict --tokens 16 256 4096`: one network at several lengths, in one table."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from checks.stacks.gradients_by_layer import layer_table, matrices
+from gradbounds.actions.predict import predicted
+from gradbounds.budget import Budget, way
+from gradbounds.described_network import read_network
+from gradbounds.network_text import ends_of_layers, length_lines, note_lines, title, with_cosines
+from gradbounds.result import Result
+
+# What a ratio gains from the least number of tokens to the largest where it is said to grow.
+_GROWN = 1.1
+
+_WHY = (
+    "The first layer's W^Q, W^K and W^V gain on the last layer's as n grows: the last layer's gradients shrink with "
+    "what its tokens have in common, which falls with n, and the first layer's do so less (docs/queries.md, Thousands "
+    "of tokens)."
+)
+
+
+def predict_lengths(
+    given: Mapping[str, Any], lengths: Sequence[int], *, config: Path | None, like: str | None,
+    ignore: Sequence[str] = (), patterns: int | None, max_time: str, memory: str | None = None,
+) -> Result:  # fmt: skip
+    """One network's first layer over its last, by theory, at several numbers of tokens.
+
+    Raises:
+        ValueError: an argument is outside its range, a configuration cannot be read, or a length is beyond the time or
+            the memory, before any is predicted.
+        NoRuleError: theory has no rule for the network.
+    """
+    budget = Budget.of(max_time, memory)
+    read = {n: read_network({**given, "tokens": n}, config, like, ignore) for n in sorted(set(lengths))}
+    ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}
+    tables = {n: layer_table(predicted(each), None) for n, each in ways.items()}
+    stack, notes = read[max(read)]
+    named = title(stack, ", ".join(map(str, read)))
+    counts: dict[str, list[str]] = {}
+    for n, each in ways.items():
+        counts.setdefault(each.said, []).append(str(n))
+    cheaper = [f"At n = {', '.join(at)}: {words}." for words, at in counts.items() if words]
+    return Result(
+        about=named,
+        tables={"lengths": _rows(tables)},
+        values={"stacks": [stack for stack, _ in read.values()], "notes": notes, "cheaper": cheaper or None},
+        lines=[
+            named, *length_lines(tables), "", *([_WHY] if _grows(tables) else []), *cheaper, *note_lines(notes),
+        ],
+    )  # fmt: skip
+
+
+def _rows(tables: Mapping[int, pd.DataFrame]) -> pd.DataFrame:
+    """A row for each matrix and length: first layer over last, and the last layer's norm, each with its error."""
+    rows = []
+    for tokens, table in tables.items():
+        for name in matrices(table):
+            if (ends := ends_of_layers(table, name, "predicted")) is not None:
+                rows.append((name, tokens, *ends))
+    columns = ["quantity", "tokens", "first_over_last", "first_over_last_sem", "last", "last_sem"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _grows(tables: Mapping[int, pd.DataFrame]) -> bool:
+    """Whether the first layer's W^V gains on the last's, more than units do, and tokens of the last lose in common."""
+    few, many = (with_cosines(tables[n]) for n in (min(tables), max(tables)))
+    ends = {
+        name: (ends_of_layers(few, name, "predicted"), ends_of_layers(many, name, "predicted"))
+        for name in ("grad_WV", "grad_W2", "cosine")
+    }
+    if any(end is None for both in ends.values() for end in both):
+        return False
+    gained = {name: both[1][0] / both[0][0] for name, both in ends.items()}  # type: ignore[index]
+    aligned = [end[2] for end in ends["cosine"]]  # type: ignore[index]
+    return gained["grad_WV"] > _GROWN * max(1.0, gained["grad_W2"]) and aligned[1] < aligned[0]
