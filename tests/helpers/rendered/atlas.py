@@ -9,6 +9,7 @@ from typing import Any
 
 _FOLDER = Path(__file__).parents[2] / "evidence"
 _ROLES = ("WQ", "WV", "W1", "W2")
+_LLAMA = "llama-3-8b"
 
 
 def committed(name: str) -> Any:
@@ -48,23 +49,34 @@ def setting() -> str:
 
 
 def atlas() -> str:
-    """Published models at initialization."""
-    rows = []
+    """Published models at initialization, and the ratio of W^Q at their own length."""
+    rows, longer = [], committed("models-over-tokens")["at their own length"]
     for name, one in committed("atlas")["models"].items():
-        rows.append([name, *_of(one)])
-    return table(["model", *_HEAD], rows)
+        own = longer[name]
+        rows.append([name, *_of(one), f"{_with_error(*own['first over last']['WQ'])}, n = {own['tokens']}"])
+    return table(["model", *_HEAD, "dL/dWQ at its own length"], rows)
 
 
 def models_over_tokens() -> str:
-    """First layer over last of published models at more and more tokens."""
-    found = committed("models-over-tokens")["first over last"]
-    head = [f"n = {tokens}" for tokens in next(iter(found.values()))]
+    """First layer over last of published models at more and more tokens; one has a table of its own."""
+    found = {name: lengths for name, lengths in committed("models-over-tokens")["models"].items() if name != _LLAMA}
     rows = [
-        [name, f"dL/d{role}", *(_with_error(*of[role]) for of in by_tokens.values())]
-        for name, by_tokens in found.items()
+        [name, f"dL/d{role}", *(_with_error(*one["first over last"][role]) for one in lengths)]
+        for name, lengths in found.items()
         for role in ("WQ", "WV", "W2")
     ]
-    return table(["model", "gradient", *head], rows)
+    return table(["model", "gradient", *(f"n = {one['tokens']}" for one in next(iter(found.values())))], rows)
+
+
+def llama_over_tokens() -> str:
+    """The same of Llama 3 8B, with what it takes."""
+    lengths, roles = committed("models-over-tokens")["models"][_LLAMA], ("WQ", "WK", "WV", "W1", "W2")
+    rows = []
+    for one in lengths:
+        ratios = one["first over last"]
+        cells = [_with_error(*ratios[role]) if role in ratios else "-" for role in roles]
+        rows.append([str(one["tokens"]), *cells, f"{one['CPU seconds']:.1f}"])
+    return table(["n", *(f"dL/d{role}" for role in roles), "CPU seconds"], rows)
 
 
 def _with_error(ratio: float, error: float) -> str:
