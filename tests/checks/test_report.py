@@ -42,7 +42,7 @@ def test_results_survive_a_round_trip(tmp_path, small_grid):
 FAMILIES = {
     "L1": "ffn_hidden_energy", "L2a": "hidden_energy", "L2b": "hidden_energy", "L2c": "attention_energy",
     "E1": "ffn_hidden_energy", "T1": "grad_sq_W2", "F1": "grad_sq_W2", "F2": "grad_sq_W2", "H2": "grad_sq_W2",
-    "S1": "grad_sq_W2", "G1": "grad_sq_W2", "G2": "grad_sq_WV",
+    "S1": "grad_sq_W2", "G1": "grad_sq_W2", "G2": "grad_sq_W2",
 }  # fmt: skip
 
 
