@@ -76,6 +76,38 @@ def test_random_queries_and_keys():
             assert not same([one.gain for one in steps], unmasked.gain, 0.1)
 
 
+class Shifted(torch.nn.Module):
+    """A model whose inputs are rows of a table, as its own parameters."""
+
+    def __init__(self, model, rows, width):
+        super().__init__()
+        self.model = model
+        self.inputs = torch.nn.Parameter(torch.zeros(rows, width, dtype=torch.float64))
+
+    def forward(self, given):
+        return self.model(given | {"x": given["x"] + self.inputs})
+
+
+def test_the_table_of_inputs():
+    """Whose rows are small before a norm, so that their step counts; one row's sign is not the whole row's."""
+    stack = Stack(width=96, depth=1, tokens=3, vocab=192, placement="pre", embedding_scale=0.1)
+    found = {"sgd": [], "adam": []}
+    for seed in range(NETWORKS):
+        problem = first_step_problem(stack, seed=seed)
+        problem = replace(problem, model=Shifted(problem.model, stack.rows, stack.width))
+        loss, gradient = gradients(problem)
+        for optimizer, values in found.items():
+            u = direction({"inputs": gradient["inputs"]}, optimizer)
+            values.append(measure_step(problem, gradient, u, loss, ends=False))
+    for optimizer, steps in found.items():
+        theory = first_step(stack, optimizer, matrices=["inputs"])
+        for name in ("gain", "curvature", "logit_change_sq"):
+            values = [getattr(one, name) for one in steps]
+            assert same(values, getattr(theory, name), 0.1), (optimizer, name, estimate(values), theory)
+    # Signs vary least.
+    assert not same([one.gain for one in steps], 1.6 * theory.gain, 0.1)
+
+
 def test_a_step_is_torch_s():
     """Of g = (3, -4, 0): itself, its direction, its sign."""
     gradient = {"a": torch.tensor([[3.0, -4.0, 0.0]], dtype=torch.float64)}

@@ -87,7 +87,8 @@ def first_step(
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of each
             matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both times
             √max(1, d_out/d_in).
-        matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
+        matrices: roles that are stepped, "Wemb" included, and of the tables that inputs are sums of rows of, one row
+            a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
         seed: of the sampled logits and labels, and of attention patterns.
         patterns: how many are sampled of every head where attention is random, at least 2.
 
@@ -114,6 +115,8 @@ def first_step_given(
 ) -> dict[str, Array]:
     """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
 
+    Patterns of random attention are sampled, of each network its own.
+
     Args:
         stack: the network.
         p: softmax of the positions that count, (networks, P, V).
@@ -128,11 +131,11 @@ def first_step_given(
         ValueError: as `first_step`.
         NoRuleError: as `first_step`.
     """
-    chosen = check(stack, optimizer, matrices)
-    solution, terms = TwoPassSolution.of(stack), list[dict[str, Array]]()
-    for probabilities, gradient in zip(p, r, strict=True):
+    chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
+    fixed = None if stack.query_key_scale else TwoPassSolution.of(stack)
+    for seed, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
-        taken = _taken(solution, optimizer, chosen, outputs, None)
+        taken = _taken(fixed or TwoPassSolution.of(stack, seed), optimizer, chosen, outputs, None)
         terms.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
@@ -192,7 +195,7 @@ def _parts(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[di
     average = (drawn.p * counted).sum(-1, keepdims=True)
     curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
     crossed = gram(solution.stack, curved, drawn.r)
-    crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[0]["total"]) == 1 else crossed
+    crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[1]["total"]) == 1 else crossed
     both = []
     for above, output in ((taken.gradients, drawn.r), (solution.down(crossed), curved)):
         parts = dict[str, list[float]]()

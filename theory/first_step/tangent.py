@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from theory.first_step.attention import FixedAttention, RandomAttention
+from theory.first_step.embeddings import Embeddings, table_shapes
 from theory.first_step.motion import TokenMotion, mean_kernel
 from theory.first_step.rules import MatrixUse, Rule, parts_of, steps_of
 from theory.first_step.samples import gaussian_samples
@@ -31,7 +32,7 @@ from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass
-from theory.mean_field.sublayers import SublayerState
+from theory.mean_field.sublayers import SublayerState, TokenMoments, normed
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
@@ -125,11 +126,13 @@ class TwoPassSolution:
     Attributes:
         stack: the network.
         output: kernel of the tokens that the output matrix is given, (N, N).
+        embeddings: the tables of inputs.
         places: sub-layers from below, each with its branches.
     """
 
     stack: Stack
     output: Array
+    embeddings: Embeddings
     places: list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]
     final_scales: Array
 
@@ -143,16 +146,20 @@ class TwoPassSolution:
             share: of the samples of tokens that are worth it, where several solutions share them.
         """
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-        forward = forward_pass(stack, tokens, gaussian_inputs(stack), np.random.default_rng(seed))
+        inputs = gaussian_inputs(stack)
+        forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
+        _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")
         places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
         for k, insides in enumerate(forward.insides):
             places.append(
                 (insides, tuple(_branch(inside, tokens, k + seed * len(forward.insides), share) for inside in insides))
             )
-        return cls(stack, forward.output[0], places, np.asarray(forward.output_scales))
+        return cls(
+            stack, forward.output[0], Embeddings(stack, np.asarray(scales)), places, np.asarray(forward.output_scales)
+        )
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
-        """Gram matrices of gradients at every matrix and at the sum ("total") of every sub-layer, from below.
+        """Gram matrices of gradients at tables of inputs, then at every sub-layer's matrices and at its sum ("total").
 
         Args:
             gradient: that at the output, (..., N, N); everything is linear in it.
@@ -169,6 +176,7 @@ class TwoPassSolution:
                 below = below + from_branch * inside.step.input_scale**2 / inside.given_scales
             gradients.append(at_matrices)
             gradient = below
+        gradients.append(dict.fromkeys(table_shapes(self.stack), gradient / self.embeddings.scales))
         return gradients[::-1]
 
     def up(self, gradients: list[dict[str, Array]], steps: list[dict[str, Array]]) -> TokenMotion:
@@ -176,11 +184,10 @@ class TwoPassSolution:
 
         Args:
             gradients: of `down`.
-            steps: C of the matrices that move, by role, of every sub-layer from below.
+            steps: C of the tables and matrices that move, by role, of inputs and of every sub-layer from below.
         """
-        n = len(self.output)
-        moved = TokenMotion(np.zeros((1, n, n)), np.zeros((1, n, n)))
-        for k, (insides, branches) in enumerate(self.places):
+        moved = self.embeddings.up(gradients[0], steps[0])
+        for k, (insides, branches) in enumerate(self.places, 1):
             alpha_sq, total = insides[0].step.residual ** 2, gradients[k]["total"]
             c, energy = moved.coefficients * alpha_sq, moved.energy * alpha_sq
             for inside, branch in zip(insides, branches, strict=True):
@@ -195,18 +202,23 @@ class TwoPassSolution:
         return TokenMotion(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
-        """C of the matrices that move, by role, and "ROLE remainder" of signs."""
+        """C of the tables and matrices that move, by role, and "ROLE remainder" of signs."""
         return [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
-            for (_, branches), at_matrices in zip(self.places, gradients, strict=True)
+            for branches, at_matrices in zip(self._moving, gradients, strict=True)
         ]
 
     def parts(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> list[dict[str, Array]]:
-        """What every matrix adds to the product of a step with gradients, of every sub-layer, by role."""
+        """What every table or matrix adds to the product of a step with gradients, by role."""
         return [
             {role: part for branch in branches for role, part in branch.parts(moves, above).items()}
-            for (_, branches), moves, above in zip(self.places, steps, gradients, strict=True)
+            for branches, moves, above in zip(self._moving, steps, gradients, strict=True)
         ]
+
+    @property
+    def _moving(self) -> list[tuple[Embeddings | AnyBranch, ...]]:
+        """What has parameters, from below."""
+        return [(self.embeddings,), *(branches for _, branches in self.places)]
 
 
 def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, share: float) -> AnyBranch:

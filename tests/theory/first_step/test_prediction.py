@@ -74,6 +74,7 @@ def test_gain_is_the_squared_gradient(fields):
         with pytest.raises(ValueError, match="^matrices must have gradients that are not 0, got W2 of 'rezero'"):
             first_step(stack, matrices=["W2"])
         return
+    assert first_step(stack, matrices=["inputs"]).gain == pytest.approx(float(predicted["input_gradient_sq"]), rel=1e-6)
     alone = first_step(stack, matrices=["W2"])
     assert alone.gain == pytest.approx(float(predicted["grad_sq_W2"].sum()), rel=1e-6)
     assert alone.curvature < step.curvature
@@ -91,7 +92,7 @@ RANDOM = [
         "ffn": "gated",
     },
     {"placement": "peri", "layout": "parallel", "logit_softcap": 2.0, "output_projection": "random", "mask": "causal"},
-    {"placement": "post", "rotary": 0.5, "query_key_norm": "all", "sequences": 2},
+    {"placement": "post", "rotary": 0.5, "query_key_norm": "all", "sequences": 2, "positions": "learned"},
 ]
 
 
@@ -102,7 +103,7 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
     stack = Stack(**({"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.3} | fields))
     solution, root = TwoPassSolution.of(stack, 3), np.random.default_rng(5).standard_normal((2, stack.rows, stack.rows))
     gradients = solution.down(root @ root.mT)
-    steps = solution.steps(rule, gradients, tuple(weight_shapes(stack)))
+    steps = solution.steps(rule, gradients, (*weight_shapes(stack), "inputs", "positions"))
     total = (solution.up(gradients, steps).coefficients * (root @ root.mT)).sum((-2, -1))
     for k in range(2):
         of_one = [{role: c[min(k, len(c) - 1)][None] for role, c in place.items()} for place in steps]
@@ -209,5 +210,5 @@ def test_what_is_unknown_is_refused():
     with pytest.raises(ValueError, match="^optimizer must be one of sgd, normalized, "):
         first_step(Stack(), "lion")  # type: ignore[arg-type]
     for wrong in ([], ["WQ"], "W1"):
-        with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, Wemb, got "):
+        with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, Wemb, inputs, got "):
             first_step(Stack(), matrices=wrong)
