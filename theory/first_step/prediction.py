@@ -111,8 +111,9 @@ def first_step(
 
 
 def first_step_given(
-    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None
-) -> dict[str, Array]:
+    stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None,
+    seed: int = _SEED,
+) -> dict[str, Array]:  # fmt: skip
     """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
 
     Patterns of random attention are sampled, of each network its own.
@@ -123,6 +124,7 @@ def first_step_given(
         r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count.
         optimizer: as in `first_step`.
         matrices: as in `first_step`.
+        seed: of the first network's patterns; the next ones have the next.
 
     Returns:
         "gain", "curvature" and "change" (of a logit, squared), each (networks,).
@@ -133,9 +135,9 @@ def first_step_given(
     """
     chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
     fixed = None if stack.query_key_scale else TwoPassSolution.of(stack)
-    for seed, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
+    for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
-        taken = _taken(fixed or TwoPassSolution.of(stack, seed), optimizer, chosen, outputs, None)
+        taken = _taken(fixed or TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs, None)
         terms.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
