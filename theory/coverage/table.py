@@ -171,7 +171,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE[1:], "noise_scale"),
+        _RESPONSE[1:],
         "random queries and keys, or dropped attention weights",
         "fixed attention weights",
         "the tangent kernel of two attention patterns has not been derived",

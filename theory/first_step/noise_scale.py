@@ -1,9 +1,9 @@
-"""The gradient noise scale at initialization: the batch of sequences above which a larger batch helps little.
+"""The gradient of a batch of sequences at initialization, and its noise scale: the batch above which more helps little.
 
-The gradient of a batch of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's
-gradient and C the mean product of two's. Both are linear in the gradient's kernel, so that predictions for one and two
-sequences give them. The noise scale is (S − C)/C, the trace of the covariance of one sequence's gradient over the
-squared norm of its mean.
+The gradient of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's gradient and
+C the mean product of two's. Both are linear in the gradient's kernel, of which two sequences have blocks of their own,
+S, and blocks that they share, C: from one way up, and the same attention patterns. The noise scale is (S − C)/C, the
+trace of the covariance of one sequence's gradient over the squared norm of its mean.
 
 Source: McCandlish et al. (2018), arXiv:1812.06162, section 2.2, B_simple, there of one example; large-width theory by
 this project.
@@ -13,14 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theory.coverage import require
-from theory.mean_field.kernels import Array
-from theory.mean_field.prediction import predict
+from theory.coverage import is_fluctuating, require
+from theory.mean_field.cost import chunk
+from theory.mean_field.inputs import attention_pattern, gaussian_inputs
+from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.recursion import forward_pass, quantities_of
 from theory.stack import Stack, check_stack
 from theory.stack.weights import weight_shapes
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
+_PATTERNS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,26 +32,54 @@ class NoiseScale:
 
     Attributes:
         stack: the network, of one sequence.
-        whole: that of all matrices together.
-        matrices: of each, by role: (L,), and of "Wemb" (); infinite where the gradients of two sequences are orthogonal
-            in the mean. In the first layer that is every matrix that is given a linear image of independent inputs. W2
-            is given units, whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
+        single: S of each matrix, by role: (L,), and of "Wemb" ().
+        product: C, likewise.
+        product_sem: standard errors of C, where attention patterns are sampled; else 0.
     """
 
     stack: Stack
-    whole: float
-    matrices: dict[str, Array]
+    single: dict[str, Array]
+    product: dict[str, Array]
+    product_sem: dict[str, Array]
+
+    @property
+    def whole(self) -> float:
+        """The noise scale of all matrices together."""
+        single, product = (sum(float(part.sum()) for part in parts.values()) for parts in (self.single, self.product))
+        return float(_scale(np.asarray(single), np.asarray(product)))
+
+    @property
+    def matrices(self) -> dict[str, Array]:
+        """That of each, by role; infinite where the gradients of two sequences are orthogonal in the mean.
+
+        In the first layer that is every matrix that is given a linear image of independent inputs. W2 is given units,
+        whose products have the mean kappa(0): 1/(2 pi) for ReLU, and 0 for odd activations.
+        """
+        return {role: _scale(self.single[role], self.product[role]) for role in self.single}
+
+    def grad_sq(self, sequences: int) -> dict[str, Array]:
+        """E‖∂L/∂W‖² of a batch of so many sequences, by role.
+
+        Raises:
+            ValueError: no sequence.
+        """
+        if sequences < 1:
+            raise ValueError(f"sequences must be an integer of at least 1, got {sequences!r}.")
+        return {
+            role: self.product[role] + (single - self.product[role]) / sequences for role, single in self.single.items()
+        }
 
 
-def noise_scale(stack: Stack) -> NoiseScale:
-    """The gradient noise scale of a stack, in sequences of `stack.tokens` tokens.
+def noise_scale(stack: Stack, *, patterns: int = _PATTERNS) -> NoiseScale:
+    """The gradients of batches of a stack and their noise scale, in sequences of `stack.tokens` tokens.
 
     Args:
         stack: the network; how many sequences it has is ignored.
+        patterns: how many attention patterns are sampled where attention is random, at least 2.
 
     Raises:
-        NoRuleError: attention is random or embeddings are tied, whose predictions are sampled, or `predict` has no
-            rule.
+        ValueError: fewer than 2 patterns.
+        NoRuleError: embeddings are tied, or `predict` has no rule.
 
     Assumes d → ∞ at fixed L and n; corrections are O(L/d).
 
@@ -58,19 +89,35 @@ def noise_scale(stack: Stack) -> NoiseScale:
     """
     check_stack(stack)
     require(stack, "noise_scale")
+    if patterns < 2:
+        raise ValueError(f"patterns must be an integer of at least 2, got {patterns!r}.")
+    two, n = replace(stack, sequences=2), stack.tokens
+    tokens, generator = MatrixLayout(two.rows, attention_pattern(two), 2), np.random.default_rng(0)
+    own = np.kron(np.eye(2), np.ones((n, n)))
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
-    single, two = (predict(replace(stack, sequences=count)) for count in (1, 2))
-    squares = {name.removeprefix("grad_sq_"): (np.asarray(single[name]), np.asarray(two[name])) for name in names}
-    whole = [sum(float(pair[k].sum()) for pair in squares.values()) for k in (0, 1)]
+    draws, size = (patterns if is_fluctuating(stack) else 1), chunk(two)
+    parts: list[tuple[dict[str, Array], ...]] = []
+    for start in range(0, draws, size):
+        inputs = gaussian_inputs(two).repeated(min(size, draws - start))
+        forward = forward_pass(two, tokens, inputs, generator)
+        parts.append(tuple(quantities_of(two, tokens, inputs, forward, generator, share) for share in (None, own)))
+    both, alone = ({name: np.concatenate([part[k][name] for part in parts], axis=-1) for name in names} for k in (0, 1))
+    # Two sequences have (S + C)/2.
+    single = {name: 2.0 * alone[name] for name in names}
+    product = {name: 2.0 * (both[name] - alone[name]) for name in names}
+    roles = [name.removeprefix("grad_sq_") for name in names]
+    errors = [
+        product[name].std(-1, ddof=1) / draws**0.5 if draws > 1 else 0.0 * product[name][..., 0] for name in names
+    ]
     return NoiseScale(
         stack=replace(stack, sequences=1),
-        whole=float(_scale(np.asarray(whole[0]), np.asarray(whole[1]))),
-        matrices={role: _scale(*pair) for role, pair in squares.items()},
+        single={role: single[name].mean(-1) for role, name in zip(roles, names, strict=True)},
+        product={role: product[name].mean(-1) for role, name in zip(roles, names, strict=True)},
+        product_sem=dict(zip(roles, errors, strict=True)),
     )
 
 
-def _scale(single: Array, two: Array) -> Array:
-    """(S − C)/C from the squares of one sequence's gradient and of two's, C = 2 · two − single."""
-    product = 2.0 * two - single
+def _scale(single: Array, product: Array) -> Array:
+    """(S − C)/C."""
     scales = np.full(np.shape(single), np.inf)
     return np.divide(single - product, product, out=scales, where=product > _NONE * single)

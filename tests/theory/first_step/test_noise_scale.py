@@ -69,7 +69,30 @@ def test_of_networks():
         assert (abs(single / product - 1 - theory) < 4 * error) == right, (single / product - 1, theory, error)
 
 
-@pytest.mark.parametrize("fields", [{"query_key_scale": 1.0}, {"embeddings": "tied"}])
-def test_what_is_sampled_is_refused(fields):
+def test_random_queries():
+    """Four sequences of sampled networks, every matrix within 5% or 4 standard errors: one false alarm in 10^3 runs."""
+    stack, draws = Stack(width=256, depth=2, tokens=4, vocab=16, heads=8, query_key_scale=1.5, placement="post"), 200
+    found = noise_scale(stack, patterns=64)
+    sampled = gb.sample(replace(stack, sequences=4), draws=draws, seed=1)
+
+    def differing(squares):
+        names = []
+        for role, expected in squares.items():
+            values = sampled[f"grad_sq_{role}"]
+            errors = 4 * values.std(0) / draws**0.5
+            if (abs(values.mean(0) - expected) > np.maximum(errors, 0.05 * expected)).any():
+                names.append(role)
+        return names
+
+    assert not differing(found.grad_sq(4))
+    assert "W2" in differing(found.grad_sq(8))
+    assert (found.product_sem["W2"] < 0.02 * found.single["W2"]).all()
+    with pytest.raises(ValueError, match="^sequences must be an integer of at least 1, got 0"):
+        found.grad_sq(0)
+    with pytest.raises(ValueError, match="^patterns must be an integer of at least 2, got 1"):
+        noise_scale(stack, patterns=1)
+
+
+def test_what_is_sampled_is_refused():
     with pytest.raises(NoRuleError, match="noise scale"):
-        noise_scale(replace(SMALL, **fields))
+        noise_scale(replace(SMALL, embeddings="tied"))
