@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,6 +312,50 @@ def test_linear_logits_of_four_heads():
     assert widest <= 1, beyond
 
 
+MIRRORED: list[dict[str, Any]] = [
+    {"query_key_scale": 0.7, "heads": 4, "mask": "causal", "placement": "pre"},
+    {"query_key_scale": 1.0, "heads": 4, "kv_heads": 2, "rotary": 0.5, "placement": "pre"},
+]
+
+
 def test_the_error_of_two_patterns_of_each_window():
-    """Windows 0, 2 and 1, 1: unbiased variances of 2 and 0, and the mean of four numbers."""
-    assert prediction._error(np.array([[0.0, 2.0], [1.0, 1.0]])) == pytest.approx(((2 + 0) / 2 / 4) ** 0.5)
+    """Windows 0, 2 and 1, 1: unbiased variances of 2 and 0, and the mean of four numbers; of pairs, one sample each."""
+    values = np.array([[0.0, 2.0], [1.0, 1.0]])
+    assert prediction._error(values, 1) == pytest.approx(((2 + 0) / 2 / 4) ** 0.5)
+    mirrored = np.array([[-5.0, 5.0, 0.0, 4.0], [3.0, -1.0, 1.0, 1.0]])
+    assert prediction._error(mirrored, 2) == pytest.approx(prediction._error(values, 1))
+
+
+@pytest.mark.parametrize(("case", "less"), list(zip(MIRRORED, (2.0, 0.8), strict=True)), ids=str)
+def test_pairs_and_control_variates_change_no_mean(case, less, monkeypatch):
+    """Mirrored patterns with control variates and plain ones, within 5 standard errors of the difference.
+
+    About 50 numbers of each case, false alarm 6e-7 each: 1e-4 in all. Variances of W^Q and W^K are smaller as stated.
+    """
+    stack = Stack(**{"width": 64, "depth": 2, "tokens": 4, "vocab": 16} | case)
+    paired = predict(stack, patterns=4096)
+    monkeypatch.setattr(cost, "is_mirrored", lambda _: False)
+    monkeypatch.setattr(prediction, "is_mirrored", lambda _: False)
+    plain = predict(stack, patterns=16384)
+    for name, value in plain.items():
+        error = np.hypot(paired.errors[name], plain.errors[name])
+        assert (np.abs(paired[name] - value) <= 5 * error + 1e-9 * np.abs(value)).all(), name
+    ratios = [2 * plain.errors[name] / paired.errors[name] for name in ("grad_sq_WQ", "grad_sq_WK")]
+    assert np.mean(np.square(ratios)) > less
+
+
+def test_the_stated_error_is_that_over_seeds(monkeypatch):
+    """Of 24 predictions of 64 patterns with seeds of their own: their variance over the mean of the stated ones.
+
+    Of four numbers that are nearly independent: chi-square of 92 degrees over 92, whose 1e-4 quantiles are 0.53, 1.66.
+    """
+    stack = Stack(**{"width": 64, "depth": 1, "tokens": 6, "vocab": 16, "heads": 4} | MIRRORED[0])
+    made, seeds = np.random.default_rng, iter(range(100, 200))
+    monkeypatch.setattr(prediction.np.random, "default_rng", lambda _: made(next(seeds)))
+    found = [predict(stack, patterns=64) for _ in range(24)]
+    names = ("grad_sq_WQ", "grad_sq_WK", "grad_sq_WV", "attention_entropy")
+    ratios = [
+        np.var([np.mean(one[name]) for one in found], ddof=1) / np.mean([one.errors[name] ** 2 for one in found])
+        for name in names
+    ]
+    assert 0.53 < np.mean(ratios) < 1.66

@@ -65,7 +65,7 @@ def test_groups_come_before_fewer_patterns_than_theirs():
 @pytest.mark.quick
 def test_first_tokens_are_no_groups():
     """All twelve stand for themselves, and a prediction that takes longer than ten seconds is waited for."""
-    stack = replace(CAUSAL, tokens=12, depth=1000, heads=32, rotary=1.0)
+    stack = replace(CAUSAL, tokens=12, depth=2000, heads=64, rotary=1.0)
     one = way(stack, None, Budget(1e4, 4e10))
     assert one.cost.seconds > SOON
     assert "grouped" not in one.arguments

@@ -13,6 +13,10 @@ from theory.stack import Stack
 
 # Windows of text are predicted in chunks: a stack keeps about 12 kernels per layer for its backward pass.
 CHUNK_ENTRIES = 2_000_000
+# Heads of which patterns come in pairs.
+_NARROWEST = 16
+# Kernels at once that know each other's control variates, and the entries that these may have.
+_CONTROLLED, _MOST_ENTRIES = 8, 2**23
 # Tied embeddings keep 4096 products of n² numbers for every window, n⁴ averages of them, and n³ numbers a sample.
 TIED_ENTRIES = 2**11
 TIED_CUBES = 2**24
@@ -97,7 +101,7 @@ def prediction_cost(
         return _of_pairs(stack, annealed)
     entries = max(1, windows // stack.sequences)
     tied, sampled = holds_words(stack), is_fluctuating(stack) or holds_words(stack)
-    each = max(2, -(-(patterns or quick_patterns(stack)) // entries)) if sampled else 1
+    each = repeats(stack, patterns or quick_patterns(stack), entries) if sampled else 1
     given = 2 * stack.rows**2 * _NUMBER * entries * (1 if tied and not is_fluctuating(stack) else each)
     if tied and not is_fluctuating(stack):
         of_chunks = _of_words(stack, entries, each)
@@ -111,10 +115,31 @@ def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
     if grouped:
         return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if is_fluctuating(stack) else 1
-    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts) * (stack.tokens if stack.rotary else 1)
+    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
-    return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4, 4096))
+    return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4 * (1 + is_mirrored(stack)), 4096))
+
+
+def is_mirrored(stack: Stack) -> bool:
+    """Whether patterns come in pairs whose logits are each other's negatives, alike in law, where a pair fits.
+
+    Tied queries and keys have no such pairs; and tied embeddings scatter by the logits of words. Products of the
+    queries of narrow heads, which a pair has in common, scatter more than what is odd in the logits.
+    """
+    alike = stack.query_key_scale > 0.0 and stack.query_key != "tied" and not holds_words(stack)
+    return alike and stack.key_width >= _NARROWEST and 2 * _numbers(stack) <= _MOST_ENTRIES
+
+
+def _numbers(stack: Stack) -> int:
+    """Weights of a pattern, of all layers and heads."""
+    return stack.rows**2 * stack.depth * stack.heads
+
+
+def repeats(stack: Stack, patterns: int, entries: int) -> int:
+    """How often each entry of a batch is predicted for so many patterns: two samples at least, for an error."""
+    each = 1 + is_mirrored(stack)
+    return each * max(2, -(-patterns // (each * entries)))
 
 
 def is_grouped(stack: Stack) -> bool:
@@ -143,7 +168,10 @@ def _representatives(stack: Stack) -> int:
 
 def chunk(stack: Stack) -> int:
     """Kernels that are predicted at once: a stack keeps some per layer and head for its backward pass."""
-    return max(1, CHUNK_ENTRIES // (stack.rows**2 * stack.depth * stack.heads))
+    each, numbers = 1 + is_mirrored(stack), _numbers(stack)
+    # Of less than four there is no half whose control variate the other half knows.
+    wanted = _CONTROLLED if is_mirrored(stack) and _CONTROLLED * numbers <= _MOST_ENTRIES else 1
+    return each * max(1, -(-wanted // each), CHUNK_ENTRIES // (each * numbers))
 
 
 def grouped_chunk(stack: Stack) -> int:
@@ -191,7 +219,7 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
         each, lasting, transient = each + layer.times(part.depth), lasting + kept * part.depth, max(transient, passing)
     chunks, at_once = -(-count // size), min(count, size)
     once, of_chunk = _quadratures(stack)
-    calls = Cost(calls=sum(150.0 + part.depth * (200.0 + 75.0 * _turns(part)) for part in stack.parts))
+    calls = Cost(calls=sum(150.0 + part.depth * 275.0 for part in stack.parts))
     total = each.times(count) + (calls + of_chunk).times(chunks) + once
     numbers = at_once * (lasting + transient)
     if holds_words(stack):
@@ -253,11 +281,6 @@ def _layer(stack: Stack) -> tuple[Cost, float, float]:
     return cost, kept, passing
 
 
-def _turns(stack: Stack) -> int:
-    """How often a gradient at queries and keys is computed."""
-    return stack.tokens if stack.rotary and stack.query_key_scale else 1
-
-
 def _is_tracked(stack: Stack) -> bool:
     """Whether norms remove something of gradients at queries and keys."""
     composition = stack.composition
@@ -271,19 +294,21 @@ def _head(stack: Stack, n: int, m: int) -> tuple[Cost, float, float]:
     if not stack.query_key_scale:
         return Cost(entries=10.0 * square, slow=square, products=4.0 * cube, matrices=4), 3 * square, 6 * square
     width = stack.key_width if stack.rotary else min(n, m, stack.key_width)
-    tracked, turns = _is_tracked(stack), _turns(stack)
+    tracked = _is_tracked(stack)
+    own_keys, rotary = stack.key_heads / stack.heads, bool(stack.rotary)
     cost = Cost(
-        entries=(20.0 + (43.0 if tracked else 20.0) * turns) * square + 12.0 * (n + m) * width,
-        slow=3.0 * square + 2.0 * (n + m) * width,
-        products=(6.0 + (31.0 if tracked else 15.0) * turns) * cube + 7.0 * square * width,
-        matrices=12.0 + (31.0 if tracked else 15.0) * turns,
+        entries=(63.0 if tracked else 40.0) * square + (4.0 if rotary else 12.0) * (n + m * own_keys) * width,
+        slow=(3.0 + rotary) * square + 2.0 * (n + m * own_keys) * width,
+        products=(37.0 if tracked else 21.0) * cube + (3.0 + (2.0 if rotary else 4.0) * own_keys) * square * width,
+        matrices=43.0 if tracked else 27.0,
     )
     if stack.query_key == "tied":
         # Sums over four tokens.
         cost += Cost(entries=3.0 * square**2, products=8.0 * cube)
     if holds_words(stack):
         cost += Cost(entries=30.0 * square, products=20.0 * cube, matrices=20)
-    return cost, 5.0 * square + 2.5 * (n + m) / 2 * width, 12.0 * square + 2.0 * (n + m) / 2 * width
+    coordinates = 2.5 * (n + m) / 2 * width if holds_words(stack) else 0.0
+    return cost, 5.0 * square + coordinates, 12.0 * square + 2.0 * (n + m) / 2 * width
 
 
 def _quadratures(stack: Stack) -> tuple[Cost, Cost]:

@@ -176,11 +176,14 @@ class MatrixLayout:
         count: the number of tokens n, of all sequences.
         attention: the weights A, (n, n), or None for uniform attention over all tokens.
         sequences: into how many sequences of equal length the tokens fall, one after another.
+        mirrored: whether entries of a batch come in pairs, one after another, whose sampled logits are each other's
+            negatives.
     """
 
     count: int
     attention: Array | None = None
     sequences: int = 1
+    mirrored: bool = False
 
     def scales(self, kernel: Array, epsilon: float = 0.0) -> Array:
         root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)

@@ -16,9 +16,11 @@ from theory.mean_field.cost import (
     chunk,
     grouped_chunk,
     is_grouped,
+    is_mirrored,
     own_chunk,
     prediction_cost,
     quick_patterns,
+    repeats,
     representatives,
     word_chunks,
 )
@@ -167,7 +169,7 @@ def predict(
         quantities = recursion(stack, *exchangeable_inputs(stack), generator)
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
     inputs = gaussian_inputs(stack) if ids is None else word_inputs(stack, ids)
-    layout = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
+    layout = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences, is_mirrored(stack))
     return _averaged(stack, inputs, layout, generator, (patterns, target, max_time, cost))
 
 
@@ -187,18 +189,17 @@ def _averaged(
     if not is_fluctuating(stack) and not holds_words(stack):
         quantities = _batch(stack, inputs, tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
-    # At least two patterns for each batch of windows, whose scatter is the error.
     count = len(inputs.kernel)
-    repeats = max(2, -(-patterns // count))
+    each = max(2, -(-patterns // count)) if isinstance(tokens, GroupLayout) else repeats(stack, patterns, count)
     values: Arrays = {}
     spent = 0.0
     while True:
         spent += cost.seconds
         if holds_words(stack):
-            batch = _tied_batch(stack, inputs, repeats, generator)
+            batch = _tied_batch(stack, inputs, each, generator)
         else:
-            batch = _batch(stack, inputs.repeated(repeats), tokens, generator)
-            batch = {name: value.reshape(*value.shape[:-1], count, repeats) for name, value in batch.items()}
+            batch = _batch(stack, inputs.repeated(each), tokens, generator)
+            batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
         if isinstance(tokens, GroupLayout):
@@ -206,7 +207,7 @@ def _averaged(
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
             }
-        errors = {name: _error(value) for name, value in values.items()}
+        errors = {name: _error(value, 1 + tokens.mirrored) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
         met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
@@ -224,10 +225,13 @@ def _annealed(stack: Stack, generator: np.random.Generator) -> Prediction:
     return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
 
 
-def _error(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled."""
-    windows, patterns = values.shape[-2:]
-    return np.sqrt(values.var(-1, ddof=1).mean(-1) / (windows * patterns))
+def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
+    """The standard error of a mean over (..., windows, patterns): windows are all there are, patterns are sampled.
+
+    So many patterns in a row are one sample.
+    """
+    samples = values.reshape(*values.shape[:-1], -1, each).mean(-1)
+    return np.sqrt(samples.var(-1, ddof=1).mean(-1) / (samples.shape[-2] * samples.shape[-1]))
 
 
 def _batch(

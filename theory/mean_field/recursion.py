@@ -169,7 +169,12 @@ def _branch(
     sampled = is_fluctuating(stack)
     if kind == "cross":
         assert memory is not None, "a source was read"
-        return random_cross_attention(stack, memory, generator) if sampled else uniform_cross_attention(stack, memory)
+        mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
+        return (
+            random_cross_attention(stack, memory, generator, mirrored=mirrored)
+            if sampled
+            else uniform_cross_attention(stack, memory)
+        )
     if isinstance(tokens, GroupLayout) and stack.query_key_scale:
         return cast(Branch[Any], GroupedAttention(stack, variance, generator))
     if isinstance(tokens, PairLayout) and stack.query_key_scale:

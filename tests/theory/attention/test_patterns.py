@@ -15,9 +15,8 @@ DRAWS = 20_000
 def gaussian_roots(shape, head_width, generator):
     """What heads without end have: queries and keys of fixed products, and normal logits."""
     normals = generator.standard_normal(shape).mT
-    return (
-        math.sqrt(head_width) * np.eye(shape[-2]), normals, math.sqrt(head_width) * np.eye(shape[-1]),
-    )  # fmt: skip
+    roots = [math.sqrt(head_width) * np.broadcast_to(np.eye(size), (*shape[:-2], size, size)) for size in shape[-2:]]
+    return roots[0], normals, roots[1]
 
 
 def products(queries, keys):
@@ -117,6 +116,25 @@ def test_wide_heads_have_normal_logits(monkeypatch):
         np.testing.assert_allclose(found[name], value, rtol=1e-6, err_msg=name)
     ratio = less["grad_sq_WQ"][0] / narrow.width / (found["grad_sq_WQ"][0] / wide.width)
     assert ratio == pytest.approx(0.755, abs=0.05)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_turns_are_the_mean_rotation_of_a_head(share):
+    """t_ij t_kl, against the mean of cos((j − i) θ − (l − k) θ) over all coordinates written out.
+
+    Means of 20 000 lattices of three heads, within 5 standard errors, 256 numbers each: false alarm 1.5e-4.
+    """
+    stack = Stack(width=36, heads=3, tokens=4, query_key_scale=1.0, rotary=share, rotary_base=20.0)
+    turns = patterns._turns(stack, (DRAWS, 3), np.random.default_rng(3)).reshape(DRAWS, 3, -1)
+    found = np.einsum("shx,shy->sxy", turns, turns) / 3
+    rotated_pairs = round(6 * share)
+    thetas = [20.0 ** (-pair / rotated_pairs) if pair < rotated_pairs else 0.0 for pair in range(6)]
+    lags = np.array([j - i for i in range(4) for j in range(4)])
+    expected = sum(np.cos((lags[:, None] - lags) * theta) for theta in thetas) / 6
+    error = found.std(0) / math.sqrt(DRAWS)
+    assert (np.abs(found.mean(0) - expected) <= 5 * error + 1e-9).all()
+    with pytest.raises(AssertionError):
+        assert (np.abs(found.mean(0) - 1.0) <= 5 * error + 1e-9).all()
 
 
 @pytest.mark.parametrize("sequences", [1, 2])

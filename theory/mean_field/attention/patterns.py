@@ -13,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from theory.coverage import holds_words
 from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 from theory.stack.weights import gain
+
+# The fractional part of the golden ratio, whose multiples are spread evenly.
+_GOLDEN = (5.0**0.5 - 1.0) / 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,8 +32,11 @@ class Patterns:
         keys: k_j·k_l/(s² d_k), (batch, heads, M, M); likewise.
         sizes: what a norm divides queries and keys by, (batch, heads, N) and (batch, heads, M); None without one.
         slopes: of the cap on logits, (batch, heads, N, M); None without one.
-        coordinates: q_i/s and k_j/s in a basis that heads of one group share, (batch, heads, N, r) and
-            (batch, heads, M, r'), whose first r axes are those of the queries; None without queries.
+        coordinates: q_i/s and k_j/s in a basis that heads of one group share, (batch, heads, N, r) and, of heads that
+            have keys of their own, (batch, key heads, M, r'), whose first r axes are those of the queries; None without
+            queries, or embeddings that are tied.
+        turns: what a logit's change is multiplied by where positions rotate, (batch, heads, N, M), as in `_turns`; None
+            where they do not.
     """
 
     weights: Array
@@ -38,11 +45,12 @@ class Patterns:
     sizes: tuple[Array, Array] | None = None
     slopes: Array | None = None
     coordinates: tuple[Array, Array] | None = None
+    turns: Array | None = None
 
 
 def sampled_patterns(
     stack: Stack, query_tokens: Array, key_tokens: Array, allowed: Array | None, generator: np.random.Generator, *,
-    tied: bool = False,
+    tied: bool = False, mirrored: bool = False,
 ) -> Patterns:  # fmt: skip
     """Patterns of random queries and keys, in their law at the width of a head; uniform ones without queries.
 
@@ -53,25 +61,46 @@ def sampled_patterns(
         allowed: above 0 where a token may look, (N, M); None where all look at all.
         generator: of the queries and keys.
         tied: whether queries are the keys, of one kernel.
+        mirrored: whether entries of the batch come in pairs, one after another, of which the second has the first's
+            normals with the signs of the keys reversed. It has the same law, and what is odd in the logits cancels.
     """
     shape = (*query_tokens.shape[:-2], stack.heads, query_tokens.shape[-1], key_tokens.shape[-1])
-    logits, queries, keys, sizes, slopes, coordinates = np.zeros(shape), query_tokens, key_tokens, None, None, None
+    logits, queries, keys = np.zeros(shape), query_tokens, key_tokens
+    sizes = slopes = turns = coordinates = None
+    drawn = (shape[0] // 2, *shape[1:]) if mirrored else shape
+
+    def of_tokens(root: Array, normals: Array) -> Array:
+        if not mirrored:
+            return root @ normals
+        both = root.reshape(-1, 2, *root.shape[1:]) @ normals[:, None]
+        return both.reshape(-1, *both.shape[2:])
+
     if stack.query_key_scale:
         head_width = stack.key_width
         left, right = (cholesky(kernel)[..., None, :, :] for kernel in (query_tokens, key_tokens))
         if tied:
             rows = along = of_keys = left @ wishart_root(shape[:-1], head_width, generator)
         elif stack.rotary:
-            rows = left @ generator.standard_normal((*shape[:-1], head_width))
-            groups = generator.standard_normal((*shape[:-3], stack.key_heads, shape[-1], head_width))
-            along = of_keys = np.repeat(right @ groups, stack.heads // stack.key_heads, axis=-3)
+            rows = of_tokens(left, generator.standard_normal((*drawn[:-1], head_width)))
+            groups = generator.standard_normal((*drawn[:-3], stack.key_heads, shape[-1], head_width))
+            along = of_keys = of_tokens(right, groups)
         else:
-            roots = _grouped_roots(stack, shape, generator)
-            rows, along, of_keys = left @ roots[0], right @ roots[1], right @ roots[2]
-        coordinates = rows, of_keys
-        turned = [rotated(stack, root) for root in (rows, along)] if stack.rotary else (rows, along)
-        logits = logit_scale(stack) * (turned[0] @ turned[1].mT)
+            roots = _grouped_roots(stack, drawn, generator)
+            sides = zip((left, right, right), roots, strict=True)
+            rows, along, of_keys = (of_tokens(root, normals) for root, normals in sides)
+        coordinates = (rows, of_keys) if holds_words(stack) else None  # which no other rule asks for
+        group = stack.heads // stack.key_heads
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
+        if group > 1:
+            keys = np.repeat(keys, group, axis=-3)
+        if stack.rotary:
+            turns = _turns(stack, shape[:-2], generator.spawn(1)[0])
+            rows, along = rotated(stack, rows), rotated(stack, along)
+        if group > 1:  # heads of a group are more queries of the same keys
+            rows = rows.reshape(*rows.shape[:-3], stack.key_heads, -1, rows.shape[-1])
+        logits = (logit_scale(stack) * (rows @ along.mT)).reshape(shape)
+        if mirrored:
+            logits[1::2] *= -1.0
         if stack.query_key_norm != "none":
             first, second = sizes = _sizes(stack, "WQ", queries), _sizes(stack, "WK", keys)
             logits = logits / (first[..., :, None] * second[..., None, :])
@@ -84,7 +113,7 @@ def sampled_patterns(
             logits, slopes = stack.logit_softcap * capped, 1.0 - capped**2
     if allowed is not None:
         logits = np.where(allowed > 0, logits, -np.inf)
-    return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes, coordinates)
+    return Patterns(softmax(logits, axis=-1), queries, keys, sizes, slopes, coordinates, turns)
 
 
 def logit_scale(stack: Stack) -> float:
@@ -132,22 +161,45 @@ def rotated_by(stack: Stack, places: NDArray[Any], rows: Array, sense: int = 1) 
     """
     angles = places[:, None] * frequencies(stack)
     half = angles.shape[1]
-    first, second, rest = rows[..., :half], rows[..., half : 2 * half], rows[..., 2 * half :]
     cos, sin = np.cos(angles), sense * np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+    result = rows.copy()
+    first, second = result[..., :half], result[..., half : 2 * half]
+    first *= cos
+    first -= rows[..., half : 2 * half] * sin
+    second *= cos
+    second += rows[..., :half] * sin
+    return result
 
 
-def turning(stack: Stack) -> tuple[NDArray[np.int64], Array]:
-    """Differences of places, (N, N); and for m = 0..2n − 2 the mean of cos(m θ) over a head's coordinates."""
+def _turns(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """√2 cos((j − i) θ + φ) of one pair of a head's coordinates and one phase at random; 1 of a pair not rotated.
+
+    q_i is rotated by i and k_j by j, so that products k_j·k_l come with the mean of cos((j − l) θ − (i − k) θ) over a
+    head's coordinates, up to O(1/d_k). That is the mean of t_ij t_kl over θ and φ: an n-th of the price of every i − k
+    for itself, and the same mean, in which everything after it is linear. Heads have their coordinates and phases
+    spread evenly, on a lattice that is shifted at random.
+
+    Args:
+        stack: the network.
+        shape: (..., heads).
+        generator: of the lattice's shift.
+
+    Returns:
+        Of shape (..., heads, N, N).
+    """
+    shift = generator.random((*shape[:-1], 1, 2))
+    lattice = np.arange(shape[-1])[:, None] * [1.0 / shape[-1], _GOLDEN]
     place = _positions(stack)
-    angles = np.arange(2 * stack.tokens - 1)[:, None] * frequencies(stack)
-    share = stack.rotary_width / stack.key_width
-    cosines: Array = 1.0 - share + share * np.cos(angles).mean(-1)
-    return place[:, None] - place, cosines
+    pair, phase = np.moveaxis((lattice + shift) % 1.0, -1, 0)
+    index = (pair * (stack.key_width / 2)).astype(int)
+    theta = frequencies(stack)
+    rotates = index < len(theta)
+    angles = (place - place[:, None]) * theta[index * rotates][..., None, None] + np.pi * phase[..., None, None]
+    return np.where(rotates[..., None, None], np.sqrt(2.0) * np.cos(angles), 1.0)
 
 
 def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """`_query_and_key_roots` of every head, (..., heads, N or M, r): heads of a group are queries of the same keys.
+    """`_query_and_key_roots` of heads, (..., heads, N, r) and (..., key heads, M, r'): a group's ask the same keys.
 
     Args:
         stack: the network.
@@ -161,7 +213,7 @@ def _grouped_roots(stack: Stack, shape: tuple[int, ...], generator: np.random.Ge
     of_groups = (*batch, stack.key_heads, group * query_tokens, key_tokens)
     rows, along, of_keys = _query_and_key_roots(of_groups, head_width, generator)
     rows = rows.reshape(*batch, heads, query_tokens, rows.shape[-1])
-    return rows, np.repeat(along, group, axis=-3), np.repeat(of_keys, group, axis=-3)
+    return rows, along, of_keys
 
 
 def _query_and_key_roots(

@@ -9,13 +9,16 @@ from __future__ import annotations  # those of pullbacks would be evaluated in e
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
+from typing import Any
 
 import numpy as np
 from scipy.special import entr
 
 from theory.mean_field.attention.cross import Memory
-from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns, turning
-from theory.mean_field.kernels import Array, KernelLayout
+from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns
+from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout
 from theory.mean_field.sublayers import Branch, BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -42,13 +45,16 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     alone = looks_at_itself(stack) and stack.key_width > _WIDEST_TIED_HEAD
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied)
+        mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
+        patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied, mirrored=mirrored)
         out, kept, attended = _attend(stack, "W", tokens, kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, below, energies = attended(gradient)
             if queries:
                 query_energies, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
+                if mirrored:
+                    query_energies = _controlled(stack, query_energies, kernel, patterns, head, overlaps)
                 energies, below = energies | ({} if alone else query_energies), below + sum(of_queries)
             return below, energies
 
@@ -58,11 +64,16 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     return branch
 
 
-def random_cross_attention(stack: Stack, memory: Memory[Array], generator: np.random.Generator) -> Branch[Array]:
-    """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all."""
+def random_cross_attention(
+    stack: Stack, memory: Memory[Array], generator: np.random.Generator, *, mirrored: bool = False
+) -> Branch[Array]:
+    """Attention to a memory. Its tokens have no overlap with those that ask where tied matrices have a rule at all.
+
+    `mirrored` as in `sampled_patterns`.
+    """
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator)
+        patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator, mirrored=mirrored)
         out, kept, attended = _attend(stack, "X", memory.tokens, memory.kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
@@ -128,17 +139,14 @@ def query_path(
     A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
     """
     weights, products = patterns.weights, (patterns.queries, patterns.keys)
-    values = gain(stack, kind + "V") * kernels[1][..., None, :, :]
-    if removed is not None:
-        scale = (head_gain(stack, kind) / stack.heads) ** 2
-        removed = NormOverlaps(*(scale * overlap[..., None, :, :] for overlap in (removed.first, removed.second)))
-    inner = Inner.of(weights, kept, values, head, removed, patterns.slopes)
-    to_queries, to_keys = turned(stack, products[1], inner.at_queries), turned(stack, products[0], inner.at_keys)
+    values, removed = gain(stack, kind + "V") * kernels[1][..., None, :, :], _of_a_head(stack, kind, removed)
+    factors = [factor for factor in (patterns.slopes, patterns.turns) if factor is not None]
+    inner = Inner.of(weights, kept, values, head, removed, reduce(mul, factors) if factors else None)
+    to_queries, to_keys = inner.at_queries(products[1]), inner.at_keys(products[0])
     tied = stack.query_key == "tied"
     if tied and kind == "W":
         to_queries = to_queries + _crossed(weights, kept, patterns.queries, values, head, removed)
-    # Over d_k a gradient is smaller by √d_k; and a norm divides it again, whose projection is O(1/d_k).
-    shrink = 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
+    shrink = _shrink(stack)
     gains = {"Q": gain(stack, "WQ"), "K": gain(stack, "WK")}
     others = {"Q": gains["K"], "K": gains["Q"]} if patterns.sizes is None else {"Q": 1.0, "K": 1.0}
     if patterns.sizes is not None:
@@ -157,6 +165,51 @@ def query_path(
         energies = {kind + "Q": sum(energies.values())}
     below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, _) in parts.items())
     return energies, *below
+
+
+def _shrink(stack: Stack) -> float:
+    """Over d_k a gradient is smaller by √d_k; and a norm divides it again, whose projection is O(1/d_k)."""
+    return 1.0 / stack.key_width if stack.attention_scale == "linear" else 1.0
+
+
+def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Array]:
+    """What norms above removed, of one head's gradient."""
+    if removed is None:
+        return None
+    scale = (head_gain(stack, kind) / stack.heads) ** 2
+    return NormOverlaps(*(scale * overlap[..., None, :, :] for overlap in (removed.first, removed.second)))
+
+
+def _controlled(
+    stack: Stack, energies: SquaredNorms, kernel: Array, patterns: Patterns, head: Array, overlaps: Overlaps[Array]
+) -> SquaredNorms:
+    """Energies of W^Q and W^K less a control variate of mean 0: what products of keys and queries are off their mean.
+
+    Given a pattern the energies are linear in these products, whose mean is the kernel, given all that is below. Of one
+    half of the batch the coefficients are those of the other half's mean pattern and gradient, which are independent
+    of it, so that nothing is biased. After a norm of queries and keys the mean is another one, and nothing is done.
+    """
+    half = len(kernel) // 4 * 2
+    if patterns.sizes is not None or not half:
+        return energies
+    controlled: dict[str, Any] = {name: np.array(value) for name, value in energies.items()}
+    removed = _of_a_head(stack, "W", overlaps)
+    for these, others in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+
+        def mean(array: Array, others: slice = others) -> Array:
+            return np.asarray(array[others].mean(0))
+
+        pattern, reference = mean(patterns.weights).mean(0), mean(kernel)
+        of_norms = None if removed is None else NormOverlaps(mean(removed.first), mean(removed.second))
+        turns = None if patterns.turns is None else patterns.turns[others][0]
+        inner = Inner.of(pattern, pattern, gain(stack, "WV") * reference, mean(head), of_norms, turns)
+        for role, other, slope, products in (
+            ("WQ", "WK", inner.at_keys(reference), patterns.keys),
+            ("WK", "WQ", inner.at_queries(reference), patterns.queries),
+        ):
+            off = products[these].sum(-3) - stack.heads * kernel[these]
+            controlled[role][these] -= _shrink(stack) * gain(stack, other) * (slope.mean(0) * off).sum((-2, -1))
+    return controlled
 
 
 def head_gain(stack: Stack, kind: str) -> float:
@@ -240,22 +293,6 @@ class Inner:
 
         below = a1.mT @ (second * queries) @ a1
         return np.asarray(kernel + below - part(first * queries) - part(first * queries.mT).mT)
-
-
-def turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
-    """A gradient kernel at queries, or at keys, that positions may rotate.
-
-    q_i is rotated by i and k_j by j, so that P_jl comes with the mean of cos((j − l) − (i − k)) θ over a head's
-    coordinates, up to O(1/d_k): for every i − k one product of its own.
-    """
-    if not stack.rotary:
-        return gradient(products)
-    lags, cosines = turning(stack)
-    kernel = np.zeros(())
-    for lag in range(stack.tokens):
-        of_lag = gradient(products * cosines[np.abs(lags - lag)])
-        kernel = np.where(lags == lag, of_lag, np.where(lags == -lag, of_lag.mT, kernel))
-    return kernel
 
 
 def _crossed(a: Array, b: Array, q: Array, values: Array, head: Array, overlaps: Overlaps[Array]) -> Array:

@@ -99,7 +99,8 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
         Σ_j ∂a_ij z_j and Σ_i ∂a_ij z_i, below norms, of every head; and products with z_l, (..., heads, N, N).
     """
     assert patterns.coordinates is not None, "there are queries"
-    rows = patterns.coordinates
+    asking, asked = patterns.coordinates
+    every = rows = asking, np.repeat(asked, asking.shape[-3] // asked.shape[-3], axis=-3)
     if patterns.sizes is not None:
         rows = rows[0] / patterns.sizes[0][..., None], rows[1] / patterns.sizes[1][..., None]
     first, second = [rotated(stack, side) for side in rows] if stack.rotary else rows
@@ -109,8 +110,7 @@ def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tu
     if patterns.sizes is not None:
         sides = zip(("WQ", "WK"), gradients, rows, patterns.sizes, strict=True)
         gradients = [_below_norm(stack, *side) for side in sides]
-        rows = patterns.coordinates
-    products = [_dot(gradient, side) for gradient, side in zip(gradients, rows, strict=True)]
+    products = [_dot(gradient, side) for gradient, side in zip(gradients, every, strict=True)]
     return (gradients[0], gradients[1]), products[0] + products[1]
 
 
