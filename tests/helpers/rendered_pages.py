@@ -17,6 +17,7 @@ from tests.helpers.rendered.atlas import (
     llama_over_tokens,
     many_tokens,
     models_over_tokens,
+    pattern_costs,
     read_families,
     setting,
     versions,
@@ -106,7 +107,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
-    "queries.md": {"many tokens": many_tokens},
+    "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs},
     "relaxations.md": {"coverage": coverage},
     "warmup.md": {
         "final losses": final_losses,
