@@ -19,8 +19,10 @@ sampled r.
 Assumes d → ∞ at fixed d_k, so that there are many heads; corrections are O(d_k/d).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import mul
 
 import numpy as np
 
@@ -35,8 +37,8 @@ from theory.first_step.rules import (
     steps_of,
 )
 from theory.first_step.samples import gaussian_samples
-from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated, turning
-from theory.mean_field.attention.sampled import Inner, head_gain, turned
+from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated
+from theory.mean_field.attention.sampled import Inner, head_gain
 from theory.mean_field.kernels import Array, MatrixLayout, cholesky
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
@@ -131,12 +133,10 @@ class RandomAttention:
         """Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         head = head_gain(stack, "W") * gradient[..., None, :, :] / stack.heads
-        inner = Inner.of(weights, weights, self.values, head, None, _first(patterns.slopes))
+        inner = Inner.of(weights, weights, self.values, head, None, self._factors())
         queries, keys = self._products()
         scale = bare_logit_scale(stack) ** 2 * stack.key_width
-        grams = {
-            "WQ": scale * turned(stack, keys, inner.at_queries), "WK": scale * turned(stack, queries, inner.at_keys),
-        }  # fmt: skip
+        grams = {"WQ": scale * inner.at_queries(keys), "WK": scale * inner.at_keys(queries)}
         if patterns.sizes is not None:
             for role, size in zip(grams, patterns.sizes, strict=True):
                 grams[role] = grams[role] / (size[0][..., :, None] * size[0][..., None, :])
@@ -158,53 +158,44 @@ class RandomAttention:
         return np.repeat(of_heads.reshape(shape).sum(-3), heads // groups, axis=-3)
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """As `FixedAttention.steps`, of every head by itself, or of all, but for W^O: (..., heads or 1, N, N)."""
-        uses = [use for use in self.uses if use.role in matrices]
-        if rule is sign_rule:
-            return self._sign_steps([use.role for use in uses], gradients)
-        coefficients = {use.role: rule(use, gradients[use.role]) for use in uses}
-        return {role: c if role == "WO" else c[..., None, :, :] for role, c in coefficients.items()}
-
-    def _sign_steps(self, roles: list[str], gradients: dict[str, Array]) -> dict[str, Array]:
-        """Of signs, which heads have each their own, for the law of gradients differs from head to head."""
-        stack, width, heads = self.stack, self.stack.key_width, self._of_heads(gradients["WO"])
+        """As `FixedAttention.steps`."""
+        chosen = [use for use in self.uses if use.role in matrices]
+        if rule is not sign_rule:
+            return {use.role: rule(use, gradients[use.role]) for use in chosen}
         steps = dict[str, Array]()
-        for role in roles:
-            if role == "WO":
-                weights = self.patterns.weights[0]
-                covariance = weights @ self.values @ weights.mT
-                gradient, d_in, scale = gradients[role][..., None, :, :] / stack.width, stack.heads * width, np.ones(1)
-            else:
-                covariance, d_in = self.given[:, None], stack.width
-                gradient = (heads[role] if role == "WQ" else self._group_sums(heads[role])) / width
-                scale = np.ones(1) if role == "WV" else self._unevenness(role, gradients["WO"])
-            c = d_in * scale[:, None] * scale * sign_coefficients(covariance, gradient)
-            mean = gradient.reshape(-1, *gradient.shape[-3:]).mean(0)
-            mean_c = c.reshape(-1, *c.shape[-3:]).mean(0)
-            d_out = weight_shapes(stack)[role][1]
-            remainder = d_out * (d_in**2 * sign_energy(covariance, mean) - mean_c @ mean @ mean_c.mT)
-            if role == "WO":
-                c, remainder = c.mean(-3), remainder.mean(-3)
-            steps |= {role: c, f"{role} remainder": remainder}
+        for use in chosen:
+            d_in, d_out = use.shape
+            rows, gradient = use.rows / d_in, gradients[use.role] / d_out
+            scale = self._unevenness(use.role, gradients["WO"])
+            c = d_in * scale[:, None] * scale * sign_coefficients(rows, gradient)
+            mean, mean_c = mean_kernel(gradient), mean_kernel(c)
+            remainder = d_out * (d_in**2 * sign_energy(rows[0], mean) - mean_c @ mean @ mean_c.T)
+            steps |= {use.role: c, f"{use.role} remainder": remainder}
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
-        """√ of what signs gain of a position's queries or keys over what they would if all r were their mean, (N,).
+        """√ of what signs gain of a position over what they would if all heads and r were their mean, (N,).
 
-        A head's gradients at queries are sums of as many r as a token sees keys, so that their sizes differ.
+        Heads have patterns of their own, and gradients at queries are sums of as many r as a token sees keys: the law
+        of a coordinate of the gradients is a mixture, and signs gain less of it than of a Gaussian.
         """
-        r, at_logits = self._sampled(head_gain(self.stack, "W") * mean_kernel(gradient) / self.stack.heads, _DRAWS)
-        at_queries, at_keys = self._at_queries_and_keys(at_logits)
-        rows = at_queries if role == "WQ" else self._group_sums(at_keys)
-        if self.stack.rotary:
-            rows = rotated(self.stack, rows, -1)
-        each = rows @ rows.mT / self.stack.key_width
-        mean = each.mean(0, keepdims=True)
-        gains = [
-            np.linalg.diagonal(sign_coefficients(self.given[:, None], part) @ part).mean((0, 1))
-            for part in (each, mean)
-        ]
-        return np.asarray(np.sqrt(np.divide(gains[0], gains[1], out=np.ones(len(gains[0])), where=gains[1] > 0)))
+        stack, weights = self.stack, self.patterns.weights[0]
+        gradient = mean_kernel(gradient)
+        rows, head = self.given[0], head_gain(stack, "W") * gradient / stack.heads
+        if role == "WO":
+            rows, each = weights @ self.values @ weights.mT, gradient
+        elif role == "WV":
+            each = self._group_sums(weights.mT @ head @ weights)
+        else:
+            _, at_logits = self._sampled(head)
+            at_queries, at_keys = self._at_queries_and_keys(at_logits)
+            vectors = at_queries if role == "WQ" else self._group_sums(at_keys)
+            vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
+            each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
+        of_mean = sign_coefficients(mean_kernel(rows), mean_kernel(each)) * mean_kernel(each)
+        of_each = mean_kernel(sign_coefficients(rows, each) * each)
+        before, after = of_mean.sum(-1), of_each.sum(-1)
+        return np.asarray(np.sqrt(np.divide(after, before, out=np.ones(len(before)), where=before > 0)))
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         """As `FixedAttention.parts`."""
@@ -218,15 +209,14 @@ class RandomAttention:
 
     def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
         """As `FixedAttention.up`."""
-        stack, roles = self.stack, ("WV", "WQ", "WK")
-        gains, shapes = {role: gain(stack, role) for role in roles}, weight_shapes(stack)
-        c, energy = (kernel[..., None, :, :] for kernel in (moved.coefficients, moved.energy))
-        along = [c * gains[role] + steps.get(role, 0.0) for role in roles]
+        stack, roles, shapes = self.stack, ("WV", "WQ", "WK"), weight_shapes(self.stack)
+        gains = {role: gain(stack, role) for role in roles}
+        along = [moved.coefficients * gains[role] + steps.get(role, 0.0) for role in roles]
         fresh = [
-            energy * gains[role] + stack.width / shapes[role][1] * steps.get(f"{role} remainder", 0.0) for role in roles
+            moved.energy * gains[role] + stack.width / shapes[role][1] * steps.get(f"{role} remainder", 0.0)
+            for role in roles
         ]
-        c, energy = self._passed(*along), self._passed(*fresh)
-        energy = energy + self._led(gradients["WO"], *along)
+        c, energy = self._passed(*along), self._passed(*fresh) + self._led(gradients["WO"], *along)
         if stack.output_projection == "identity":
             return TokenMotion(c, energy)
         c = c * gain(stack, "WO") + steps.get("WO", 0.0)
@@ -236,28 +226,36 @@ class RandomAttention:
     def _passed(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """What becomes of coefficients, or of energies, of values, queries and keys: the mean over heads."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
-        inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, _first(patterns.slopes))
+        inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
+        of_values, of_queries, of_keys = (part[..., None, :, :] for part in (of_values, of_queries, of_keys))
         queries, keys = self._products()
         if patterns.sizes is not None:
             first, second = (size[0] for size in patterns.sizes)
             of_queries = of_queries / (first[..., :, None] * first[..., None, :])
             of_keys = of_keys / (second[..., :, None] * second[..., None, :])
-        passed = np.zeros(weights.shape)
-        scale = bare_logit_scale(stack) ** 2 * stack.key_width
+        passed, scale = np.zeros(weights.shape), bare_logit_scale(stack) ** 2 * stack.key_width
         if of_values.any():
             passed = passed + weights @ of_values @ weights.mT
         if of_queries.any():
-            passed = passed + scale * of_queries * _turned(stack, keys, inner.at_queries)
+            passed = passed + scale * of_queries * inner.at_queries(keys)
         if of_keys.any():
-            passed = passed + scale * queries * _turned(stack, of_keys, inner.at_queries)
+            passed = passed + scale * queries * inner.at_queries(of_keys)
         return np.asarray(passed.mean(-3))
 
-    def _sampled(self, head: Array, draws: int) -> tuple[Array, Array]:
-        """R of gradients with the Gram matrix of a head, and ∂L/∂a of it, (draws, heads, N, N) each."""
-        weights, slopes = self.patterns.weights[0], _first(self.patterns.slopes)
-        normal = np.random.default_rng((self.seed, 1)).standard_normal((draws, *weights.shape))
+    def _factors(self) -> Array | None:
+        """What multiplies a logit's change: the cap's slope, and what stands for its rotation."""
+        factors = [factor[0] for factor in (self.patterns.slopes, self.patterns.turns) if factor is not None]
+        return reduce(mul, factors) if factors else None
+
+    def _sampled(self, head: Array) -> tuple[Array, Array]:
+        """Samples of r, of gradients with the Gram matrix of a head, and their ∂L/∂a, (draws, heads, N, N) each."""
+        normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
         r = cholesky(head) @ normal @ cholesky(self.values).mT
-        return r, self._softmax_slope(r) * (1.0 if slopes is None else slopes)
+        return r, self._softmax_slope(r) * self._slopes()
+
+    def _slopes(self) -> Array | float:
+        """The cap's slopes, (heads, N, N), or 1 without one."""
+        return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
     def _softmax_slope(self, change: Array) -> Array:
         """What a change of logits, behind their cap, makes of the weights."""
@@ -267,30 +265,30 @@ class RandomAttention:
     def _at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
         """Gradients at queries and keys as W^Q and W^K make them, but turned by positions, (..., heads, N, r) each."""
         q, k = self._rotated_coordinates()
-        scale, sizes = bare_logit_scale(self.stack), self.patterns.sizes
-        first, second = (np.ones((1, 1)), np.ones((1, 1))) if sizes is None else (size[0] for size in sizes)
-        return scale * at_logits @ k / first[..., None], scale * at_logits.mT @ q / second[..., None]
+        scale, (first, second) = bare_logit_scale(self.stack), self._sizes()
+        return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
+
+    def _sizes(self) -> tuple[Array, Array]:
+        """What a norm divides queries and keys by, (heads, N, 1) each; 1 without one."""
+        sizes = self.patterns.sizes
+        return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
 
     def _led(self, gradient: Array, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """The energy of what follows the gradients at values, queries and keys, before W^O: a mean over sampled r."""
-        stack, weights, slopes = self.stack, self.patterns.weights[0], _first(self.patterns.slopes)
-        # Means over the outputs.
-        of_values, of_queries, of_keys = (
-            part.reshape(-1, *part.shape[-3:]).mean(0) for part in (of_values, of_queries, of_keys)
-        )
+        stack, weights = self.stack, self.patterns.weights[0]
+        of_values, of_queries, of_keys = (mean_kernel(part) for part in (of_values, of_queries, of_keys))
         head = head_gain(stack, "W") * mean_kernel(gradient) / stack.heads
-        r, at_logits = self._sampled(head, _DRAWS)
+        r, at_logits = self._sampled(head)
         at_q, at_k = self._at_queries_and_keys(at_logits)
         q, k = self._rotated_coordinates()
-        scale, sizes = bare_logit_scale(stack), self.patterns.sizes
-        first, second = (np.ones((1, 1)), np.ones((1, 1))) if sizes is None else (size[0] for size in sizes)
-        moved_q, moved_k = self._moved(at_q, of_queries), self._moved(at_k, of_keys)
-        logits = scale * ((moved_q / first[..., None]) @ k.mT + q @ (moved_k / second[..., None]).mT)
-        change = self._softmax_slope(logits * (1.0 if slopes is None else slopes))
-        of_group = of_values @ self._group_sums(weights.mT @ head @ weights) @ of_values.mT
-        crossed = weights @ of_values @ weights.mT @ r @ change.mT
+        scale, (first, second) = bare_logit_scale(stack), self._sizes()
+        moved_q, moved_k = self._moved(at_q, of_queries) / first, self._moved(at_k, of_keys) / second
+        change = self._softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._slopes())
+        values = weights @ of_values
+        of_group = values @ self._group_sums(weights.mT @ head @ weights) @ values.mT
+        crossed = values @ weights.mT @ r @ change.mT
         energy = change @ self.values @ change.mT * stack.key_width + crossed + crossed.mT
-        return np.asarray((energy.mean(0) + weights @ of_group @ weights.mT).mean(0) * stack.width / stack.key_width)
+        return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
     def _moved(self, gradients: Array, coefficients: Array) -> Array:
         """Σ_m T_im of gradients at queries or keys as positions rotate them, rotated again."""
@@ -304,22 +302,7 @@ class RandomAttention:
         assert patterns.coordinates is not None, "attention is random"
         q, k = (rows[0] for rows in patterns.coordinates)
         q = np.concatenate([q, np.zeros((*q.shape[:-1], k.shape[-1] - q.shape[-1]))], axis=-1)
-        q, k = q * gain(stack, "WQ") ** 0.5, k * gain(stack, "WK") ** 0.5
-        if patterns.sizes is not None:
-            q, k = (rows / size[0][..., None] for rows, size in zip((q, k), patterns.sizes, strict=True))
+        k = np.repeat(k, stack.heads // len(k), axis=0)
+        first, second = self._sizes()
+        q, k = q * gain(stack, "WQ") ** 0.5 / first, k * gain(stack, "WK") ** 0.5 / second
         return (rotated(stack, q), rotated(stack, k)) if stack.rotary else (q, k)
-
-
-def _first(array: Array | None) -> Array | None:
-    return None if array is None else array[0]
-
-
-def _turned(stack: Stack, products: Array, gradient: Callable[[Array], Array]) -> Array:
-    """M[N] of products N of keys, or of what moves them, that positions may rotate; N need not be symmetric."""
-    if not stack.rotary:
-        return gradient(products)
-    lags, cosines = turning(stack)
-    kernel = np.zeros(())
-    for lag in range(1 - stack.tokens, stack.tokens):
-        kernel = np.where(lags == lag, gradient(products * cosines[np.abs(lags - lag)]), kernel)
-    return kernel

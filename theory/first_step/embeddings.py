@@ -42,10 +42,10 @@ class Embeddings:
         }  # fmt: skip
         # The sum of a token's rows moves by all their signs.
         energy = np.zeros_like(gradient)
-        for one in chosen:
+        for table in chosen:
             for other in chosen:
-                products = one.rows[0] @ gradient @ other.rows[0]
-                sizes = [_sizes(use.rows[0] @ gradient @ use.rows[0]) for use in (one, other)]
+                products = table.rows[0] @ gradient @ other.rows[0]
+                sizes = [_sizes(use.rows[0] @ gradient @ use.rows[0]) for use in (table, other)]
                 energy += 2 / np.pi * width * np.arcsin(np.clip(products / (sizes[0] * sizes[1].T), -1.0, 1.0))
         c = sum((mean_kernel(step) for step in steps.values()), np.zeros(1))
         return steps | {"inputs remainder": energy - c @ gradient @ c.T}

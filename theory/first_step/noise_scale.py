@@ -93,15 +93,18 @@ def noise_scale(stack: Stack, *, patterns: int = _PATTERNS) -> NoiseScale:
         raise ValueError(f"patterns must be an integer of at least 2, got {patterns!r}.")
     two, n = replace(stack, sequences=2), stack.tokens
     tokens, generator = MatrixLayout(two.rows, attention_pattern(two), 2), np.random.default_rng(0)
-    own = np.kron(np.eye(2), np.ones((n, n)))
+    within = np.asarray(np.kron(np.eye(2), np.ones((n, n))), dtype=np.float64)
     names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
     draws, size = (patterns if is_fluctuating(stack) else 1), chunk(two)
-    parts: list[tuple[dict[str, Array], ...]] = []
+    whole, blocks = list[dict[str, Array]](), list[dict[str, Array]]()
     for start in range(0, draws, size):
         inputs = gaussian_inputs(two).repeated(min(size, draws - start))
         forward = forward_pass(two, tokens, inputs, generator)
-        parts.append(tuple(quantities_of(two, tokens, inputs, forward, generator, share) for share in (None, own)))
-    both, alone = ({name: np.concatenate([part[k][name] for part in parts], axis=-1) for name in names} for k in (0, 1))
+        whole.append(quantities_of(two, tokens, inputs, forward, generator))
+        blocks.append(quantities_of(two, tokens, inputs, forward, generator, within))
+    both, alone = (
+        {name: np.concatenate([part[name] for part in parts], axis=-1) for name in names} for parts in (whole, blocks)
+    )
     # Two sequences have (S + C)/2.
     single = {name: 2.0 * alone[name] for name in names}
     product = {name: 2.0 * (both[name] - alone[name]) for name in names}

@@ -88,7 +88,8 @@ def sampled_patterns(
             roots = _grouped_roots(stack, drawn, generator)
             sides = zip((left, right, right), roots, strict=True)
             rows, along, of_keys = (of_tokens(root, normals) for root, normals in sides)
-        coordinates = (rows, of_keys) if holds_words(stack) else None  # which no other rule asks for
+        # Only tied embeddings, and first steps of one entry, ask for these.
+        coordinates = (rows, of_keys) if holds_words(stack) or len(query_tokens) == 1 else None
         group = stack.heads // stack.key_heads
         queries, keys = (root @ root.mT / head_width for root in (rows, of_keys))
         if group > 1:
