@@ -216,11 +216,6 @@ def test_what_has_no_rule_is_sampled_and_shown(tmp_path, capsys):
     assert "run must have networks that large-width theory has a rule for" in capsys.readouterr().err
 
 
-def test_too_many_tokens_are_refused():
-    with pytest.raises(NoRuleError, match="^stack must have untied embeddings or at most 64 tokens x sequences"):
-        predict(Stack(width=512, depth=1, tokens=33, sequences=2, vocab=128, embeddings="tied"))
-
-
 @pytest.mark.parametrize("fields", [{"vocab": 7}, {"input_correlation": 0.5}, {"input_gram": np.eye(8).tolist()}])
 def test_words_are_independent_and_distinct(fields):
     with pytest.raises(ValueError, match="^embeddings must be untied "):

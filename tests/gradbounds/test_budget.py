@@ -103,7 +103,7 @@ def test_two_patterns_are_waited_for_where_nothing_is_cheaper(monkeypatch):
         replace(LAST, tokens=4096),
         Stack(tokens=20_000, mask="causal", loss_on="last"),
         replace(CAUSAL, tokens=10**6, window=8),
-        replace(CAUSAL, tokens=1024, embeddings="tied", vocab=2048, depth=12),
+        replace(LAST, tokens=1024, embeddings="tied", vocab=2048, depth=12),
     ],
 )
 def test_an_error_says_what_it_takes_and_what_to_change(stack):

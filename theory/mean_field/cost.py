@@ -6,6 +6,8 @@ import numpy as np
 
 from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating
 from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
+from theory.mean_field.tied.grouped_branches import POINTS as GROUPED_POINTS
+from theory.mean_field.tied.grouped_output import LARGEST_GROUPED_TABLE
 from theory.mean_field.tied.loss import LARGEST_TABLE
 from theory.mean_field.tied.units import OWN_POINTS, POINTS, own_numbers
 from theory.mean_field.token_groups import GroupLayout, representative_count, token_groups
@@ -114,7 +116,8 @@ def prediction_cost(
 def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
     if grouped:
-        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if is_fluctuating(stack) else 1
+        sampled = is_fluctuating(stack) or holds_words(stack)
+        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if sampled else 1
     each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
@@ -249,12 +252,40 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
         passing += heads * SAMPLES * (12.0 * square + 4.0 * rows)
     else:
         layer = Cost(entries=120.0 * square + smooth, products=6.0 * cube, matrices=27)
+    words = Cost()
+    if holds_words(stack):
+        of_layer, words, numbers = _of_grouped_words(stack, r)
+        layer, passing = layer + of_layer, passing + numbers
     each = _NUMBER * (kept * stack.depth + passing)
     at_once = min(patterns, max(1, int(CHUNK_BYTES / each)))
     once, of_chunk = _quadratures(replace(stack, tokens=1, mask="none", rotary=0.0, window=0))
-    chunks = (Cost(calls=150.0 + 400.0 * stack.depth) + of_chunk).times(-(-patterns // at_once))
-    total = (layer.times(stack.depth) + Cost(entries=105.0 * square, matrices=8)).times(patterns) + chunks + once
-    return total + Cost(bytes=at_once * each)
+    chunks = (Cost(calls=150.0 + (1000.0 if holds_words(stack) else 400.0) * stack.depth) + of_chunk).times(
+        -(-patterns // at_once)
+    )
+    whole = layer.times(stack.depth) + words + Cost(entries=105.0 * square, matrices=8)
+    return whole.times(patterns) + chunks + once + Cost(bytes=at_once * each)
+
+
+def _of_grouped_words(stack: Stack, r: int) -> tuple[Cost, Cost, float]:
+    """What representatives add with tied embeddings: in a layer, once for the logits, and the numbers they hold."""
+    heads, width, gated = min(stack.heads, MOST_HEADS), stack.key_width, 1 + (stack.ffn == "gated")
+    square, rows, cube, points = float(r * r), float(r * width), float(r) ** 3, float(GROUPED_POINTS * r)
+    layer = Cost(
+        entries=280.0 * square + 45.0 * points * gated, slow=60.0 * points, products=24.0 * cube
+        + 6.0 * GROUPED_POINTS * square * gated, matrices=40,
+    )  # fmt: skip
+    numbers = 7.0 * points * gated
+    if stack.query_key_scale:
+        samples = float(heads * SAMPLES)
+        layer += Cost(
+            entries=samples * (100.0 * square + 60.0 * rows), products=samples * (20.0 * cube + 8.0 * square * width),
+            matrices=30.0 * samples,
+        )  # fmt: skip
+        numbers += samples * (4.0 * square + 2.0 * rows)
+    words = float(r) * stack.vocab
+    nodes = 45.0 * square
+    logits = Cost(entries=8.0 * words + 4.0 * nodes, slow=2.0 * words + nodes, products=2.0 * r * words, matrices=4)
+    return layer, logits, numbers + 3.0 * nodes + 4.0 * min(words, LARGEST_GROUPED_TABLE)
 
 
 def _layer(stack: Stack) -> tuple[Cost, float, float]:

@@ -153,7 +153,9 @@ def predict(
     ids = None if windows is None else _checked(stack, windows)
     if grouped is None:
         grouped = not annealed and ids is None and is_grouped(stack)
-    require(stack, "annealed" if annealed else "grouped" if grouped else "prediction")
+    require(stack, "prediction")
+    if annealed or grouped:
+        require(stack, "annealed" if annealed else "grouped")
     precise = patterns is not None or target is not None
     if patterns is None:
         patterns = _PRECISE if target is not None and not grouped else quick_patterns(stack, grouped=grouped)
@@ -195,7 +197,7 @@ def _averaged(
     spent = 0.0
     while True:
         spent += cost.seconds
-        if holds_words(stack):
+        if holds_words(stack) and not isinstance(tokens, GroupLayout):
             batch = _tied_batch(stack, inputs, each, generator)
         else:
             batch = _batch(stack, inputs.repeated(each), tokens, generator)

@@ -44,6 +44,7 @@ from theory.mean_field.sublayers import (
     uniform_attention,
 )
 from theory.mean_field.tied.gradient import tied_backward
+from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
 from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
@@ -77,7 +78,11 @@ def quantities_of(
     """
     if holds_words(stack):
         # Repeated words tell tokens apart, so that these are arrays.
-        arrays = tied_backward(stack, cast(Inputs[Array], inputs), cast(Forward[Array], forward), generator)
+        way_up = cast(Forward[Array], forward)
+        if isinstance(tokens, GroupLayout):
+            arrays = grouped_tied_backward(stack, tokens, way_up, generator)
+        else:
+            arrays = tied_backward(stack, cast(Inputs[Array], inputs), way_up, generator)
         backward = cast(Backward[Kernel], arrays)
     else:
         backward = _backward(stack, tokens, forward, inputs, share)

@@ -162,8 +162,8 @@ class Passed(Generic[Kernel]):
 class SublayerState(Generic[Kernel]):
     """A sub-layer of one stream by one of its branches: x, κ N(x), f of it, N of that, the sum; what norms divide by.
 
-    And of attention with sampled weights, what it was sampled. Branches in parallel have all but their own in common;
-    the step is that of the branch alone.
+    And the way back through f, and of attention with sampled weights, what it was sampled. Branches in parallel have
+    all but their own in common; the step is that of the branch alone.
     """
 
     step: Step
@@ -175,6 +175,7 @@ class SublayerState(Generic[Kernel]):
     added: Kernel
     total: TokenMoments[Kernel]
     after_scales: Number
+    pullback: BranchPullback[Kernel]
     attended: Any = None
 
 
@@ -228,8 +229,8 @@ def sublayer(
         return gradient * alpha**2 + below, energies, overlaps
 
     insides = tuple(
-        SublayerState(alone, stream, given, into_scales, kernel, scales, added, total, after_scales, sampled)
-        for alone, (kernel, scales, added, *_), sampled in zip(step.alone, branch_outputs, attended, strict=True)
+        SublayerState(alone, stream, given, into_scales, kernel, scales, added, total, after_scales, back, sampled)
+        for alone, (kernel, scales, added, back, _), sampled in zip(step.alone, branch_outputs, attended, strict=True)
     )
     return Passed(after, total, pullback, recorded, insides)
 

@@ -73,12 +73,12 @@ def test_a_field_given_again_is_another_network(capsys):
 
 
 def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
-    """Of tied embeddings with fixed attention nothing is cheaper: the network itself is sampled, if that is quick."""
-    dear = prediction_cost(replace(STACK, embeddings="tied"), patterns=2)
+    """Of tied embeddings with a loss on one position nothing is cheaper: the network is sampled, if that is quick."""
+    dear = prediction_cost(replace(STACK, embeddings="tied", loss_on="last"), patterns=2)
     monkeypatch.setattr(budget, "free_memory", lambda: 1e12)
     limit = ("--memory", f"{dear.bytes / 2e6:.3f}MB")
     monkeypatch.setattr("simulate.runs.cost.block_bytes", lambda cell: 1.0)
-    said = printed(capsys, "--embeddings", "tied", *limit)
+    said = printed(capsys, "--embeddings", "tied", "--loss-on", "last", *limit)
     assert re.search(
         r"Theory: theory would take about .* for 4 tokens with 2 patterns, more than the .* of --memory", said
     )
@@ -89,7 +89,10 @@ def test_what_takes_theory_too_long_is_sampled(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--like", "gpt2", "--tokens", "1024"), "theory would take about .*; --tokens [1-9][0-9]* is within these"),
+        (
+            ("--like", "gpt2", "--tokens", "1024", "--loss-on", "last"),
+            "theory would take about .*; --tokens [1-9][0-9]* is within these",
+        ),
         (
             ("--like", "llama-3-8b", "--tokens", "1000000", "--loss-on", "last"),
             "theory would take about .* years and .*iB for 1000000 tokens",

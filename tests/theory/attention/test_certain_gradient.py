@@ -21,6 +21,10 @@ CASES = [
 WIDE = {"width": 256, "depth": 1, "tokens": 4, "vocab": 8, "query_key_scale": 1.0, "heads": 2}
 
 
+def _no_pullback(*_):
+    raise AssertionError("of attention the patterns are asked for")
+
+
 def layer(stack, seed):
     """Tokens, matrices, queries, keys and logits of one layer, and its pattern as theory has it."""
     torch.manual_seed(seed)
@@ -87,7 +91,9 @@ def draw(stack, seed):
     measured |= {role: one.square().sum() / stack.width for role, one in zip(matrices, of_matrices, strict=True)}
     kernel, made = (array(one @ one.T / stack.width)[:, None] for one in (x, out))
     step, stream = plan(stack)[0], TokenMoments(kernel)
-    inside = SublayerState(step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, (patterns, patterns.weights))
+    inside = SublayerState(
+        step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, _no_pullback, (patterns, patterns.weights)
+    )
     part = COEFFICIENTS[None, None]
     noise, along, energies = attention.below_attention(stack, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies

@@ -91,16 +91,21 @@ class GroupedAttention:
         attended = attended + tokens.shared(patterns.own, patterns.own, extra)
         out = value_gain * (attended.mean((1, 2)) + led)
 
-        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
+        def pullback(
+            gradient: Array, overlaps: Overlaps[Array], more_of_heads: Array | None = None
+        ) -> tuple[Array, SquaredNorms]:
             head = head_gain(stack, "W") / stack.heads * gradient
-            above, each = _of_each(head * tokens.pairs, kernel), patterns.mean / tokens.sizes
+            of_heads = head[:, None, None]
+            if more_of_heads is not None:
+                head, of_heads = head + more_of_heads.mean((1, 2)), of_heads + more_of_heads
+            above, each = of_heads * tokens.pairs, patterns.mean / tokens.sizes
             of_one = tokens.gathered(above, patterns.own, patterns.own)
             to_values = stack.heads * with_diagonal(each.mT @ above @ each, of_one).mean((1, 2))
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             if projected:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
             below = value_gain * to_values
-            parts = self._query_path(tokens, patterns, kernel, head, overlaps)
+            parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
             of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, varying)
             parts = parts[0] + of_pairs, parts[1]
             of_energies: dict[str, Array | float] = {"Q": 0.0, "K": energy}
@@ -118,7 +123,7 @@ class GroupedAttention:
         statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
         share = tokens.sizes / tokens.count
         seen = {name: (tokens.seen * each).sum(-1).mean((1, 2)) @ share for name, each in statistics.items()}
-        return out * head_gain(stack, "W"), pullback, seen
+        return out * head_gain(stack, "W"), pullback, seen | {"attended": (patterns, pullback)}
 
     def _query_path(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, overlaps: Overlaps[Array]
@@ -126,7 +131,7 @@ class GroupedAttention:
         """Gradient kernels at queries and keys over their gains, means over heads, (batch, r, r).
 
         ∂a_ij = A_ij (r_ij − Σ_m A_im r_im), with r_ij = g_i·v_j of covariance G_ik V_jl. It is linear in G; and of the
-        values some coordinates are sampled, of which ∂a_ij over that of g_i is a number.
+        values some coordinates are sampled, of which ∂a_ij over that of g_i is a number. G may differ by head.
         """
         stack = self.stack
         smooth, extra = tokens.split(kernel * gain(stack, "WV"))
@@ -139,8 +144,8 @@ class GroupedAttention:
         mean_value = (patterns.mean * common).sum(-1, keepdims=True)
         deviation = many.sum(-1, keepdims=True)
         changed = patterns.changed * (common - mean_value)
-        to_queries = head * self._at_queries(tokens, patterns, extra, (changed, many, deviation))
-        above = _of_each(head * tokens.pairs, kernel)
+        to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation))
+        above = head * tokens.pairs
         each = patterns.changed / tokens.sizes
         of_group = changed / tokens.sizes - each * deviation
         of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
@@ -212,9 +217,10 @@ class GroupedAttention:
         return values * at_queries, values * tokens.total(at_keys)
 
     def _at_queries(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, extra: Array, parts: tuple[Array, Array, Array]
-    ) -> Array:
-        """E⟨∂L/∂q_i, ∂L/∂q_k⟩ over G_ik, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
+        self, tokens: GroupLayout, patterns: GroupedPatterns, head: Array, extra: Array,
+        parts: tuple[Array, Array, Array],
+    ) -> Array:  # fmt: skip
+        """E⟨∂L/∂q_i, ∂L/∂q_k⟩, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
         changed, many, deviation = parts
         slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
         gradients = changed @ patterns.mean_keys - deviation * patterns.attended
@@ -222,11 +228,12 @@ class GroupedAttention:
         gradients = gradients + (many * slopes * (1.0 - patterns.own_changed)) @ patterns.own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
         gradients = turned(self.stack, tokens.places, gradients, -1) / of_queries
-        products = (gradients @ gradients.mT).mean((1, 2))
+        products = (head * (gradients @ gradients.mT)).mean((1, 2))
         # Of its own group a row sees what it sees, and two rows what the other one sees as well.
         apart = np.square(patterns.own_keys).sum(-1)[..., None, :] + np.square(patterns.attended).sum(-1)[..., None]
         apart = np.square(patterns.own_changed / of_queries) * (apart - 2.0 * patterns.attended @ patterns.own_keys.mT)
-        surely = (apart.mean((1, 2)) * (tokens.seen * (1.0 - tokens.seen / tokens.sizes)) * extra[:, None, :]).sum(-1)
+        apart = (np.linalg.diagonal(head)[..., None] * apart).mean((1, 2))
+        surely = (apart * (tokens.seen * (1.0 - tokens.seen / tokens.sizes)) * extra[:, None, :]).sum(-1)
         return with_diagonal(products, np.linalg.diagonal(products) + surely) / self.stack.key_width
 
     def _at_keys(
@@ -245,7 +252,7 @@ class GroupedAttention:
             index = indices[..., sample]
             real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
             pair = (real + 1j * imaginary)[..., 0]
-            product = above[:, 0] * (pair[..., :, None] * pair[..., None, :].conj())
+            product = above[:, :, sample % above.shape[2]] * (pair[..., :, None] * pair[..., None, :].conj())
             phase = np.exp(-1j * theta[index[..., 0]] * tokens.places)
             part = first[:, :, sample].mT @ product @ second[:, :, sample]
             kernel = kernel + (phase[..., :, None] * phase[..., None, :].conj() * part).real.mean(1) * (half / SAMPLES)
