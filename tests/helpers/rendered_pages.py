@@ -20,6 +20,7 @@ from tests.helpers.rendered.atlas import (
     pattern_costs,
     read_families,
     setting,
+    tied_tokens,
     versions,
 )
 from tests.helpers.rendered.tables import (
@@ -107,7 +108,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
-    "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs},
+    "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs, "tied tokens": tied_tokens},
     "relaxations.md": {"coverage": coverage},
     "warmup.md": {
         "final losses": final_losses,

@@ -106,6 +106,21 @@ def pattern_costs() -> str:
     return table(["model", "before, s", "after, s", "times cheaper"], rows)
 
 
+def tied_tokens() -> str:
+    """Squared gradients with tied embeddings by groups of tokens, over those of networks: the least and the largest."""
+    found, rows = committed("tied-tokens")["squared gradients"], []
+    for name, of_roles in found.items():
+        row = [name]
+        for roles in (("WQ", "WK"), ("WV", "WG", "W1", "W2")):
+            every = [of_roles[role] for role in roles if role in of_roles]
+            ratios = [ratio for of_role in every for ratio in of_role["over networks"]]
+            errors = [error for of_role in every for error in of_role["standard errors"]]
+            ends = " to ".join(f"{100 * end:+.1f}%".replace("-", "−") for end in (min(ratios), max(ratios)))
+            row.append(f"{ends} ({100 * max(errors):.1f}%)")
+        rows.append(row)
+    return table(["network", "$W^Q$, $W^K$ (largest error)", "others (largest error)"], rows)
+
+
 _HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, first", "last"]
 
 
