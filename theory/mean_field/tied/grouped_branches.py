@@ -289,11 +289,13 @@ class _Certain:
         of_queries = with_diagonal(of_queries, np.linalg.diagonal(of_queries) + varying)
         of_keys = self._keys(certain, tokens.pairs + 0.0 * of_queries)
         of_keys = of_keys + self._keys(alone, (tokens.sizes * self.variation**2)[..., None] * np.eye(len(tokens.sizes)))
+        along, of_two = self._along(certain)
+        of_keys = of_keys + (stack.heads // stack.key_heads - 1) * of_two
         kernels = [shrink * other * kernel for other, kernel in zip(others, (of_queries, of_keys), strict=True)]
         energies: SquaredNorms = {
             role: tokens.total(self.given.kernel * kernel) for role, kernel in zip(("WQ", "WK"), kernels, strict=True)
         }
-        along = self._along(certain) * (stack.heads * factor**0.5 * bare_logit_scale(stack) / stack.width**0.5)
+        along = along * (stack.heads * factor**0.5 * bare_logit_scale(stack) / stack.width**0.5)
         return gains[0] * kernels[0] + gains[1] * kernels[1], along, energies
 
     def _queries_and_keys(self, products: Array, beyond: Array) -> "_AtQueries":
@@ -339,8 +341,11 @@ class _Certain:
         of_one = self.tokens.gathered(above * products, side.of_one, side.of_one).mean((1, 2))
         return with_diagonal(between, of_one)
 
-    def _along(self, side: "_AtQueries") -> TokenMatrix:
-        """Coefficients on the tokens: products of the gradients with queries and keys, times the inverse of Q."""
+    def _along(self, side: "_AtQueries") -> tuple[TokenMatrix, Array]:
+        """Coefficients on the tokens, products of the gradients with queries and keys times the inverse of Q.
+
+        And products of two heads' gradients at keys that they share.
+        """
         tokens, patterns, stack = self.tokens, self.patterns, self.stack
         queries, keys, single = (
             turned(stack, tokens.places, rows, -1) for rows in (patterns.queries, patterns.mean_keys, patterns.own_keys)
@@ -357,8 +362,18 @@ class _Certain:
         )
         of_keys = at_keys @ keys.mT
         of_one = (at_one * single).sum(-1) - np.linalg.diagonal(of_keys)
-        products = tokens.matrix(of_queries) + TokenMatrix(tokens.sizes, of_keys.mean((1, 2)), of_one.mean((1, 2)))
-        return _over(products, self.given)
+        keys_products = TokenMatrix(tokens.sizes, of_keys.mean(2), of_one.mean(2))
+        given = TokenMatrix(tokens.sizes, self.given.smooth[:, None], self.given.alone[:, None])
+        of_heads = _over(keys_products, given)
+        along_keys = TokenMatrix(tokens.sizes, of_heads.smooth.mean(1), of_heads.alone.mean(1))
+        total = TokenMatrix(tokens.sizes, keys_products.smooth.sum(1), keys_products.alone.sum(1))
+        heads = of_keys.shape[1]
+        of_gains = gain(stack, "WK") * (gain(stack, "WQ") if patterns.sizes is None else 1.0)
+        # Of two heads that share keys, whose gradients there are independent but for what is along the keys.
+        alike = (of_heads @ keys_products.mT).kernel.sum(1)
+        of_two = (heads * (along_keys @ total.mT).kernel - alike) / max(1, heads * (heads - 1))
+        of_two = of_two / (of_gains * stack.key_width)
+        return _over(tokens.matrix(of_queries), self.given) + along_keys, of_two
 
 
 @dataclass(frozen=True, slots=True, eq=False)
