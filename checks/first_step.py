@@ -14,14 +14,19 @@ SQUARED = 6.0
 log-normal one of mean 1 + mu/d and Var ln R = 4 mu/d, as in Post-LN at one token (docs/finite_width.md), R^2 has a mean
 of 1 + 6 mu/d."""
 
+SPREAD: dict[Optimizer, float] = {"polar": 0.5, "muon": 7.0}
+"""Of n/d: Gram matrices of n Gaussian rows scatter by sqrt(n/d), and these steps see products of two of them. A root
+of eigenvalues of variance 2 n/d is off by n/(4 d), and the curvature by twice that. The polynomial of Newton-Schulz
+steps swings where theory has equal values: 6.5 n/d was seen (tests/evidence/first-step-vocab.json)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstStep(LargeWidthStep):
     """Large-width theory of one step at initialization, and how far finite width may take networks from it.
 
     Attributes:
-        implied_error: the largest relative error of finite width, as six times that of the squared gradients; an
-            order, not a bound. Gains are off by less.
+        implied_error: the largest relative error of finite width, as six times that of the squared gradients, and what
+            singular values scatter by; an order, not a bound. Gains are off by less.
         no_coefficient: why a part of that error is not known; "" where all of it is.
     """
 
@@ -45,7 +50,7 @@ def first_step(
     Raises:
         ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
         NoRuleError: attention is random, embeddings are tied, something is dropped, there is a source or a second
-            stream, more than 64 tokens, or V/d is above 4.
+            stream, more than 64 tokens, or V/d is above 100.
 
     Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
 
@@ -55,4 +60,5 @@ def first_step(
     """
     step = large_width_step(stack, optimizer, matrices=matrices, seed=seed)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
-    return FirstStep(**of_theory, implied_error=SQUARED * implied_error(stack), no_coefficient=unmeasured(stack))
+    error = SQUARED * implied_error(stack) + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
+    return FirstStep(**of_theory, implied_error=error, no_coefficient=unmeasured(stack))

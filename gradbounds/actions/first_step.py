@@ -1,8 +1,9 @@
 """`gradbounds predict --first-step`: rates of the first step of training, in theory and in networks."""
 
+import itertools
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -13,34 +14,64 @@ from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from figures.first_step import first_step_rates
+from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.grid import FIELDS, said, with_words
+from gradbounds.network_text import note_lines
 from gradbounds.result import Result
+from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from theory import NoRuleError, Stack
+from theory.configurations import RECIPES, Note
+from theory.coverage import gaps
+from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.cost import Cost
 from theory.stack import TITLES
+from theory.stack.optimizers import Optimizer
 
 # Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
+# Seconds of a prediction at twice a size that is made unasked.
+_CHEAP = 0.5
+
 
 def first_steps(
-    stacks: Sequence[Stack], optimizers: Sequence[str], *, draws: int | None = None, seed: int = 0
+    stacks: Sequence[Stack],
+    optimizers: Sequence[Optimizer],
+    *,
+    draws: int | None = None,
+    seed: int = 0,
+    notes: Sequence[Note] = (),
+    max_time: str = "1m",
+    memory: str | None = None,
 ) -> Result:
     """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
+
+    Args:
+        stacks: the networks.
+        optimizers: that step.
+        draws: networks to sample of each; none, if None.
+        seed: of these.
+        notes: on the first one's configuration.
+        max_time: what theory of all of them may take, by an estimate, such as "90s".
+        memory: likewise, such as "4GB"; a quarter of what is free, if None.
 
     Returns:
         Table and, of several widths or depths, figure `first_step`.
 
     Raises:
         ValueError: an argument is outside its range, or a network is too large to be stepped.
+        OverBudgetError: theory would take more than it may.
     """
+    budget = Budget.of(max_time, memory)
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
         _check_sizes(stacks)
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
+    _check_cost(stacks, optimizers, budget)
     rows: list[dict[str, Any]] = []
     shown = sys.stderr.isatty()
     bar = Console(stderr=True)
@@ -56,9 +87,47 @@ def first_steps(
     return Result(
         about=f"first steps of {len(stacks)} networks",
         tables={"first_step": table},
-        lines=[*_lines(table), *_exponents(table)],
+        values={"notes": tuple(notes)},
+        lines=[
+            *_lines(table),
+            *_exponents(table),
+            *_doubled(stacks, table),
+            *_recipes(notes, table),
+            *note_lines(notes),
+        ],
         figures={"first_step": partial(first_step_rates, table)} if several else {},
     )
+
+
+def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget) -> None:
+    """Refuse what theory has a rule for and no time or memory.
+
+    Raises:
+        OverBudgetError: the error says what it would take, and which tokens fit.
+    """
+
+    def costs(stacks: Sequence[Stack]) -> Cost:
+        known = [stack for stack in stacks if not gaps(stack, "first_step")]
+        return sum((first_step_cost(stack, name) for stack in known for name in optimizers), Cost())
+
+    cost = costs(stacks)
+    if budget.holds(cost):
+        return
+    tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
+    shorter = (fewer for fewer in tokens if budget.holds(costs([_with_tokens(stack, fewer) for stack in stacks])))
+    change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
+    raise OverBudgetError(
+        f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
+        f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
+    )
+
+
+def _with_tokens(stack: Stack, tokens: int) -> Stack:
+    """Shorter; as it is, if something asks for its number of tokens."""
+    try:
+        return replace(stack, tokens=min(tokens, stack.tokens))
+    except ValueError:
+        return stack
 
 
 def _check_sizes(stacks: Sequence[Stack]) -> None:
@@ -71,11 +140,11 @@ def _check_sizes(stacks: Sequence[Stack]) -> None:
             )
 
 
-def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str, Any]:
+def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured]) -> dict[str, Any]:
     """One line of the table: theory, or why there is none, and what networks do."""
     row = asdict(stack) | {"optimizer": optimizer}
     try:
-        step: FirstStep | None = first_step(stack, optimizer)  # type: ignore[arg-type]
+        step: FirstStep | None = first_step(stack, optimizer)
         reason = ""
     except NoRuleError as error:
         step, reason = None, str(error)
@@ -83,7 +152,10 @@ def _row(stack: Stack, optimizer: str, sampled: Sequence[Measured]) -> dict[str,
         "critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error",
     ):  # fmt: skip
         row[name] = float("nan") if step is None else getattr(step, name)
-    row["most_of_the_gain"] = "" if step is None else _largest_share(step)
+    row["most_of_the_gain"] = "" if step is None else _largest(step.gain_shares)
+    row["most_of_the_curvature"] = "" if step is None else _largest(step.curvature_shares)
+    row["relative_updates"] = "" if step is None else _updates(step)
+    row["update_ratio"] = float("nan") if step is None else _update_ratio(step)
     row["no_rule"] = reason
     row["no_coefficient"] = "" if step is None else step.no_coefficient
     gain, curvature, ends = (
@@ -110,15 +182,37 @@ def _noise_scale(stack: Stack) -> float:
         return float("nan")
 
 
-def _largest_share(step: FirstStep) -> str:
-    """The matrix that has the most of the gain, and its share, as "W2 of layer 6, 21%"."""
-    shares = {
-        (role, layer): float(value)
-        for role, values in step.gain_shares.items()
+def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
+    """By names such as "W2 of layer 6"."""
+    return {
+        role if role == "Wemb" else f"{role} of layer {layer}": float(value)
+        for role, values in numbers.items()
         for layer, value in enumerate(np.atleast_1d(values), start=1)
     }
-    (role, layer), share = max(shares.items(), key=lambda item: item[1])
-    return f"{role}{'' if role == 'Wemb' else f' of layer {layer}'}, {100 * share:.0f}%"
+
+
+def _largest(shares: Mapping[str, Any]) -> str:
+    """The matrix that has the most, and its share, as "W2 of layer 6, 21%"."""
+    name, share = max(_by_matrix(shares).items(), key=lambda item: item[1])
+    return f"{name}, {100 * share:.0f}%"
+
+
+def _update_ratio(step: FirstStep) -> float:
+    """The largest relative update over the least, of matrices that are updated."""
+    updates = [value for value in _by_matrix(step.relative_updates).values() if value > 0]
+    return max(updates) / min(updates)
+
+
+def _updates(step: FirstStep) -> str:
+    """By role the multipliers of the rate that give every matrix the geometric mean of all relative updates."""
+    logs = {name: np.log(value) for name, value in _by_matrix(step.relative_updates).items() if value > 0}
+    mean, parts = float(np.mean(list(logs.values()))), []
+    for role in step.relative_updates:
+        multipliers = [np.exp(mean - value) for name, value in logs.items() if name.partition(" ")[0] == role]
+        if multipliers:
+            low, high = min(multipliers), max(multipliers)
+            parts.append(f"{role} {low:.2g}" + (f" to {high:.2g}" if high > 1.05 * low else ""))
+    return ", ".join(parts)
 
 
 def _varying(table: pd.DataFrame) -> list[str]:
@@ -144,6 +238,8 @@ def _lines(table: pd.DataFrame) -> list[str]:
         shown["ratio"] = [_number(value) for value in table["sampled_rate"] / table["critical_rate"]]
         shown["break-even"] = [_number(value) for value in table["break_even_rate"]]
     shown["most of the gain"] = table["most_of_the_gain"]
+    shown["most of the curvature"] = table["most_of_the_curvature"]
+    shown["updates"] = [_number(value) for value in table["update_ratio"]]
     shown["noise scale"] = [_number(value) for value in table["noise_scale"]]
     lines = [
         "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
@@ -155,7 +251,12 @@ def _lines(table: pd.DataFrame) -> list[str]:
         )
     lines.append("Off by up to: the order of what finite width does to the curvature, and so to the rate.")
     lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
+    lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
     lines += ["", *shown.to_string(index=False).splitlines()]
+    even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}
+    if even:
+        lines += ["", "Multipliers of the rate that would give all matrices the same relative update:"]
+        lines += [f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()]
     lines += [f"\nMore is not known of finite width: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why]
     lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
     return lines
@@ -185,3 +286,40 @@ def _exponents(table: pd.DataFrame) -> list[str]:
                 f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
             )
     return ["", "Exponents of theory's critical rates:", *lines] if lines else []
+
+
+def _doubled(stacks: Sequence[Stack], table: pd.DataFrame) -> list[str]:
+    """Of one network the exponents of its rates at twice the width, depth, tokens and classes, where they are cheap."""
+    if len(stacks) > 1 or gaps(stacks[0], "first_step"):
+        return []
+    (stack,), lines = stacks, []
+    for optimizer, rate in zip(table["optimizer"], table["critical_rate"], strict=True):
+        powers = []
+        for name, symbol in (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V")):
+            try:
+                twice = replace(stack, **{name: 2 * getattr(stack, name)})
+            except ValueError:  # something asks for its number of tokens
+                continue
+            if not gaps(twice, "first_step") and first_step_cost(twice, optimizer).seconds < _CHEAP:
+                powers.append(f"{symbol}^{np.log2(first_step(twice, optimizer).critical_rate / rate):.2f}")
+        if powers:
+            lines.append(f"{optimizer}: {', '.join(powers)}")
+    return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines] if lines else []
+
+
+def _recipes(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
+    """Published peak rates of a configuration's family beside the critical rate of signs."""
+    families = [note.value for note in notes if note.field == "model_type"]
+    known = [recipe for recipe in RECIPES if recipe.family in families]
+    rates = table.loc[table["optimizer"] == "adam", "critical_rate"]
+    if not known or not len(rates) or not np.isfinite(rates.iloc[0]):
+        return []
+    lines = [
+        f"{recipe.model}: {recipe.rate:g}, {recipe.rate / rates.iloc[0]:.2g} times ({recipe.source}; {recipe.date})"
+        for recipe in known
+    ]
+    return [
+        "", "Published peak rates of this family with Adam, over the critical rate of this network:", *lines,
+        "A peak comes after warm-up and for a batch of many sequences; the critical rate is of the first step of one. "
+        "A ratio above 1 says why a first step at the peak would not be quadratic, and nothing of later ones.",
+    ]  # fmt: skip

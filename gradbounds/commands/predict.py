@@ -110,9 +110,12 @@ class Predict(WithJson):
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
 
-            stack, _ = read_network(changes, self.config, self.like, self.ignore)
+            stack, notes = read_network(changes, self.config, self.like, self.ignore)
             stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
-            return first_steps(stacks, self.optimizer, draws=self.draws, seed=self.seed)
+            return first_steps(
+                stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, max_time=self.max_time,
+                memory=self.memory,
+            )  # fmt: skip
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(

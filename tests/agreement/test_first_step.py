@@ -108,6 +108,40 @@ def test_the_table_of_inputs():
     assert not same([one.gain for one in steps], 1.6 * theory.gain, 0.1)
 
 
+def test_signs_of_gated_units_where_classes_are_many():
+    """At V = 16 d, where the curvature is all but what V/d adds: gates and lines go together, or it is 18% off."""
+    stack = Stack(width=64, depth=1, tokens=1, vocab=1024, placement="pre", ffn="gated", activation="silu")
+    found = []
+    for seed in range(NETWORKS):
+        problem = first_step_problem(stack, seed=seed)
+        loss, gradient = gradients(problem)
+        found.append(measure_step(problem, gradient, direction(gradient, "adam"), loss, ends=False))
+    theory = first_step(stack, "adam")
+    for name in ("gain", "curvature", "logit_change_sq"):
+        assert same([getattr(one, name) for one in found], getattr(theory, name), 0.1), name
+    assert theory.spread > 0.9
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "normalized", "adam", "polar"])
+def test_relative_updates(optimizer):
+    """Of every matrix |u|²/|W|², means over networks; W1's signs are 0 where a unit is off for both tokens."""
+    stack = Stack(width=64, depth=2, tokens=2, vocab=32, output_projection="random")
+    found = {}
+    for seed in range(8):
+        problem = first_step_problem(stack, seed=seed)
+        _, gradient = gradients(problem)
+        weights = dict(problem.model.named_parameters())
+        for name, u in direction(gradient, optimizer).items():
+            found.setdefault(name, []).append(float((u.square().sum() / weights[name].detach().square().sum()).sqrt()))
+    expected = first_step(stack, optimizer).relative_updates
+    assert set(expected) == {"WV", "WO", "W1", "W2", "Wemb"}
+    for name, values in found.items():
+        role, _, layer = name.partition("_")
+        theory = expected[role][int(layer) - 1] if layer else expected[role]
+        # Of SGD the mean of squares is a tenth and more above the squared mean.
+        assert same(values, float(theory), 0.15), (name, estimate(values), theory)
+
+
 def test_a_step_is_torch_s():
     """Of g = (3, -4, 0): itself, its direction, its sign."""
     gradient = {"a": torch.tensor([[3.0, -4.0, 0.0]], dtype=torch.float64)}

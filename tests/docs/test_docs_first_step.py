@@ -86,6 +86,18 @@ def test_no_first_step_is_off_by_more_than_its_error():
     assert all(abs(value - 1) < max(0.03, 4 * sem) for one in rows for value, sem in one.values())
 
 
+def test_many_classes_are_off_by_what_is_said():
+    found = evidence("first-step-vocab")["over theory"]
+    rows = [(optimizer, one) for by in found.values() for optimizer, one in by.items()]
+    assert says("first_step.md", "7 to 9%", "22%", "4 standard errors", "3%", "11%")
+    usual = [value for optimizer, one in rows if optimizer != "muon" for value in one.values()]
+    assert all(abs(value - 1) < max(0.09, 4 * sem) for value, sem in usual)
+    assert all(abs(one["gain"][0] - 1) < 0.0305 for optimizer, one in rows if optimizer != "muon")
+    muon = [one for optimizer, one in rows if optimizer == "muon"]
+    assert f"{100 * max(abs(one['gain'][0] - 1) for one in muon):.0f}%" == "11%"
+    assert max(abs(value - 1) for one in muon for value, _ in one.values()) < 0.0862 + 7 * 8 / 256
+
+
 def test_published_rates():
     found = evidence("first-step-translation")
     rates = found["published rates"]

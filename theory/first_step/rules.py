@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gamma
 
-from theory.first_step.samples import gaussian_samples
+from theory.first_step.motion import mean_kernel
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import Optimizer
 
@@ -22,9 +22,6 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """a, b, c of the step X ← a X + b X Xᵀ X + c (X Xᵀ)² X. Source: Jordan et al. (2024), and torch.optim.Muon."""
 
 _ITERATIONS = 5
-
-# ln t of a quadrature, from and to: of its errors e^(−2π²) is that of steps of 1, and less is beyond its ends.
-_LOGARITHMS = (-36, 36)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,13 +45,21 @@ class MatrixUse:
     factor: Array | None = None
     factors: Array | None = None
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether rows are Gaussian, and nothing stands behind: tokens, and not units."""
+        return self.factors is None and self.role != "W2"
+
     def below(self, gradient: Array) -> Array:
         """ΔΔᵀ from the Gram matrix of the gradients above the factors."""
         return gradient if self.factor is None else gradient * self.factor
 
 
-_SHARE = 0.25
-"""Of samples, for those of gradients in the remainder of a sign."""
+# ln t of a quadrature, from and to: of its errors e^(−2π²) is that of steps of 1, and less is beyond its ends.
+_LOGARITHMS = (-36, 36)
+
+STREAM_SAMPLES = 1024
+"""Of gradients, for what signs make beyond C Δ."""
 
 Rule = Callable[[MatrixUse, Array], Array]
 """From a matrix and the Gram matrix ΔΔᵀ of its gradients to C, (..., N, N)."""
@@ -73,31 +78,15 @@ def sign_rule(use: MatrixUse, gradient: Array) -> Array:
 
         C_ij = d_in √(2/π) E [h_i h_j f_i f_j / √((fh)' Σ (fh))] / E f_i f_j,      Σ = ΔΔᵀ/d_out above the factors.
     """
+    if use.has_tokens:
+        return use.shape[0] * sign_coefficients(use.rows / use.shape[0], gradient / use.shape[1])
     seen = use.inputs if use.factors is None else use.inputs * use.factors
     above = gradient if use.factor is None else _over(gradient, use.factor)
-    sizes = np.sqrt(np.maximum(((seen @ above) * seen).sum(-1), 0.0) / use.shape[1])
+    squares = (seen[:, :, None] * seen[:, None, :]).reshape(len(seen), -1)
+    sizes = np.sqrt(np.maximum(above.reshape(-1, squares.shape[1]) @ squares.T, 0.0) / use.shape[1])
     weights = _over(np.ones(1), sizes) * (2 / np.pi) ** 0.5 * use.shape[0] / len(seen)
-    c = (seen.T * weights[..., None, :]) @ seen
+    c = (weights @ squares).reshape(gradient.shape)
     return c if use.factor is None else _over(c, use.factor)
-
-
-def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """The Gram matrix of what sign g makes of the rows across Δ, behind the factors, (N, N); of mean kernels."""
-    gradient, c = (array.reshape(-1, *array.shape[-2:]).mean(0) for array in (gradient, coefficients))
-    above = gradient if use.factor is None else _over(gradient, use.factor[0])
-    c = c if use.factor is None else c * use.factor[0]
-    deltas = gaussian_samples(above / use.shape[1], np.random.default_rng(1), _SHARE)
-    factors = np.ones((1, 1))
-    if use.factors is not None:
-        factors = use.factors[np.random.default_rng(2).integers(len(use.factors), size=len(deltas))]
-    mean = np.sign(deltas * factors @ use.inputs.T) @ use.inputs / len(use.inputs) * factors
-    whole = use.shape[1] * use.shape[0] ** 2 * mean.T @ mean / len(mean)
-    return np.asarray(whole - c @ above @ c.T)
-
-
-def _over(first: Array, second: Array) -> Array:
-    """A quotient that is 0 where the divisor is."""
-    return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
 
 
 def sign_coefficients(rows: Array, gradient: Array) -> Array:
@@ -136,12 +125,41 @@ def _gaussian_quotient(covariance: Array, form: Array, power: float) -> Array:
     return np.asarray((turned * means[..., None, :]) @ turned.mT)
 
 
+def sign_remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
+    """The Gram matrix of what sign g makes of tokens beyond C Δ, (N, N), of mean kernels, with nothing behind."""
+    mean, c = mean_kernel(gradient) / use.shape[1], mean_kernel(coefficients)
+    whole = use.shape[0] ** 2 * sign_energy(mean_kernel(use.rows) / use.shape[0], mean)
+    return np.asarray(use.shape[1] * (whole - c @ mean @ c.T))
+
+
+def sign_deviation(use: MatrixUse, deltas: Array, coefficients: Array) -> Array:
+    """What sign g makes of the rows beyond C Δ, (samples, N), by samples of a coordinate of Δ; of mean coefficients.
+
+    Behind factors f the coordinate is f δ, and what comes of it is multiplied by f again. Of Gaussian rows, with kernel
+    K and y = f δ, Σ_α h_α sign(h_α·y) = d_in √(2/π) K y/√(y'Ky); of units it is a mean over samples.
+    """
+    c = mean_kernel(coefficients)
+    if use.role == "W2":
+        moved = np.sign(deltas @ use.inputs.T) @ use.inputs * (use.shape[0] / len(use.inputs))
+        return np.asarray(moved - deltas @ c.T)
+    factors = np.ones(1) if use.factors is None else use.factors
+    seen = factors * deltas
+    turned = seen @ mean_kernel(use.rows)
+    sizes = np.sqrt(np.maximum((seen * turned).sum(-1, keepdims=True), 0.0) / use.shape[0])
+    return np.asarray(factors * (_over(turned * (2 / np.pi) ** 0.5, sizes) - seen @ c.T))
+
+
+def _over(first: Array, second: Array) -> Array:
+    """A quotient that is 0 where the divisor is."""
+    return np.divide(first, second, out=np.zeros(np.broadcast_shapes(first.shape, second.shape)), where=second > 0)
+
+
 def polar_rule(use: MatrixUse, gradient: Array) -> Array:
     """The polar factor of g on its numerical range, times Muon's factor for shapes √max(1, d_out/d_in).
 
     With S = √(HHᵀ) ΔΔᵀ √(HHᵀ), whose eigenvalues are the squared singular values of g, C is √(HHᵀ) S^(−1/2) √(HHᵀ).
     """
-    return _spectral(use, gradient, lambda values: values**-0.5)
+    return _spectral(use, gradient, _inverse_root)
 
 
 def muon_rule(use: MatrixUse, gradient: Array) -> Array:
@@ -149,12 +167,16 @@ def muon_rule(use: MatrixUse, gradient: Array) -> Array:
 
     A polynomial x p(x²) of the singular values x of g/|g|, in exact arithmetic; torch computes it in bfloat16.
     """
+    return _spectral(use, gradient, _polynomial)
 
-    def factor(values: Array) -> Array:
-        scale = values.sum(-1, keepdims=True) ** 0.5
-        return newton_schulz(values**0.5 / scale) / values**0.5
 
-    return _spectral(use, gradient, factor)
+def _inverse_root(values: Array) -> Array:
+    return np.asarray(values**-0.5)
+
+
+def _polynomial(values: Array) -> Array:
+    scale = values.sum(-1, keepdims=True) ** 0.5
+    return newton_schulz(values**0.5 / scale) / values**0.5
 
 
 def newton_schulz(singular: Array) -> Array:
@@ -168,6 +190,13 @@ def newton_schulz(singular: Array) -> Array:
 
 def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> Array:
     """√(HHᵀ) f(S) √(HHᵀ) with f of the eigenvalues of S on the numerical range, and 0 outside it."""
+    turned, _, chosen = _singular(use, gradient, function)
+    shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
+    return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
+
+
+def _singular(use: MatrixUse, gradient: Array, function: Callable[[Array], Array]) -> tuple[Array, Array, Array]:
+    """√(HHᵀ) times the eigenvectors of S, its eigenvalues, and f of these."""
     values, vectors = np.linalg.eigh(use.rows)
     root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT
     squared, vectors = np.linalg.eigh(root @ gradient @ root)
@@ -175,22 +204,22 @@ def _spectral(use: MatrixUse, gradient: Array, function: Callable[[Array], Array
     # Outside the range 0 stands in the norm, and 1 under a root whose value is dropped.
     with np.errstate(divide="ignore", invalid="ignore"):
         chosen = np.where(inside, function(np.where(inside, squared, 0.0)), 0.0)
-    shape = max(1.0, use.shape[1] / use.shape[0]) ** 0.5
-    turned = root @ vectors
-    return np.asarray(shape * (turned * chosen[..., None, :]) @ turned.mT)
+    return root @ vectors, squared, chosen
 
 
-def steps_of(
-    uses: Collection[MatrixUse], rule: Rule, gradients: dict[str, Array], matrices: Collection[str]
-) -> dict[str, Array]:
-    """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-    coefficients = {use.role: rule(use, gradients[use.role]) for use in uses if use.role in matrices}
-    if rule is sign_rule:
-        coefficients |= {
-            f"{use.role} remainder": sign_remainder(use, gradients[use.role], coefficients[use.role])
-            for use in uses if use.role in coefficients
-        }  # fmt: skip
-    return coefficients
+def squared_size(use: MatrixUse, gradient: Array, optimizer: Optimizer) -> float:
+    """The mean of |u|² for the step u of a matrix; for "normalized" of what is to be divided by |g|² of all matrices.
+
+    A sign is 0 where a unit does nothing for any token, and all other signs are ±1.
+    """
+    if optimizer in ("sgd", "normalized"):
+        return float((use.rows * gradient).sum((-2, -1)).mean())
+    if optimizer == "adam":
+        met = [samples for samples in (use.inputs, use.factors) if samples is not None]
+        return float(use.shape[0] * use.shape[1] * np.prod([(samples != 0).any(-1).mean() for samples in met]))
+    function = _inverse_root if optimizer == "polar" else _polynomial
+    _, squared, chosen = _singular(use, gradient, function)
+    return float(max(1.0, use.shape[1] / use.shape[0]) * (chosen**2 * squared).sum(-1).mean())
 
 
 def parts_of(uses: Collection[MatrixUse], steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:

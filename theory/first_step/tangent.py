@@ -9,7 +9,9 @@ with ξ in no known direction. A matrix W whose step is u, with H u = C Δ (`the
 gain c + C: of the part of ẋ along gradients g = Δ Wᵀ comes back Δ Wᵀ W = gain Δ, and the rest leaves as a fresh
 Gaussian of kernel gain E d_out/d_in. An elementwise φ multiplies c_ij by E φ'_i φ'_j, and what fluctuates joins ξ: its
 part of E is a mean of four slopes, which is sampled. A norm divides c and E by the same scales as kernels. Where
-gradients add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ.
+gradients add up, those from above times α and those of the branch, the part of ẋ along the latter joins ξ. What signs
+make beyond C Δ is a function of each coordinate's gradients, which go down the stream together: its sum over branches
+is sampled with them.
 
 At the output g_j = W_emb r_j with r (N, V) the gradients at the logits, so that logits move by
 Σ_j (C^emb_ij + σ_e² c_ij) r_j, and by independent N(0, σ_e² E_ii/d) besides, which the softmax sees where V is not
@@ -20,14 +22,15 @@ Assumes d → ∞ at fixed L, N and V/d; corrections are O(L/d).
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from theory.first_step.attention import FixedAttention, RandomAttention
 from theory.first_step.embeddings import Embeddings, table_shapes
 from theory.first_step.motion import TokenMotion, mean_kernel
-from theory.first_step.rules import MatrixUse, Rule, parts_of, steps_of
-from theory.first_step.samples import gaussian_samples
+from theory.first_step.rules import STREAM_SAMPLES, MatrixUse, Rule, parts_of, sign_deviation, sign_rule
+from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.mean_field.activations import activation_of
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout
@@ -50,7 +53,7 @@ class FeedForward:
     tokens: MatrixLayout
     given: Array
     seed: int
-    share: float = 1.0
+    samples: int = SAMPLES
     uses: list[MatrixUse] = field(init=False)
     factors: dict[str, Array] = field(init=False)
 
@@ -60,16 +63,16 @@ class FeedForward:
         before = self.given * gain(stack, "WG") if stack.ffn == "gated" else lines
         slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
         rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
-        u = gaussian_samples(before[0], generator, self.share)
+        u = gaussian_samples(before[0], generator, self.samples)
         if stack.ffn == "gated":
-            other = gaussian_samples(lines[0], generator, self.share)
+            other = gaussian_samples(lines[0], generator, self.samples)
             hidden, kernels = active * lines, {"WG": slope * lines, "W1": active}
             self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
             units = activation.value(u) * other
         else:
             hidden, kernels = active, {"W1": slope}
             self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
-        seen = gaussian_samples(self.given[0], generator, self.share)
+        seen = gaussian_samples(self.given[0], generator, self.samples)
         self.uses = [
             MatrixUse(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
         ]
@@ -93,27 +96,50 @@ class FeedForward:
             role_gain = gain(self.stack, use.role)
             before[use.role] = moved.coefficients * role_gain + steps.get(use.role, 0.0)
             c = c + before[use.role] * use.factor
-            energy = energy + moved.energy * role_gain * widths * use.factor + steps.get(f"{use.role} remainder", 0.0)
-        energy = energy + self._turned(before, above)
+            energy = energy + moved.energy * role_gain * widths * use.factor
+        energy = energy + self._turned(before, above, steps)
         role_gain = gain(self.stack, "W2")
         c = c * role_gain + steps.get("W2", 0.0)
         energy = energy * role_gain / widths + c @ gradients["W2"] @ c.mT
-        return TokenMotion(c, energy + steps.get("W2 remainder", 0.0))
+        return TokenMotion(c, energy)
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """As `FixedAttention.steps`."""
-        return steps_of(self.uses, rule, gradients, matrices)
+        """As `FixedAttention.steps`; of signs "beyond" is what those before W2 make beyond C Δ, (samples, N)."""
+        chosen = [use for use in self.uses if use.role in matrices]
+        steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
+        before = [use for use in chosen if use.role != "W2"]
+        if rule is sign_rule and before:
+            deltas = self._unit_gradients(gradients["W2"] * gain(self.stack, "W2"))
+            steps["beyond"] = np.sum([sign_deviation(use, deltas, steps[use.role]) for use in before], axis=0)
+        return steps
+
+    @property
+    def last(self) -> MatrixUse:
+        """As `FixedAttention.last`."""
+        return self.uses[-1]
+
+    def _unit_gradients(self, gradient: Array) -> Array:
+        """Samples of gradients at a unit of the Gram matrix of all, (samples, N)."""
+        generator = np.random.default_rng([2, self.seed])
+        return gaussian_samples(mean_kernel(gradient) / self.stack.ffn_width, generator, self.samples)
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
         """As `FixedAttention.parts`."""
         return parts_of(self.uses, steps, gradients)
 
-    def _turned(self, coefficients: dict[str, Array], gradient: Array) -> Array:
-        """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K."""
+    def _turned(self, coefficients: dict[str, Array], gradient: Array, steps: dict[str, Array]) -> Array:
+        """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K.
+
+        What signs make of a unit's gradients beyond c goes with the same slopes f, so that it is sampled with them.
+        """
         c = {role: mean_kernel(coefficient) for role, coefficient in coefficients.items()}
         turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
         energy: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
-        return energy
+        if "beyond" not in steps:
+            return energy
+        crossed = (turned @ self._unit_gradients(gradient)[:, :, None])[:, :, 0].T @ steps["beyond"]
+        whole = (steps["beyond"].T @ steps["beyond"] + crossed + crossed.T) / len(steps["beyond"])
+        return np.asarray(energy + self.stack.ffn_width * whole)
 
 
 AnyBranch = FixedAttention | RandomAttention | FeedForward
@@ -126,37 +152,36 @@ class TwoPassSolution:
     Attributes:
         stack: the network.
         output: kernel of the tokens that the output matrix is given, (N, N).
+        seed: of samples.
         embeddings: the tables of inputs.
         places: sub-layers from below, each with its branches.
     """
 
     stack: Stack
     output: Array
+    seed: int
     embeddings: Embeddings
     places: list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]
     final_scales: Array
 
     @classmethod
-    def of(cls, stack: Stack, seed: int = 0, share: float = 1.0) -> "TwoPassSolution":
+    def of(cls, stack: Stack, seed: int = 0, samples: int = SAMPLES) -> "TwoPassSolution":
         """The forward pass of a stack of one stream.
 
         Args:
             stack: the network.
             seed: of patterns, and of samples of tokens.
-            share: of the samples of tokens that are worth it, where several solutions share them.
+            samples: of tokens, at most.
         """
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
         inputs = gaussian_inputs(stack)
         forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
         _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")
         places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
-        for k, insides in enumerate(forward.insides):
-            places.append(
-                (insides, tuple(_branch(inside, tokens, k + seed * len(forward.insides), share) for inside in insides))
-            )
-        return cls(
-            stack, forward.output[0], Embeddings(stack, np.asarray(scales)), places, np.asarray(forward.output_scales)
-        )
+        for k, insides in enumerate(forward.insides, seed * len(forward.insides)):
+            places.append((insides, tuple(_branch(inside, tokens, k, samples) for inside in insides)))
+        embeddings = Embeddings(stack, np.asarray(scales))
+        return cls(stack, forward.output[0], seed, embeddings, places, np.asarray(forward.output_scales))
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
         """Gram matrices of gradients at tables of inputs, then at every sub-layer's matrices and at its sum ("total").
@@ -187,26 +212,68 @@ class TwoPassSolution:
             steps: C of the tables and matrices that move, by role, of inputs and of every sub-layer from below.
         """
         moved = self.embeddings.up(gradients[0], steps[0])
+        # What signs make of the stream's gradients beyond C Δ, coordinate by coordinate.
+        beyond = steps[0].get("beyond", np.zeros((1, len(self.output)))) / _sizes(self.embeddings.scales)
         for k, (insides, branches) in enumerate(self.places, 1):
-            alpha_sq, total = insides[0].step.residual ** 2, gradients[k]["total"]
-            c, energy = moved.coefficients * alpha_sq, moved.energy * alpha_sq
+            alpha, total = insides[0].step.residual, gradients[k]["total"]
+            c, energy, kept = moved.coefficients * alpha**2, moved.energy * alpha**2, beyond * alpha
             for inside, branch in zip(insides, branches, strict=True):
                 into = inside.step.input_scale**2 / inside.given_scales
-                given = TokenMotion(moved.coefficients * into, moved.energy * into)
+                given = TokenMotion(moved.coefficients * into, (moved.energy + self._energy(beyond)) * into)
                 branch_moved, out = branch.up(given, gradients[k], steps[k]), inside.step.branch**2 / inside.made_scales
                 added = branch_moved.coefficients * out
                 # All of them move along the gradients above.
                 crossed = c @ total @ added.mT
                 c, energy = c + added, energy + branch_moved.energy * out + crossed + crossed.mT
-            moved = TokenMotion(c / insides[0].after_scales, energy / insides[0].after_scales)
-        return TokenMotion(moved.coefficients / self.final_scales, moved.energy / self.final_scales)
+                if branch.last is not None:
+                    of_signs = steps[k].get(f"{branch.last.role} beyond", np.zeros(1))
+                    kept = kept + of_signs * inside.step.branch / _sizes(inside.made_scales)
+            after = insides[0].after_scales
+            moved, beyond = TokenMotion(c / after, energy / after), kept / _sizes(after)
+        energy = moved.energy + self._energy(beyond)
+        return TokenMotion(moved.coefficients / self.final_scales, energy / self.final_scales)
+
+    def _energy(self, beyond: Array) -> Array:
+        """The Gram matrix of tokens from samples of a coordinate, (N, N)."""
+        return np.asarray(self.stack.width * beyond.T @ beyond / len(beyond))
 
     def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
-        """C of the tables and matrices that move, by role, and "ROLE remainder" of signs."""
-        return [
+        """C of the tables and matrices that move, by role, and of signs "ROLE remainder" and "ROLE beyond"."""
+        steps = [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
             for branches, at_matrices in zip(self._moving, gradients, strict=True)
         ]
+        if rule is sign_rule:
+            self._add_beyond(steps, gradients)
+        return steps
+
+    def _add_beyond(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> None:
+        """What signs of matrices and tables that add to the stream make beyond C Δ, (samples, N).
+
+        Gradients of one coordinate go down the stream together: signs of all of them have to do with each other.
+        """
+        above, deltas = np.zeros_like(self.output), np.zeros(1)
+
+        def arrived(kernel: Array, k: int) -> Array:
+            """Samples where the gradients have this kernel, of which those from above are known."""
+            generator = np.random.default_rng([1, k + self.seed * len(steps)])
+            return np.asarray(deltas + gaussian_samples(kernel - above, generator, STREAM_SAMPLES))
+
+        for k in reversed(range(1, len(steps))):
+            insides, branches = self.places[k - 1]
+            after, alpha = insides[0].after_scales, insides[0].step.residual
+            total = mean_kernel(gradients[k]["total"]) / self.stack.width
+            deltas = arrived(mean_kernel(total * after), k) / _sizes(after)
+            for inside, branch in zip(insides, branches, strict=True):
+                if branch.last is not None and branch.last.role in steps[k]:
+                    at_branch = deltas * inside.step.branch / _sizes(inside.made_scales)
+                    steps[k][f"{branch.last.role} beyond"] = sign_deviation(
+                        branch.last, at_branch, steps[k][branch.last.role]
+                    )
+            deltas, above = deltas * alpha, total * alpha**2
+        scales, bottom = self.embeddings.scales, mean_kernel(gradients[0]["inputs"]) / self.stack.width
+        deltas = arrived(mean_kernel(bottom * scales), 0) / _sizes(scales)
+        steps[0] |= self.embeddings.beyond(deltas, steps[0])
 
     def parts(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> list[dict[str, Array]]:
         """What every table or matrix adds to the product of a step with gradients, by role."""
@@ -216,16 +283,29 @@ class TwoPassSolution:
         ]
 
     @property
+    def uses(self) -> list[list[tuple[Stack, MatrixUse]]]:
+        """The matrices of every sub-layer from below, each with a stack whose layers are all like its own."""
+        return [
+            [(inside.step.stack, use) for inside, branch in zip(*place, strict=True) for use in branch.uses]
+            for place in self.places
+        ]
+
+    @property
     def _moving(self) -> list[tuple[Embeddings | AnyBranch, ...]]:
         """What has parameters, from below."""
         return [(self.embeddings,), *(branches for _, branches in self.places)]
 
 
-def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, share: float) -> AnyBranch:
+def _sizes(scales: Any) -> Array:
+    """By what tokens are divided whose kernel is divided by these scales, (N,), or 1."""
+    return np.ones(1) if np.ndim(scales) == 0 else np.sqrt(np.diagonal(mean_kernel(scales)))
+
+
+def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, samples: int) -> AnyBranch:
     """The branch of one sub-layer, with samples of a seed."""
     given = inside.step.stack, tokens, inside.given
     if inside.step.kinds == ("units",):
-        return FeedForward(*given, seed, share)
+        return FeedForward(*given, seed, samples)
     if inside.attended is None:
         return FixedAttention(*given)
     patterns, _ = inside.attended

@@ -15,6 +15,7 @@ from simulate.curvature.first_step import (
     measure_step,
     sampled_steps,
 )
+from simulate.curvature.problems import Problem
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack
 from theory.first_step.prediction import first_step_given
@@ -78,14 +79,20 @@ def one_network(stack: Stack, seed: int, optimizer: str) -> tuple[Measured, np.n
     """Its step, its softmax and the gradients at its logits."""
     problem = first_step_problem(stack, seed=seed)
     loss, gradient = gradients(problem)
+    p, r = outputs_of(stack, problem)
+    found = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
+    return found, p, r
+
+
+def outputs_of(stack: Stack, problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """A network's softmax and the gradients at its logits, as `first_step_given` takes them."""
     ((inputs, labels),) = problem.data
     p = problem.model(inputs).detach().softmax(-1)
     certain = torch.nn.functional.one_hot(labels, stack.vocab).double()
     target = certain * (1 - stack.label_smoothing) + stack.label_smoothing / stack.vocab
     r = np.zeros((1, stack.rows, stack.vocab))
     r[0, loss_positions(stack) > 0] = ((p - target) / len(p)).numpy()
-    found = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
-    return found, p.numpy()[None], r
+    return p.numpy()[None], r
 
 
 def test_first_step(kept_folder):

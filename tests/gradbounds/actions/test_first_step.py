@@ -7,6 +7,7 @@ import pytest
 
 from gradbounds.cli import main
 from theory import Stack
+from theory.configurations import RECIPES
 from theory.first_step.prediction import first_step
 
 # torch's own, of tracing.
@@ -46,9 +47,53 @@ def test_json_and_no_rule(capsys):
         (["--draws", "1"], "draws must be an integer of at least 2, got 1."),
         (["--width", "65536", "--draws", "2"], "draws must be left out for networks of more than 2e+08 parameters"),
         (["--optimizer", "lion"], "invalid choice 'lion'"),
+        (["--max-time", "0.01s"], "theory of the first step would take about "),
         (["--seed", "-1"], "seed must be an integer of at least 0, got -1."),
     ],
 )
 def test_what_is_refused(capsys, more, message):
     assert main([*LINE, *more]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_model_s_configuration(tmp_path, capsys):
+    """Flags change its fields; what would take long is refused with the tokens that fit."""
+    content = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 2000}
+    (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": False}))
+    line = ["predict", "--first-step", "--config", str(tmp_path / "config.json"), "--query-key-scale", "0"]
+    assert main([*line, "--tokens", "4", "--optimizer", "sgd", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["first_step"]
+    assert (row["width"], row["vocab"], row["tokens"], row["ffn_ratio"]) == (32, 2000, 4, 4.0)
+    assert row["critical_rate"] > 0
+    assert main([*line, "--tokens", "2", "--optimizer", "adam", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["first_step"]
+    # Signs are ±1 everywhere, and GPT-2 draws W^O and W2 smaller by the root of 2 L = 4.
+    assert row["update_ratio"] == pytest.approx(2, rel=0.01)
+    assert main([*line, "--tokens", "2", "--optimizer", "adam"]) == 0
+    said = capsys.readouterr().out
+    assert "Multipliers of the rate" in said
+    assert "Critical rates at twice the size" in said
+    assert "Published" not in said  # no recipe of this family has a source
+    assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "1.5s"]) == 2
+    assert "of --max-time; --tokens" in capsys.readouterr().err
+
+
+def test_published_rates_stand_beside_the_critical_one(tmp_path, capsys):
+    """Each with its source, over the critical rate of signs."""
+    content = {"model_type": "gpt_neox", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    content |= {
+        "vocab_size": 64,
+        "intermediate_size": 128,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": False,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    line = ["predict", "--first-step", "--config", str(tmp_path / "config.json"), "--query-key-scale", "0"]
+    assert main([*line, "--tokens", "2", "--optimizer", "adam"]) == 0
+    said = capsys.readouterr().out
+    rate = float(said.split("adam")[1].split()[0])
+    (pythia,) = (line for line in said.splitlines() if line.startswith("Pythia 125M: 0.0006, "))
+    assert float(pythia.split(", ")[1].split()[0]) == pytest.approx(6e-4 / rate, rel=0.02)
+    assert "EleutherAI/pythia" in pythia
+    assert len({recipe.model for recipe in RECIPES}) == len(RECIPES) >= 8
+    assert all(1e-5 < recipe.rate < 2e-3 and recipe.source and recipe.date for recipe in RECIPES)

@@ -155,6 +155,17 @@ def first_steps_over_theory() -> str:
     return _table(["", "network", "$g\\cdot u$", "$u^\\top Gu$", "change of the logits"], rows)
 
 
+def first_steps_of_many_classes() -> str:
+    """U'Gu over theory where classes outnumber coordinates, by optimizer."""
+    found = _committed("tests/evidence/first-step-vocab.json")["over theory"]
+    titles = {"sgd": "SGD", "normalized": "normalized", "adam": "Adam", "polar": "polar", "muon": "Muon"}
+    rows = []
+    for setting, by_optimizer in found.items():
+        cells = ["{:.3f} ± {:.3f}".format(*by_optimizer[name]["curvature"]) for name in titles]
+        rows.append([setting, *cells])
+    return _table(["$u^\\top Gu$", *titles.values()], rows)
+
+
 def rates_over_the_critical_one() -> str:
     """Medians of the other two rates over the critical one, with the least and the most, and what the search took."""
     found, rows = _committed("tests/evidence/first-step.json")["over the critical rate"], []

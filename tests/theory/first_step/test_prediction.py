@@ -14,13 +14,14 @@ from theory.first_step.rules import (
     muon_rule,
     polar_rule,
     sign_coefficients,
+    sign_deviation,
     sign_energy,
-    sign_remainder,
     sign_rule,
 )
-from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.samples import gaussian_samples
+from theory.first_step.tangent import FeedForward, TwoPassSolution
 from theory.mean_field.gauss_newton import _tangent_kernel
-from theory.stack.weights import weight_shapes
+from theory.stack.weights import gain, weight_shapes
 
 RELAXED = [
     {"placement": "pre"},
@@ -169,13 +170,16 @@ def test_sign_against_matrices(masked):
     deltas = np.array([[0.5, 0.0], [-1.0, 2.0]]) @ generator.standard_normal((2, d_out))
     slopes = (root @ generator.standard_normal((2, d_out)) > 0) * 1.0 if masked else np.ones((2, d_out))
     factor = slopes @ slopes.T / d_out if masked else None
-    met = MatrixUse("W1", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None)
+    met = MatrixUse(
+        "W1" if masked else "W2", (d_in, d_out), rows @ rows.T, rows.T, factor, slopes.T if masked else None
+    )
     moved, above = slopes * (rows @ np.sign(rows.T @ (slopes * deltas))), deltas @ deltas.T
     c = sign_rule(met, above if factor is None else above * factor)
     behind = c if factor is None else c * factor
     assert_allclose(behind @ above, moved @ deltas.T, rtol=0.06, atol=0.03 * np.abs(moved @ deltas.T).max())
     if not masked:
-        whole = behind @ above @ behind.T + sign_remainder(met, above[None], c[None])
+        beyond = sign_deviation(met, gaussian_samples(above / d_out, generator), c[None])
+        whole = behind @ above @ behind.T + d_out * beyond.T @ beyond / len(beyond)
         assert_allclose(whole, moved @ moved.T, rtol=0.1)
         assert_allclose((c * above).sum(), np.abs(rows.T @ deltas).sum(), rtol=0.03)
 
@@ -195,6 +199,54 @@ def test_signs_of_gaussian_rows(size):
         assert_allclose(sign_coefficients(kernel, gradient), 2 / np.pi * (kernel / gradient) ** 0.5)
         assert_allclose(sign_energy(kernel, gradient), 2 / np.pi * kernel)
     assert not sign_coefficients(kernel, 0 * gradient).any()
+
+
+def test_signs_of_one_coordinate_go_together(monkeypatch):
+    """What W^V's and W²'s signs make beyond their gradients: both have the same coordinate's sign, of ρ correlated.
+
+    Of one token a matrix moves it by Σ|h_α| sign δ, beyond Δ by Σ|h_α| (sign z − √(2/π) z) with z = δ/|δ|; of two these
+    have the covariance (2/π)(arcsin ρ − ρ).
+    """
+    monkeypatch.setattr("theory.first_step.tangent.STREAM_SAMPLES", 2048)
+    solution = TwoPassSolution.of(Stack(width=64, depth=1, tokens=1, placement="pre"))
+    gradients, energy = solution.down(np.eye(1)[None]), {}
+    for roles in (("WV", "W2"), ("WV",), ("W2",)):
+        steps = solution.steps(sign_rule, gradients, roles)
+        along = [{name: c for name, c in one.items() if not name.endswith("beyond")} for one in steps]
+        energy[roles] = (solution.up(gradients, steps).energy - solution.up(gradients, along).energy).item()
+    rho = float(np.sqrt(gradients[2]["total"] / gradients[1]["total"]).item())
+    values, units = (branch.uses[-1] for _, (branch,) in solution.places)
+    sizes = [np.sqrt(2 / np.pi * values.rows.item() * 64), units.shape[0] * np.abs(units.inputs).mean()]
+    expected = 2 * 64 * np.prod(sizes) * (2 / np.pi) * (np.arcsin(rho) - rho) / np.asarray(solution.final_scales).item()
+    crossed = energy["WV", "W2"] - energy["WV",] - energy["W2",]
+    assert crossed == pytest.approx(expected, rel=0.4)  # of 2048 samples, which scatter by 13%
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_signs_behind_units_against_matrices(gated):
+    """How units move by signs of W1, and of the gate, in all: what signs make goes with the slopes behind it."""
+    stack = Stack(width=1200, depth=1, tokens=2, ffn="gated" if gated else "plain", ffn_ratio=1.0, placement="pre")
+    _, (place,) = TwoPassSolution.of(stack).places[1]
+    generator = np.random.default_rng(3)
+    kernel, found = np.array([[1.0, 0.6], [0.6, 2.0]]), np.zeros((12, 2, 2))
+    for seed, one in enumerate(found):
+        branch = FeedForward(stack, place.tokens, place.given, seed)
+        uses = {use.role: use for use in branch.uses[:-1]}
+        below = {role: use.below(kernel[None]) for role, use in uses.items()}
+        steps = branch.steps(sign_rule, below | {"W2": kernel[None] / gain(stack, "W2")}, tuple(uses))
+        one[:] = branch._turned({role: steps[role] for role in uses}, kernel[None], steps)
+    moved = np.zeros((12, 1200, 2))
+    for one in moved:
+        deltas = generator.standard_normal((1200, 2)) @ np.linalg.cholesky(kernel / 1200).T
+        rows = generator.standard_normal((1200, 2)) @ np.linalg.cholesky(place.given[0]).T
+        picked = generator.integers(len(branch.factors["W1"]), size=1200)
+        for role in uses:
+            factor = branch.factors[role][picked]
+            one += factor * (np.sign((factor * deltas) @ rows.T) @ rows)
+    each = moved.mT @ moved
+    # 4 standard errors: about one false alarm in 10^3.
+    scatter = np.sqrt((each.var(0) + found.var(0)) / 11)
+    assert (np.abs(each.mean(0) - found.mean(0)) < 4 * scatter).all(), (each.mean(0), found.mean(0), scatter)
 
 
 def test_normalized_is_a_scale():

@@ -1,0 +1,50 @@
+"""What the theory of a first step takes, counted before anything is sampled."""
+
+from theory.first_step.outputs import CHUNK, sample_count
+from theory.first_step.rules import STREAM_SAMPLES
+from theory.first_step.samples import gaussian_sample_count
+from theory.mean_field.cost import Cost, prediction_cost
+from theory.stack import Stack
+from theory.stack.optimizers import LINEAR, Optimizer
+
+_NUMBER = 8
+"""Bytes."""
+
+
+def first_step_cost(stack: Stack, optimizer: Optimizer) -> Cost:
+    """What `theory.first_step.prediction.first_step` takes, within a factor of three."""
+    n, networks = stack.rows, sample_count(stack, linear=optimizer in LINEAR)
+    numbers, kernels = float(networks * n * stack.vocab), 1 if optimizer in LINEAR else networks
+    looked_at = float(min(numbers, max(CHUNK, n * stack.vocab)))
+    outputs = Cost(
+        calls=500.0 + 60.0 * numbers / looked_at, entries=(50.0 + 30.0 * (optimizer == "adam")) * numbers,
+        slow=5.0 * numbers, products=24.0 * n * numbers,
+        bytes=_NUMBER * (2.0 * numbers + 9.0 * looked_at),
+    )  # fmt: skip
+    layer = _layer(stack, optimizer, kernels)
+    kept = Cost(bytes=stack.depth * layer.bytes + outputs.bytes)
+    return outputs + layer.times(stack.depth) + prediction_cost(stack) + kept
+
+
+def _layer(stack: Stack, optimizer: Optimizer, kernels: int) -> Cost:
+    """Both branches; what they keep of it."""
+    n, samples, gated = stack.rows, gaussian_sample_count(stack.rows), stack.ffn == "gated"
+    drawn, behind = float(samples * n), 1 + gated
+    cost = Cost(
+        calls=800.0, entries=(20.0 + 3.0 * behind * n) * drawn + 80.0 * kernels * n**2, slow=(3.0 + gated) * drawn,
+        products=(2.0 * n + 6.0) * drawn * n + 20.0 * kernels * n**3, matrices=40.0 + samples,
+        bytes=_NUMBER * (4.0 * (2 + gated) * drawn + 12.0 * kernels * n**2),
+    )  # fmt: skip
+    matrices = 3 + gated + (stack.output_projection == "random")
+    if optimizer == "adam":
+        signs = Cost(
+            entries=6.0 * kernels * samples + 3.0 * drawn * n, products=2.0 * kernels * drawn * n,
+            bytes=_NUMBER * (3.0 * kernels * samples + drawn * n),
+        )  # fmt: skip
+        across = float(min(STREAM_SAMPLES, samples) * samples)
+        cost = cost + signs.times(1.0 + behind) + Cost(entries=6.0 * across, products=2.0 * across * n)
+    elif optimizer in ("polar", "muon"):
+        cost = cost + Cost(
+            matrices=12.0 * kernels, entries=60.0 * kernels * n**2, products=80.0 * kernels * n**3
+        ).times(float(matrices))
+    return cost
