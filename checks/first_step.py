@@ -35,22 +35,25 @@ class FirstStep(LargeWidthStep):
 
 
 def first_step(
-    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0
-) -> FirstStep:
+    stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
+    patterns: int | None = None,
+) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
 
     Args:
-        stack: the network, of one stream, with fixed attention and embeddings of its own.
+        stack: the network, of one stream, with embeddings of its own.
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (epsilon -> 0), "polar" the polar factor
             of each matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both
             times sqrt(max(1, d_out/d_in)).
-        matrices: roles that are stepped, "Wemb" included; all of them, if None. The inputs are not.
-        seed: of the sampled logits and labels.
+        matrices: roles that are stepped, "Wemb" included, and of the tables that inputs are sums of rows of, one row
+            a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
+        seed: of the sampled logits, labels and attention patterns.
+        patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16.
 
     Raises:
-        ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
-        NoRuleError: attention is random, embeddings are tied, something is dropped, there is a source or a second
-            stream, more than 64 tokens, or V/d is above 100.
+        ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
+        NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
+            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100.
 
     Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
 
@@ -58,7 +61,7 @@ def first_step(
     >>> print(f"off by up to {step.implied_error:.0%}")
     off by up to 7%
     """
-    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed)
+    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
     error = SQUARED * implied_error(stack) + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
     return FirstStep(**of_theory, implied_error=error, no_coefficient=unmeasured(stack))

@@ -26,7 +26,8 @@ from theory.configurations import RECIPES, Note
 from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.cost import Cost
+from theory.first_step.outputs import pattern_count
+from theory.mean_field.cost import Cost, prediction_cost
 from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
 
@@ -43,6 +44,7 @@ def first_steps(
     *,
     draws: int | None = None,
     seed: int = 0,
+    patterns: int | None = None,
     notes: Sequence[Note] = (),
     max_time: str = "1m",
     memory: str | None = None,
@@ -54,6 +56,7 @@ def first_steps(
         optimizers: that step.
         draws: networks to sample of each; none, if None.
         seed: of these.
+        patterns: of attention, where it is random; 4 to 16, if None.
         notes: on the first one's configuration.
         max_time: what theory of all of them may take, by an estimate, such as "90s".
         memory: likewise, such as "4GB"; a quarter of what is free, if None.
@@ -71,7 +74,7 @@ def first_steps(
         _check_sizes(stacks)
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
-    _check_cost(stacks, optimizers, budget)
+    _check_cost(stacks, optimizers, budget, patterns)
     rows: list[dict[str, Any]] = []
     shown = sys.stderr.isatty()
     bar = Console(stderr=True)
@@ -79,7 +82,7 @@ def first_steps(
         sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
         scale = _noise_scale(stack)
         rows += [
-            _row(stack, optimizer, [step[optimizer] for step in sampled]) | {"noise_scale": scale}
+            _row(stack, optimizer, [step[optimizer] for step in sampled], patterns) | {"noise_scale": scale}
             for optimizer in optimizers
         ]
     table = pd.DataFrame(rows)
@@ -99,7 +102,7 @@ def first_steps(
     )
 
 
-def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget) -> None:
+def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> None:
     """Refuse what theory has a rule for and no time or memory.
 
     Raises:
@@ -108,7 +111,8 @@ def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget
 
     def costs(stacks: Sequence[Stack]) -> Cost:
         known = [stack for stack in stacks if not gaps(stack, "first_step")]
-        return sum((first_step_cost(stack, name) for stack in known for name in optimizers), Cost())
+        steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
+        return steps + sum((_noise_cost(stack) for stack in stacks if not gaps(stack, "noise_scale")), Cost())
 
     cost = costs(stacks)
     if budget.holds(cost):
@@ -120,6 +124,11 @@ def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget
         f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
         f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
     )
+
+
+def _noise_cost(stack: Stack) -> Cost:
+    """Of two sequences, up once and down twice."""
+    return prediction_cost(replace(stack, sequences=2), patterns=max(2, pattern_count(stack))).times(1.5)
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:
@@ -140,11 +149,11 @@ def _check_sizes(stacks: Sequence[Stack]) -> None:
             )
 
 
-def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured]) -> dict[str, Any]:
+def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
     """One line of the table: theory, or why there is none, and what networks do."""
     row = asdict(stack) | {"optimizer": optimizer}
     try:
-        step: FirstStep | None = first_step(stack, optimizer)
+        step: FirstStep | None = first_step(stack, optimizer, patterns=patterns)
         reason = ""
     except NoRuleError as error:
         step, reason = None, str(error)
@@ -177,7 +186,7 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured]) -> dic
 def _noise_scale(stack: Stack) -> float:
     """In sequences; NaN without a rule."""
     try:
-        return noise_scale(stack).whole
+        return noise_scale(stack, patterns=max(2, pattern_count(stack))).whole
     except NoRuleError:
         return float("nan")
 
@@ -240,7 +249,8 @@ def _lines(table: pd.DataFrame) -> list[str]:
     shown["most of the gain"] = table["most_of_the_gain"]
     shown["most of the curvature"] = table["most_of_the_curvature"]
     shown["updates"] = [_number(value) for value in table["update_ratio"]]
-    shown["noise scale"] = [_number(value) for value in table["noise_scale"]]
+    # Two sequences share nothing where units are odd in the mean, as gated ones are.
+    shown["noise scale"] = ["infinite" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
     lines = [
         "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
     ]

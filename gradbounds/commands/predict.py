@@ -113,8 +113,8 @@ class Predict(WithJson):
             stack, notes = read_network(changes, self.config, self.like, self.ignore)
             stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
             return first_steps(
-                stacks, self.optimizer, draws=self.draws, seed=self.seed, notes=notes, max_time=self.max_time,
-                memory=self.memory,
+                stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
+                max_time=self.max_time, memory=self.memory,
             )  # fmt: skip
         from gradbounds.actions.predict import predict_stack
 

@@ -16,6 +16,8 @@ from theory.stack import Stack
 # little. Of rules that ask for each sample its own C as many as fit.
 CHUNK, _FEWEST, _MOST = 2**20, 256, 2**13
 _HELD, _LEAST = 2**24, 8
+# Heads of all layers and patterns, which bring the errors of a step to 1%.
+_HEADS = 2**9
 _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 
@@ -67,6 +69,19 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
     if not linear:
         count = min(count, int(np.clip(_KERNELS // stack.rows**2, _FEWEST_KERNELS, _MOST_KERNELS)))
     return max(_LEAST, count // patterns)
+
+
+def pattern_count(stack: Stack, patterns: int | None = None) -> int:
+    """How many patterns of attention are sampled, or as many as are worth it: 1 where attention is fixed.
+
+    Raises:
+        ValueError: there are fewer than 2, which have no error.
+    """
+    if patterns is not None and (isinstance(patterns, bool) or patterns < 2):
+        raise ValueError(f"patterns must be None or an integer of at least 2, got {patterns!r}.")
+    if not stack.query_key_scale:
+        return 1
+    return int(np.clip(_HEADS // (stack.heads * stack.depth), 4, 16)) if patterns is None else int(patterns)
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from theory.first_step.motion import mean_kernel
-from theory.first_step.outputs import Outputs, gram, orders, sample_count, sampled_outputs
+from theory.first_step.outputs import Outputs, gram, orders, pattern_count, sample_count, sampled_outputs
 from theory.first_step.rules import RULES, MatrixUse, squared_size
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
@@ -36,7 +36,6 @@ from theory.stack.optimizers import LINEAR, Optimizer
 from theory.stack.weights import gain
 
 _SEED = 0
-_PATTERNS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +81,7 @@ class FirstStep:
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
-    patterns: int = _PATTERNS,
+    patterns: int | None = None,
 ) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some.
 
@@ -94,10 +93,11 @@ def first_step(
         matrices: roles that are stepped, "Wemb" included, and of the tables that inputs are sums of rows of, one row
             a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
         seed: of the sampled logits and labels, and of attention patterns.
-        patterns: how many are sampled of every head where attention is random, at least 2.
+        patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16, more of
+            few heads and layers.
 
     Raises:
-        ValueError: an unknown optimizer or role, or matrices whose gradients are all 0.
+        ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
         NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
             stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100.
 
@@ -109,7 +109,7 @@ def first_step(
     """
     check_stack(stack)
     chosen = check(stack, optimizer, matrices)
-    drawn = patterns if stack.query_key_scale else 1
+    drawn = pattern_count(stack, patterns)
     networks = [_networks(stack, optimizer, chosen, seed + k, drawn) for k in range(drawn)]
     return _summary(stack, optimizer, chosen, networks)
 

@@ -90,7 +90,7 @@ def test_many_heads_are_annealed():
     left = []
     for heads in (1, 4, 16):
         stack = Stack(width=2**20, depth=3, tokens=4, vocab=64, query_key_scale=1.5, heads=heads)
-        left.append(worst(stack, predict(stack, annealed=True), predict(stack, patterns=8192 // heads))[0])
+        left.append(worst(stack, predict(stack, annealed=True), predict(stack, patterns=32768 // heads))[0])
     assert left[0] > 2.5 * left[1] > 5 * left[2]
 
 
