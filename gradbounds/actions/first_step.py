@@ -34,8 +34,9 @@ from theory.stack.optimizers import Optimizer
 # Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
-# Seconds of a prediction at twice a size that is made unasked.
+# Seconds of a prediction at twice a size that is made unasked, and what is doubled.
 _CHEAP = 0.5
+_DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("sequences", "batch"))
 
 
 def first_steps(
@@ -48,6 +49,7 @@ def first_steps(
     notes: Sequence[Note] = (),
     max_time: str = "1m",
     memory: str | None = None,
+    every_power: bool = False,
 ) -> Result:
     """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
 
@@ -60,6 +62,7 @@ def first_steps(
         notes: on the first one's configuration.
         max_time: what theory of all of them may take, by an estimate, such as "90s".
         memory: likewise, such as "4GB"; a quarter of what is free, if None.
+        every_power: whether rates at twice every size are predicted whatever they take within these, for powers.
 
     Returns:
         Table and, of several widths or depths, figure `first_step`.
@@ -94,7 +97,7 @@ def first_steps(
         lines=[
             *_lines(table),
             *_exponents(table),
-            *_doubled(stacks, table),
+            *_doubled(stacks, table, budget if every_power else None, patterns),
             *_recipes(notes, table),
             *note_lines(notes),
         ],
@@ -298,23 +301,29 @@ def _exponents(table: pd.DataFrame) -> list[str]:
     return ["", "Exponents of theory's critical rates:", *lines] if lines else []
 
 
-def _doubled(stacks: Sequence[Stack], table: pd.DataFrame) -> list[str]:
-    """Of one network the exponents of its rates at twice the width, depth, tokens and classes, where they are cheap."""
+def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None, patterns: int | None) -> list[str]:
+    """Of one network powers of its rates at twice the width, depth, tokens, classes and batch, where cheap."""
     if len(stacks) > 1 or gaps(stacks[0], "first_step"):
         return []
     (stack,), lines = stacks, []
     for optimizer, rate in zip(table["optimizer"], table["critical_rate"], strict=True):
         powers = []
-        for name, symbol in (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V")):
+        for name, symbol in _DOUBLED:
             try:
                 twice = replace(stack, **{name: 2 * getattr(stack, name)})
             except ValueError:  # something asks for its number of tokens
                 continue
-            if not gaps(twice, "first_step") and first_step_cost(twice, optimizer).seconds < _CHEAP:
-                powers.append(f"{symbol}^{np.log2(first_step(twice, optimizer).critical_rate / rate):.2f}")
+            if gaps(twice, "first_step"):
+                continue
+            cost = first_step_cost(twice, optimizer, patterns)
+            if budget.holds(cost) if budget else cost.seconds < _CHEAP:
+                larger = first_step(twice, optimizer, patterns=patterns).critical_rate
+                powers.append(f"{symbol}^{np.log2(larger / rate):.2f}")
         if powers:
             lines.append(f"{optimizer}: {', '.join(powers)}")
-    return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines] if lines else []
+    if lines:
+        return ["", "Critical rates at twice the size, as powers of what is doubled:", *lines]
+    return [] if budget else ["", "How the rate grows with d, L, n, V and the batch takes longer: --all."]
 
 
 def _recipes(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:

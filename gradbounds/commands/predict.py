@@ -61,7 +61,9 @@ class Predict(WithJson):
         str | None, optional("memory a prediction may take, likewise", "500MB|4GB", default="a quarter of what is free")
     ] = None
     dry_run: Annotated[bool, Flag(help="say what theory would take, and which way it would go, and stop")] = False
-    all: Annotated[bool, Flag(help="every layer, and not only layers 1, 2, 4, 8, ... and the last")] = False
+    all: Annotated[
+        bool, Flag(help="every layer, not only 1, 2, 4, ...; with --first-step: how rates grow with every size")
+    ] = False
     out: Annotated[
         Path | None, optional("folder for the table and the figure", "FOLDER", default="none are written")
     ] = None
@@ -114,7 +116,7 @@ class Predict(WithJson):
             stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
-                max_time=self.max_time, memory=self.memory,
+                max_time=self.max_time, memory=self.memory, every_power=self.all,
             )  # fmt: skip
         from gradbounds.actions.predict import predict_stack
 

@@ -168,7 +168,7 @@ GAPS = (
         _RESPONSE[1:],
         "random queries and keys, or dropped attention weights",
         "fixed attention weights",
-        "the tangent kernel of two attention patterns has not been derived",
+        "the mean over attention patterns of a product of two Gauss-Newton matrices has not been derived",
         is_fluctuating,
     ),
     Gap(
