@@ -85,7 +85,7 @@ def no_product_of_the_uses(monkeypatch):
 
 
 def no_projection_on_units(monkeypatch):
-    monkeypatch.setattr(units, "_response", lambda part, *_: 0.0 * part)
+    monkeypatch.setattr(units, "response", lambda part, *_: 0.0 * part)
 
 
 @pytest.mark.parametrize("error", [no_overlap_in_norms, no_product_of_the_uses, no_projection_on_units])

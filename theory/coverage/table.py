@@ -99,14 +99,14 @@ GAPS = (
         lambda stack: holds_words(stack) and stack.source_tokens > 0,
     ),
     Gap(
-        _TIED,
+        (*_TIED, "first_step"),
         "tied embeddings with two streams, or normalized inputs",
         "untied embeddings, or one stream, and no embedding_norm",
         "the response of the logits to the words has not been derived there",
         lambda stack: holds_words(stack) and bool(stack.composition.second_stream or stack.embedding_norm == "added"),
     ),
     Gap(
-        _TIED,
+        (*_TIED, "first_step"),
         "tied embeddings with layers of two placements or of scales of their own, norms with a gain or tanh in their "
         "place, or a loss on a share of the positions",
         "untied embeddings, or layers alike in placement and branch_scaling, norm_gain 1, no tanh, and loss_share 1",
@@ -122,7 +122,7 @@ GAPS = (
         ),
     ),
     Gap(
-        _TIED,
+        (*_TIED, "first_step"),
         "tied embeddings with values that heads share, and no matrix after them",
         "untied embeddings, or output_projection 'random' with kv_heads",
         "values stand in the stream as often as they are shared, and all layers find each other's copies there",
@@ -158,7 +158,7 @@ GAPS = (
         is_approximate,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "noise_scale", "mean_hessian"),
+        (*_RESPONSE[1:], *_SAMPLED, "noise_scale", "mean_hessian"),
         "tied embeddings",
         "untied embeddings",
         "the words' path through the output matrix is left out",
@@ -215,6 +215,13 @@ GAPS = (
         "query_key 'untied'",
         "what one matrix of queries and keys does to both has not been derived",
         lambda stack: stack.query_key == "tied" and stack.query_key_scale > 0.0,
+    ),
+    Gap(
+        ("first_step",),
+        "tied embeddings with normalized queries and keys, or sinusoidal positions",
+        "untied embeddings, or query_key_norm 'none' and no sinusoidal positions",
+        "what norms of queries, and the mean of coordinates, make of a motion along the words has not been derived",
+        lambda stack: holds_words(stack) and (stack.query_key_norm != "none" or stack.positions == "sinusoidal"),
     ),
     Gap(
         ("first_step",),

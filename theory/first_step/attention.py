@@ -137,8 +137,11 @@ class RandomAttention:
 
     def _of_heads(self, gradient: Array) -> dict[str, Array]:
         """Gram matrices of the gradients at every head's queries, keys and values, (..., heads, N, N)."""
+        return self.below_heads(head_gain(self.stack, "W") * gradient[..., None, :, :] / self.stack.heads)
+
+    def below_heads(self, head: Array) -> dict[str, Array]:
+        """The same from those at what heads return, (..., heads or 1, N, N)."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
-        head = head_gain(stack, "W") * gradient[..., None, :, :] / stack.heads
         inner = Inner.of(weights, weights, self.values, head, None, self._factors())
         queries, keys = self._products()
         scale = bare_logit_scale(stack) ** 2 * stack.key_width
@@ -155,7 +158,7 @@ class RandomAttention:
             return queries, keys
         return gain(self.stack, "WQ") * queries, gain(self.stack, "WK") * keys
 
-    def _group_sums(self, of_heads: Array) -> Array:
+    def group_sums(self, of_heads: Array) -> Array:
         """Sums over the heads that share keys and values, at each of them."""
         groups, heads = self.stack.key_heads, self.stack.heads
         if groups == heads:
@@ -191,11 +194,11 @@ class RandomAttention:
         if role == "WO":
             rows, each = weights @ self.values @ weights.mT, gradient
         elif role == "WV":
-            each = self._group_sums(weights.mT @ head @ weights)
+            each = self.group_sums(weights.mT @ head @ weights)
         else:
             _, at_logits = self._sampled(head)
-            at_queries, at_keys = self._at_queries_and_keys(at_logits)
-            vectors = at_queries if role == "WQ" else self._group_sums(at_keys)
+            at_queries, at_keys = self.at_queries_and_keys(at_logits)
+            vectors = at_queries if role == "WQ" else self.group_sums(at_keys)
             vectors = rotated(stack, vectors, -1) if stack.rotary else vectors
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
         of_mean = sign_coefficients(mean_kernel(rows), mean_kernel(each)) * mean_kernel(each)
@@ -231,9 +234,13 @@ class RandomAttention:
 
     def _passed(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
         """What becomes of coefficients, or of energies, of values, queries and keys: the mean over heads."""
+        parts = (part[..., None, :, :] for part in (of_values, of_queries, of_keys))
+        return np.asarray(self.behind_heads(*parts).mean(-3))
+
+    def behind_heads(self, of_values: Array, of_queries: Array, of_keys: Array) -> Array:
+        """The same of every head, from those of every head or of all, (..., heads or 1, N, N)."""
         stack, patterns, weights = self.stack, self.patterns, self.patterns.weights[0]
         inner = Inner.of(weights, weights, self.values, np.ones((1, 1)), None, self._factors())
-        of_values, of_queries, of_keys = (part[..., None, :, :] for part in (of_values, of_queries, of_keys))
         queries, keys = self._products()
         if patterns.sizes is not None:
             first, second = (size[0] for size in patterns.sizes)
@@ -246,7 +253,7 @@ class RandomAttention:
             passed = passed + scale * of_queries * inner.at_queries(keys)
         if of_keys.any():
             passed = passed + scale * queries * inner.at_queries(of_keys)
-        return np.asarray(passed.mean(-3))
+        return passed
 
     def _factors(self) -> Array | None:
         """What multiplies a logit's change: the cap's slope, and what stands for its rotation."""
@@ -257,20 +264,20 @@ class RandomAttention:
         """Samples of r, of gradients with the Gram matrix of a head, and their ∂L/∂a, (draws, heads, N, N) each."""
         normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
         r = cholesky(head) @ normal @ cholesky(self.values).mT
-        return r, self._softmax_slope(r) * self._slopes()
+        return r, self.softmax_slope(r) * self._slopes()
 
     def _slopes(self) -> Array | float:
         """The cap's slopes, (heads, N, N), or 1 without one."""
         return 1.0 if self.patterns.slopes is None else self.patterns.slopes[0]
 
-    def _softmax_slope(self, change: Array) -> Array:
+    def softmax_slope(self, change: Array) -> Array:
         """What a change of logits, behind their cap, makes of the weights."""
         weights = self.patterns.weights[0]
         return np.asarray(weights * (change - (weights * change).sum(-1, keepdims=True)))
 
-    def _at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
+    def at_queries_and_keys(self, at_logits: Array) -> tuple[Array, Array]:
         """Gradients at queries and keys as W^Q and W^K make them, but turned by positions, (..., heads, N, r) each."""
-        q, k = self._rotated_coordinates()
+        q, k = self.rotated_coordinates()
         scale, (first, second) = bare_logit_scale(self.stack), self._sizes()
         return scale * at_logits @ k / first, scale * at_logits.mT @ q / second
 
@@ -285,24 +292,24 @@ class RandomAttention:
         of_values, of_queries, of_keys = (mean_kernel(part) for part in (of_values, of_queries, of_keys))
         head = head_gain(stack, "W") * mean_kernel(gradient) / stack.heads
         r, at_logits = self._sampled(head)
-        at_q, at_k = self._at_queries_and_keys(at_logits)
-        q, k = self._rotated_coordinates()
+        at_q, at_k = self.at_queries_and_keys(at_logits)
+        q, k = self.rotated_coordinates()
         scale, (first, second) = bare_logit_scale(stack), self._sizes()
-        moved_q, moved_k = self._moved(at_q, of_queries) / first, self._moved(at_k, of_keys) / second
-        change = self._softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._slopes())
+        moved_q, moved_k = self.moved(at_q, of_queries) / first, self.moved(at_k, of_keys) / second
+        change = self.softmax_slope(scale * (moved_q @ k.mT + q @ moved_k.mT) * self._slopes())
         values = weights @ of_values
-        of_group = values @ self._group_sums(weights.mT @ head @ weights) @ values.mT
+        of_group = values @ self.group_sums(weights.mT @ head @ weights) @ values.mT
         crossed = values @ weights.mT @ r @ change.mT
         energy = change @ self.values @ change.mT * stack.key_width + crossed + crossed.mT
         return np.asarray((energy.mean(0) + of_group).mean(0) * stack.width / stack.key_width)
 
-    def _moved(self, gradients: Array, coefficients: Array) -> Array:
+    def moved(self, gradients: Array, coefficients: Array) -> Array:
         """Σ_m T_im of gradients at queries or keys as positions rotate them, rotated again."""
         if not self.stack.rotary:
             return coefficients @ gradients
         return rotated(self.stack, coefficients @ rotated(self.stack, gradients, -1))
 
-    def _rotated_coordinates(self) -> tuple[Array, Array]:
+    def rotated_coordinates(self) -> tuple[Array, Array]:
         """Queries and keys as logits have them, over norms, (heads, N, r) each."""
         stack, patterns = self.stack, self.patterns
         assert patterns.coordinates is not None, "attention is random"

@@ -43,13 +43,18 @@ class Outputs:
             yield part, Outputs(self.p[part], self.r[part], self.counted)
 
 
-def sampled_outputs(stack: Stack, output: Array, generator: np.random.Generator, count: int) -> Outputs:
-    """Logits and labels of so many networks."""
+def sampled_outputs(
+    stack: Stack, output: Array, generator: np.random.Generator, count: int, of_words: Array | float = 0.0
+) -> Outputs:
+    """Logits and labels of so many networks; `of_words` is added to the logit of position i in class i."""
     n, vocab = stack.rows, stack.vocab
     root, counted = stack.output_scale * cholesky(output), loss_positions(stack) > 0
     p = np.empty((count, int(counted.sum()), vocab))
     for probabilities in p:
-        probabilities[:] = softmax((root @ generator.standard_normal((n, vocab)))[counted], axis=-1)
+        logits = root @ generator.standard_normal((n, vocab))
+        if np.any(of_words):
+            logits[np.arange(n), np.arange(n)] += of_words
+        probabilities[:] = softmax(logits[counted], axis=-1)
     labels = sampled_labels(stack, count, generator)
     labels = (labels[:, label_groups(stack)] if stack.label_groups else labels)[:, counted]
     r = np.zeros((count, n, vocab))

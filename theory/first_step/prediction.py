@@ -22,12 +22,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from theory.coverage import holds_words
 from theory.first_step.motion import mean_kernel
 from theory.first_step.outputs import Outputs, gram, orders, pattern_count, sample_count, sampled_outputs
 from theory.first_step.rules import RULES, MatrixUse, squared_size
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.tied.networks import sampled_tied_outputs, tied_orders
+from theory.first_step.tied.solution import TiedSolution
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
@@ -86,7 +89,7 @@ def first_step(
     """Large-width theory of the first step of training, from all matrices or some.
 
     Args:
-        stack: the network, of one stream, with embeddings of its own.
+        stack: the network, of one stream. With tied embeddings all words differ.
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (ε → 0), "polar" the polar factor of each
             matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both times
             √max(1, d_out/d_in).
@@ -98,8 +101,9 @@ def first_step(
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
-        NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
-            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100.
+        NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
+            of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100; embeddings are tied with
+            one of a few fields more.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 
@@ -125,7 +129,8 @@ def first_step_given(
     Args:
         stack: the network.
         p: softmax of the positions that count, (networks, P, V).
-        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count.
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count. With tied
+            embeddings the first N classes are the words of the positions.
         optimizer: as in `first_step`.
         matrices: as in `first_step`.
         seed: of the first network's patterns; the next ones have the next.
@@ -138,9 +143,13 @@ def first_step_given(
         NoRuleError: as `first_step`.
     """
     chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
-    fixed = None if stack.query_key_scale else TwoPassSolution.of(stack)
+    tied = holds_words(stack)
+    fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack)
     for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
+        if tied:
+            terms.append(tied_orders(TiedSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
+            continue
         taken = _taken(fixed or TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs, None)
         terms.append(_orders(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
@@ -296,15 +305,15 @@ def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed:
     Raises:
         ValueError: all gradients are 0.
     """
+    if holds_words(stack):
+        return _tied_networks(stack, optimizer, chosen, seed, patterns)
     solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns), optimizer in LINEAR
     count = sample_count(stack, linear=linear, patterns=patterns)
     drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
     taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
     each = _orders(drawn, taken)
-    if not each["change"].any():
-        named = ", ".join(chosen)
-        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
+    _check_moved(stack, chosen, each)
     gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
     deviations, off = each["gain"] - gain, each["curvature"] - curvature
     if optimizer == "sgd":
@@ -316,6 +325,28 @@ def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed:
         gain, deviations = exact, np.zeros_like(deviations)
     updates = _squared_updates(drawn, taken)
     return _Networks(each, gain, curvature, deviations, off, _parts(drawn, taken), updates)
+
+
+def _tied_networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
+    """As `_networks`, of tied embeddings."""
+    # Every network has kernels of its own, for which fewer samples of tokens do.
+    solution = TiedSolution.of(stack, seed, SAMPLES // (4 * patterns))
+    drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns)
+    each, parts, updates = tied_orders(solution, optimizer, chosen, drawn)
+    _check_moved(stack, chosen, each)
+    gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
+    return _Networks(each, gain, curvature, each["gain"] - gain, each["curvature"] - curvature, parts, updates)
+
+
+def _check_moved(stack: Stack, chosen: tuple[str, ...], each: dict[str, Array]) -> None:
+    """Refuse a step that moves no logits.
+
+    Raises:
+        ValueError: all gradients are 0.
+    """
+    if not each["change"].any():
+        named = ", ".join(chosen)
+        raise ValueError(f"matrices must have gradients that are not 0, got {named} of {stack.placement!r}.")
 
 
 def _summary(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], networks: list[_Networks]) -> FirstStep:

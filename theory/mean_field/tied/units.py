@@ -45,17 +45,17 @@ def below_units(
         lines = first**0.5 * points[1]
         hidden = active * lines
         # On the way to W1 the units are linear.
-        to_gate = _response(part * first * inside.given, inside.given * gate, gates, active, slope)
+        to_gate = response(part * first * inside.given, inside.given * gate, gates, active, slope)
         paths = {"W1": (active, part * _mean(active, active)), "WG": (slope * lines, to_gate)}
     else:
         hidden = active
-        paths = {"W1": (slope, _response(part, inside.given * first, gates, active, slope))}
+        paths = {"W1": (slope, response(part, inside.given * first, gates, active, slope))}
     below, along = np.zeros_like(noise), np.zeros_like(noise)
-    for role, (slopes, response) in paths.items():
-        whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
+    for role, (slopes, answer) in paths.items():
+        whole = noise * _mean(slopes, slopes) + ratio * squares(part, slopes, hidden)
         energies[role] = (inside.given * whole).sum((-2, -1))
         size = gain(stack, role)
-        below, along = below + size * whole, along + ratio * size * response
+        below, along = below + size * whole, along + ratio * size * answer
     return below, along, energies
 
 
@@ -82,7 +82,7 @@ def _mean(left: Array, other: Array) -> Array:
     return left.mT @ other / left.shape[-2]
 
 
-def _response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
+def response(part: Array, kernel: Array, units: Array, active: Array, slope: Array) -> Array:
     """B with w = B u + what has no overlap with u, of w_i = φ'(u_i) Σ_p C_ip φ(u_p) and u ~ N(0, K).
 
     Integrated by parts, E w_i u_k = Σ_p C_ip (K_kp E φ'_i φ'_p + K_ki E φ''_i φ_p), and E u_i φ'_i φ_p is
@@ -93,7 +93,7 @@ def _response(part: Array, kernel: Array, units: Array, active: Array, slope: Ar
     return part * slopes + (part * bent).sum(-1)[..., None] * np.eye(kernel.shape[-1])
 
 
-def _squares(part: Array, slopes: Array, hidden: Array) -> Array:
+def squares(part: Array, slopes: Array, hidden: Array) -> Array:
     """E w_i w_j of w_i = Σ_p C_ip s_i h_p."""
     if part.shape[1] == 1:
         w = slopes * (hidden @ part.mT)

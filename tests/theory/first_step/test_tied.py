@@ -1,0 +1,93 @@
+"""The first step with tied embeddings: the way up against the way down, and against `predict`."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from theory import Stack, predict
+from theory.first_step.outputs import orders
+from theory.first_step.prediction import first_step
+from theory.first_step.tied import networks
+from theory.first_step.tied.networks import TiedStep, sampled_tied_outputs
+from theory.first_step.tied.solution import TiedSolution
+from theory.mean_field.inputs import gaussian_inputs
+from theory.mean_field.tied.loss import Output, embedding_energy
+from theory.stack.weights import weight_shapes
+
+TIED = {"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "embeddings": "tied", "output_scale": 0.2, "heads": 8}
+QUERIES = {"query_key_scale": 1.3, "output_projection": "random"}
+STACKS = [
+    {"placement": "post", "depth": 1, "label_smoothing": 0.1},
+    {"placement": "peri", "layout": "parallel", "loss_on": "last", "embedding_scale": 0.4},
+    {"placement": "pre", "ffn": "gated", "kv_heads": 2, "head_width": 48, "output_projection": "random"},
+    {"placement": "pre", "mask": "causal", "logit_softcap": 2.0, "kv_heads": 4, **QUERIES},
+    {"placement": "deepnorm", "sequences": 2, "tokens": 2, "query_key_scale": 0.7},
+]
+
+
+def of(fields, optimizer, matrices=None):
+    """A few networks, their step, and what their logits move by."""
+    stack = Stack(**TIED | fields)
+    solution = TiedSolution.of(stack, 3, 410)
+    drawn = sampled_tied_outputs(solution, np.random.default_rng(5), 256)
+    step = TiedStep.of(solution, optimizer, matrices or tuple(weight_shapes(stack)), drawn)
+    return solution, drawn, step, *step.logits(solution, drawn)
+
+
+@pytest.mark.parametrize("fields", STACKS)
+@pytest.mark.parametrize("optimizer", ["sgd", "polar", "adam"])
+def test_a_way_up_is_the_adjoint_of_the_way_down(fields, optimizer):
+    """g·u by logits is that by matrices, and u'Gu alike; the output matrix's is r times its own logits and g_0 ẋ_0."""
+    solution, drawn, step, w, speeds = of(fields, optimizer)
+    gain, curvature = step.parts(solution, drawn, w)
+    values = orders(drawn, w, speeds, normalized=False)
+    # Samples of gates and lines are not quite independent.
+    margin = 0.01 if solution.stack.ffn == "gated" else 1e-4
+    assert sum(part.sum() for part in gain.values()) == pytest.approx(values["gain"].mean(), rel=margin)
+    seen = (values["curvature"] - values["spread"]).mean()
+    # Means over some hundreds of samples of units, which are not quite symmetric.
+    assert sum(part.sum() for part in curvature.values()) == pytest.approx(seen, rel=3e-3)
+    _, drawn, step, w, _ = of(fields, optimizer, ("Wemb",))
+    words = np.eye(drawn.r.shape[1], drawn.r.shape[2]) * networks._input_scale(solution)
+    right = np.concatenate([drawn.r, np.broadcast_to(words, drawn.r.shape)], -2)
+    by_columns = ((step.left @ step.embedding) * right).sum((-2, -1))
+    assert_allclose((drawn.r * w).sum((-2, -1)), by_columns, rtol=margin)
+
+
+def squared_gradient_of_the_embeddings(fields):
+    """Relative to that of the recursion, of the same networks."""
+    solution, drawn, _, w, _ = of(fields, "sgd", ("Wemb",))
+    stack, n = solution.stack, solution.stack.rows
+    own, rest = drawn.r[..., :n], drawn.r[..., n:]
+    down = solution.down(own, rest @ rest.mT)
+    output = Output(np.zeros(len(own)), own, rest @ rest.mT)
+    energy = embedding_energy(
+        stack, gaussian_inputs(stack), solution.forward.output, output, down.bottom.kernel(solution.first),
+        down.across.mT,
+    )  # fmt: skip
+    return (drawn.r * w).sum((-2, -1)) / (stack.width * energy)
+
+
+def test_the_product_of_the_two_uses_of_the_embeddings(monkeypatch):
+    assert_allclose(squared_gradient_of_the_embeddings(STACKS[0]), 1.0, rtol=1e-6)
+    right = networks.TiedStep.of
+
+    def twice(*given):
+        step, n = right(*given), 4
+        left = step.left.copy()
+        left[:, :n, n:] *= 2
+        return replace(step, left=left)
+
+    monkeypatch.setattr(networks.TiedStep, "of", staticmethod(twice))
+    assert abs(squared_gradient_of_the_embeddings(STACKS[0]) - 1.0).max() > 1e-4
+
+
+def test_gain_is_the_squared_gradient():
+    """Of the recursion, whose samples are others."""
+    stack = Stack(**TIED | {"placement": "pre"})
+    step, predicted = first_step(stack), predict(stack)
+    for role, share in step.gain_shares.items():
+        assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=0.03, err_msg=role)
+    assert sum(float(share.sum()) for share in step.curvature_shares.values()) == pytest.approx(1)

@@ -1,0 +1,179 @@
+"""The step of networks whose inputs are rows of the output matrix, given their logits and labels."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from theory.first_step.outputs import CHUNK, Outputs, orders, sample_count, sampled_outputs
+from theory.first_step.rules import RULES, MatrixUse, squared_size
+from theory.first_step.tied.motion import Steps, crossed, inverse
+from theory.first_step.tied.solution import Down, TiedSolution
+from theory.mean_field.kernels import Array
+from theory.stack.optimizers import LINEAR, Optimizer
+from theory.stack.weights import gain, weight_shapes
+
+# Networks at once, and of those whose shares are asked for.
+_CHUNK = 32
+
+Parts = dict[str, Array]
+"""Each matrix's part of g·u or of u'Gu, by role: (L,), and of "Wemb" ()."""
+
+
+def tied_orders(
+    solution: TiedSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs
+) -> tuple[dict[str, Array], tuple[Parts, Parts], tuple[Parts, Parts]]:
+    """What `orders` gives of every network; and of the first ones parts of g·u and u'Gu, and E|u_W|² and |W|²."""
+    each, size = list[dict[str, Array]](), max(1, min(_CHUNK, CHUNK // drawn.r[0].size))
+    first: tuple[tuple[Parts, Parts], tuple[Parts, Parts]] | None = None
+    for start in range(0, len(drawn.r), size):
+        part = Outputs(drawn.p[start : start + size], drawn.r[start : start + size], drawn.counted)
+        step = TiedStep.of(solution, optimizer, chosen, part)
+        w, speeds = step.logits(solution, part)
+        each.append(orders(part, w, speeds, normalized=optimizer == "normalized"))
+        if first is None:
+            first = step.parts(solution, part, w), step.updates(solution, optimizer)
+    assert first is not None, "there are networks"
+    return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, *first
+
+
+def sampled_tied_outputs(solution: TiedSolution, generator: np.random.Generator, patterns: int) -> Outputs:
+    """As `sampled_outputs`, with each position's own word, of which it holds a part, in the class of its number."""
+    stack = solution.stack
+    of_words = stack.output_scale * stack.width**0.5 * solution.held[-1][0]
+    count = sample_count(stack, linear=False, patterns=patterns)
+    return sampled_outputs(stack, solution.forward.output[0], generator, count, of_words)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TiedStep:
+    """A step of networks.
+
+    Attributes:
+        down: gradients.
+        steps: of the matrices of every sub-layer.
+        left: Gram matrix of the rows L = (x_L, g_0), of which the output matrix has the gradient LᵀR, (M, 2N, 2N). R is
+            the gradient r at the logits and, in the columns of the words, x_0 over such a column.
+        embedding: the step of that matrix, Lᵀ times this and what is across L, or 0, (M, 2N, V).
+        remainder: products of what is across L in the columns of the words, (M, N, N).
+    """
+
+    down: Down
+    steps: list[Steps]
+    left: Array
+    embedding: Array
+    remainder: Array
+
+    @classmethod
+    def of(cls, solution: TiedSolution, optimizer: Optimizer, chosen: Collection[str], drawn: Outputs) -> "TiedStep":
+        """The step of an optimizer in the matrices of some roles."""
+        stack, n = solution.stack, solution.stack.rows
+        down = _down(solution, drawn.r)
+        words = np.broadcast_to(_input_scale(solution) * np.eye(n, stack.vocab), drawn.r.shape)
+        across = down.across * stack.width**0.5
+        tokens = np.broadcast_to(stack.width * solution.forward.output, across.shape)
+        left = np.concatenate([
+            np.concatenate([tokens, across.mT], -1),
+            np.concatenate([across, down.bottom.kernel(solution.first)], -1),
+        ], -2)  # fmt: skip
+        right = np.concatenate([drawn.r, words], -2)
+        embedding, remainder = 0.0 * right, np.zeros((1, n, n))
+        if "Wemb" in chosen:
+            embedding, remainder = _embedding_step(solution, optimizer, left, right)
+        return cls(down, solution.steps(RULES[optimizer], down, chosen), left, embedding, remainder)
+
+    def logits(self, solution: TiedSolution, drawn: Outputs) -> tuple[Array, Array]:
+        """What logits move by, (M, N, V), and the variance of what they move by at random, (M, P)."""
+        stack, n, d = solution.stack, solution.stack.rows, solution.stack.width
+        kappa = _input_scale(solution)
+        of_outputs, of_inputs = (kappa * rows.mT for rows in (self.embedding[:, :n, :n], self.embedding[:, n:, :n]))
+        moved = solution.bottom(self.down, d**0.5 * of_outputs, of_inputs)
+        energy = moved.motion.energy + kappa**2 * self.remainder
+        moved = solution.up(replace(moved, motion=replace(moved.motion, energy=energy)), self.down, self.steps)
+        w = stack.output_scale**2 * moved.motion.coefficients @ drawn.r
+        w[..., :n] = stack.output_scale * moved.words
+        w = w + self.left[:, :n] @ self.embedding
+        speeds = np.linalg.diagonal(moved.motion.energy) * stack.output_scale**2 / d
+        return w, np.broadcast_to(speeds, drawn.r.shape[:2])[:, drawn.counted]
+
+    def parts(self, solution: TiedSolution, drawn: Outputs, w: Array) -> tuple[Parts, Parts]:
+        """Each matrix's part of g·u, and of u'Gu.
+
+        The latter is the product of U_W with the gradient of another loss, whose gradients at the logits are H_i w_i/P.
+        All of it is quadratic in gradients at the logits, so that differences give products of two of them.
+        """
+        curved, counted = np.zeros_like(w), w[:, drawn.counted]
+        average = (drawn.p * counted).sum(-1, keepdims=True)
+        curved[:, drawn.counted] = drawn.p * (counted - average) / drawn.counted.sum()
+        both = []
+        for other in (drawn.r, curved):
+            # Of like size, so that no difference is rounding.
+            size = np.sqrt((drawn.r**2).sum((-2, -1), keepdims=True) / (other**2).sum((-2, -1), keepdims=True))
+            plus, minus = (_down(solution, drawn.r + sign * size * other) for sign in (1, -1))
+            parts = dict[str, list[float]]()
+            for branches, steps, at, above, below in zip(
+                solution.branches, self.steps, self.down.sublayers, plus.sublayers, minus.sublayers, strict=True
+            ):
+                others = {role: crossed(above.matrices[role], below.matrices[role]) for role in at.matrices}
+                for branch in branches:
+                    for role, part in branch.parts(steps, at.matrices, others).items():
+                        parts.setdefault(role, []).append(float((part / size[:, 0, 0]).mean()))
+            arrays = {role: np.array(parts[role]) for role in weight_shapes(solution.stack) if role in parts}
+            if self.embedding.any():
+                whole = float((other * w).sum((-2, -1)).mean())
+                arrays["Wemb"] = np.array(whole - sum(float(part.sum()) for part in arrays.values()))
+            both.append(arrays)
+        return both[0], both[1]
+
+    def updates(self, solution: TiedSolution, optimizer: Optimizer) -> tuple[Parts, Parts]:
+        """E|u_W|² and |W|² of every matrix, by role; of what is to be divided by |g|² if normalized."""
+        updates, weights = dict[str, list[float]](), dict[str, list[float]]()
+        for insides, branches, steps, at in zip(
+            solution.forward.insides, solution.branches, self.steps, self.down.sublayers, strict=True
+        ):
+            for inside, branch in zip(insides, branches, strict=True):
+                for use in branch.uses:
+                    if use.role in steps or f"{use.role} signs" in steps:
+                        gram = branch.summed(use.role, at.matrices)
+                        updates.setdefault(use.role, []).append(squared_size(use, gram, optimizer))
+                        weights.setdefault(use.role, []).append(gain(inside.step.stack, use.role) * use.shape[1])
+        arrays = ({role: np.array(values) for role, values in by.items()} for by in (updates, weights))
+        squares, sizes = arrays
+        if self.embedding.any():
+            stack, signs = solution.stack, float(solution.stack.vocab * solution.stack.width)
+            along = float((self.embedding * (self.left @ self.embedding)).sum((-2, -1)).mean())
+            squares["Wemb"] = np.array(signs if optimizer == "adam" else along)
+            sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
+        return squares, sizes
+
+
+def _input_scale(solution: TiedSolution) -> float:
+    """What x_0 is of a column of the output matrix."""
+    return solution.stack.embedding_scale * solution.stack.width**0.5 / solution.stack.output_scale
+
+
+def _down(solution: TiedSolution, r: Array) -> Down:
+    """The way down from gradients at the logits, whose first classes are the words of the inputs."""
+    n = solution.stack.rows
+    return solution.down(r[..., :n], r[..., n:] @ r[..., n:].mT)
+
+
+def _embedding_step(solution: TiedSolution, optimizer: Optimizer, left: Array, right: Array) -> tuple[Array, Array]:
+    """`embedding` and `remainder` of `TiedStep`, from products of L and from R, (M, 2N, V)."""
+    stack, n = solution.stack, solution.stack.rows
+    if optimizer == "adam":
+        # Coordinates of all rows are Gaussian, and so is a column's gradient: what a sign is of it is closed.
+        sizes = np.sqrt(np.maximum(((left @ right) * right).sum(-2, keepdims=True), 0.0) / stack.width)
+        step = (2 / np.pi) ** 0.5 * np.divide(right, sizes, out=np.zeros_like(right), where=sizes > 0)
+        words = step[..., :n]
+        along = words.mT @ left @ words / stack.width
+        angles = np.arcsin(np.clip(np.pi / 2 * along, -1.0, 1.0))
+        return step, stack.width * (2 / np.pi * angles - along)
+    none = np.zeros((1, n, n))
+    if optimizer in LINEAR:
+        return right, none
+    # Rows of one length: those of gradients are much shorter than tokens.
+    lengths = np.sqrt(np.linalg.diagonal(left))
+    unit, given = left / (lengths[..., :, None] * lengths[..., None, :]), right * lengths[..., None]
+    use = MatrixUse("Wemb", (stack.width, stack.vocab), unit, np.zeros((1, 2 * n)))
+    return inverse(unit) @ RULES[optimizer](use, given @ given.mT) @ given / lengths[..., None], none
