@@ -26,11 +26,11 @@ from operator import mul
 
 import numpy as np
 
-from theory.first_step.motion import TokenMotion, mean_kernel
+from theory.first_step.motion import TokenMotion, mean_kernel, root
 from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_coefficients, sign_remainder, sign_rule
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, rotated
 from theory.mean_field.attention.sampled import Inner, head_gain
-from theory.mean_field.kernels import Array, MatrixLayout, cholesky
+from theory.mean_field.kernels import Array, MatrixLayout
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
@@ -263,7 +263,7 @@ class RandomAttention:
     def _sampled(self, head: Array) -> tuple[Array, Array]:
         """Samples of r, of gradients with the Gram matrix of a head, and their ∂L/∂a, (draws, heads, N, N) each."""
         normal = np.random.default_rng((self.seed, 1)).standard_normal((_DRAWS, *self.patterns.weights[0].shape))
-        r = cholesky(head) @ normal @ cholesky(self.values).mT
+        r = root(head) @ normal @ root(self.values).mT
         return r, self.softmax_slope(r) * self._slopes()
 
     def _slopes(self) -> Array | float:

@@ -329,8 +329,9 @@ def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed:
 
 def _tied_networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
     """As `_networks`, of tied embeddings."""
-    # Every network has kernels of its own, for which fewer samples of tokens do.
-    solution = TiedSolution.of(stack, seed, SAMPLES // (4 * patterns))
+    # Signs are sampled of every network.
+    samples = SAMPLES // (patterns * (4 if optimizer == "adam" else 1))
+    solution = TiedSolution.of(stack, seed, samples)
     drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns)
     each, parts, updates = tied_orders(solution, optimizer, chosen, drawn)
     _check_moved(stack, chosen, each)

@@ -122,6 +122,16 @@ def test_gain_of_random_attention_is_the_squared_gradient(fields):
         assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=margin, err_msg=role)
 
 
+@pytest.mark.parametrize("embeddings", ["untied", "tied"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_branches_that_add_nothing_have_no_part(embeddings, optimizer):
+    """ReZero, whose gradients below its scalars are 0: all is the output matrix's."""
+    stack = Stack(placement="rezero", width=64, depth=1, tokens=3, vocab=16, heads=4, query_key_scale=1.0)
+    step = first_step(replace(stack, embeddings=embeddings), optimizer, patterns=2)
+    assert step.gain_shares["Wemb"] == pytest.approx(1)
+    assert all(share.sum() == 0 for role, share in step.gain_shares.items() if role != "Wemb")
+
+
 def test_rates_of_the_paper_s_stacks():
     """As V/d → 0 against a loop over networks with the tangent kernel from above, softmax matrices written out."""
     for placement in ("post", "pre"):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from theory.first_step.attention import RandomAttention
+from theory.first_step.motion import root
 from theory.first_step.rules import MatrixUse, Rule, sign_coefficients, sign_energy, sign_rule
 from theory.first_step.tied.motion import Gradients, MatrixGradient, OverlapMotion, Steps, TiedBranch, inverse, steps_of
 from theory.mean_field.attention.patterns import bare_logit_scale, rotated
-from theory.mean_field.kernels import Array, MatrixLayout, cholesky
+from theory.mean_field.kernels import Array, MatrixLayout
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio, weight_shapes
 
@@ -81,7 +82,7 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
 
     def up(self, moved: OverlapMotion, gradients: Gradients, steps: Steps) -> OverlapMotion:  # type: ignore[override]
         """As `TiedAttention.up`."""
-        stack, ratio, root = self.stack, inner_ratio(self.stack), self.stack.width**0.5
+        stack, ratio, size = self.stack, inner_ratio(self.stack), self.stack.width**0.5
         weights, values, share = self.patterns.weights[0], self.values, stack.key_width / stack.width
         heads = HeadGradients.of(self, gradients["heads"].gram, gradients["heads"].part)
         parts = moved.coefficients, moved.overlaps, moved.energy
@@ -92,12 +93,12 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         # v̇·v/√d, and what the certain part of the gradients at logits makes of the weights.
         certain = value_gain * overlaps + share * of_values @ heads.back @ values
         change = self._changed((heads.at_queries, heads.at_keys), of_queries, of_keys, follows)
-        kept = (weights @ certain + root * share * change @ values) @ weights.mT
+        kept = (weights @ certain + size * share * change @ values) @ weights.mT
         kept = kept + share * by_logits @ heads.part @ heads.outputs
         # The same of sampled gradients, for the energy.
         r = heads.sampled(self)
         change = self._changed(self.at_both(r + heads.certain), of_queries, of_keys, follows)
-        crossed = weights @ (root * certain + of_values @ self.group_sums(weights.mT @ r)) @ change.mT
+        crossed = weights @ (size * certain + of_values @ self.group_sums(weights.mT @ r)) @ change.mT
         along = value_gain * overlaps @ heads.back.mT @ of_values.mT
         of_group = value_gain * energy + of_values @ gradients["WV"].gram @ of_values.mT + along + along.mT
         of_group = of_group + steps.get("WV remainder", 0.0)
@@ -152,9 +153,9 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
     def _changed(self, gradients: tuple[Array, Array], of_queries: Array, of_keys: Array, follows: Array) -> Array:
         """How weights change when queries and keys follow gradients and, by `follows`, those of other tokens."""
         q, k = self.rotated_coordinates()
-        slopes, root = self.patterns.slopes, self.stack.width**0.5
+        slopes, size = self.patterns.slopes, self.stack.width**0.5
         moved_q, moved_k = (
-            c @ gradient + follows @ self.turned_back(rows) / root
+            c @ gradient + follows @ self.turned_back(rows) / size
             for c, gradient, rows in zip((of_queries, of_keys), gradients, (q, k), strict=True)
         )
         if self.stack.rotary:
@@ -199,7 +200,8 @@ def _unevenness(kernel: Array, each: Array, mean: Array) -> Array:
         np.linalg.diagonal(sign_coefficients(kernel, gram) @ gram).mean(tuple(range(gram.ndim - 2)))
         for gram in (each, mean)
     ]
-    return np.asarray(np.sqrt(np.divide(gains[0], gains[1], out=np.ones(len(gains[0])), where=gains[1] > 0)))
+    quotient = np.divide(gains[0], gains[1], out=np.ones(len(gains[0])), where=gains[1] > 0)
+    return np.asarray(np.sqrt(np.maximum(quotient, 0.0)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,4 +248,4 @@ class HeadGradients:
     def sampled(self, branch: TiedRandomAttention) -> Array:
         """One sample of r without its mean."""
         normal = np.random.default_rng((branch.seed, 1)).standard_normal(self.gram.shape)
-        return np.asarray(cholesky(self.gram) @ normal @ cholesky(branch.values).mT)
+        return np.asarray(root(self.gram) @ normal @ root(branch.values).mT)

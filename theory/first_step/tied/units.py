@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.motion import mean_kernel
+from theory.first_step.motion import mean_kernel, root
 from theory.first_step.rules import MatrixUse, Rule, sign_rule
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.tied.motion import (
@@ -24,8 +24,8 @@ from theory.first_step.tied.motion import (
     steps_of,
 )
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Array, MatrixLayout, cholesky
-from theory.mean_field.tied.units import response, squares
+from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.tied.units import response
 from theory.stack import Stack
 from theory.stack.weights import gain, weight_shapes
 
@@ -84,7 +84,8 @@ class TiedUnits(TiedBranch):
             else:
                 of_lines = gain(stack, "W1") * self.given if role == "WG" else 1.0
                 answer = response(part * of_lines, kernel, self.before[role], self.active, self.slope)
-            gram = noise * sample_mean(factor, factor) + ratio * squares(part, factor, self.units)
+            certain = factor * (self.units @ part.mT)
+            gram = noise * sample_mean(factor, factor) + ratio * sample_mean(certain, certain)
             gradients[role] = MatrixGradient(gram, answer, ratio * answer @ kernel)
             below, of_tokens = below + role_gain * gram, of_tokens + ratio * role_gain * answer
         return below, of_tokens, gradients
@@ -142,7 +143,7 @@ class TiedUnits(TiedBranch):
         """Samples of √d ν."""
         noise = self._noise(gradients) * self.stack.width / self.stack.ffn_width
         normal = np.random.default_rng((self.seed, 1)).standard_normal((len(noise), *self.units.shape))
-        return np.asarray(normal @ cholesky(noise).mT)
+        return np.asarray(normal @ root(noise).mT)
 
     def _signs(self, gradients: Gradients, steps: Steps) -> dict[str, Array]:
         """√d H sign(HᵀΔ) of samples of Δ, for Gaussian H, of the matrices that move so."""

@@ -52,7 +52,7 @@ def below_units(
         paths = {"W1": (slope, response(part, inside.given * first, gates, active, slope))}
     below, along = np.zeros_like(noise), np.zeros_like(noise)
     for role, (slopes, answer) in paths.items():
-        whole = noise * _mean(slopes, slopes) + ratio * squares(part, slopes, hidden)
+        whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
         energies[role] = (inside.given * whole).sum((-2, -1))
         size = gain(stack, role)
         below, along = below + size * whole, along + ratio * size * answer
@@ -93,7 +93,7 @@ def response(part: Array, kernel: Array, units: Array, active: Array, slope: Arr
     return part * slopes + (part * bent).sum(-1)[..., None] * np.eye(kernel.shape[-1])
 
 
-def squares(part: Array, slopes: Array, hidden: Array) -> Array:
+def _squares(part: Array, slopes: Array, hidden: Array) -> Array:
     """E w_i w_j of w_i = Σ_p C_ip s_i h_p."""
     if part.shape[1] == 1:
         w = slopes * (hidden @ part.mT)
