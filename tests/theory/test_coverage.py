@@ -48,7 +48,7 @@ LACKING = {
     "a norm, or tanh": {"normalization": "tanh"},
     "two streams whose": {"placement": "normed-streams"},
     "untied embeddings, or layers alike": TIED | {"loss_share": 0.5},
-    "untied embeddings, or query_key_norm": TIED | {"positions": "sinusoidal"},
+    "untied embeddings or no sinusoidal": TIED | {"positions": "sinusoidal"},
     "norms": {"normalization": "tanh"},
     "loss_share 1": {"loss_share": 0.5},
     "a norm with random queries": {"normalization": "none", "query_key_scale": 1.0},

@@ -218,10 +218,10 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
-        "tied embeddings with normalized queries and keys, or sinusoidal positions",
-        "untied embeddings, or query_key_norm 'none' and no sinusoidal positions",
-        "what norms of queries, and the mean of coordinates, make of a motion along the words has not been derived",
-        lambda stack: holds_words(stack) and (stack.query_key_norm != "none" or stack.positions == "sinusoidal"),
+        "tied embeddings with sinusoidal positions",
+        "untied embeddings or no sinusoidal positions",
+        "what the mean of coordinates makes of a motion along the words has not been derived",
+        lambda stack: holds_words(stack) and stack.positions == "sinusoidal",
     ),
     Gap(
         ("first_step",),

@@ -23,6 +23,8 @@ STACKS = [
     {"placement": "peri", "layout": "parallel", "loss_on": "last", "embedding_scale": 0.4},
     {"placement": "pre", "ffn": "gated", "kv_heads": 2, "head_width": 48, "output_projection": "random"},
     {"placement": "pre", "mask": "causal", "logit_softcap": 2.0, "kv_heads": 4, **QUERIES},
+    {"placement": "pre", "rotary": 1.0, "query_key_norm": "head", **QUERIES},
+    {"placement": "output", "query_key_norm": "all", "kv_heads": 2, **QUERIES},
     {"placement": "deepnorm", "sequences": 2, "tokens": 2, "query_key_scale": 0.7},
 ]
 

@@ -72,7 +72,7 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         heads, none = HeadGradients.of(self, noise, part), 0.0 * part
         gradients |= {role: MatrixGradient(gram, none, none) for role, gram in heads.grams(self).items()}
         gradients["heads"] = MatrixGradient(noise, part, none)
-        queries, keys = (self.turned_back(rows) for rows in self.rotated_coordinates())
+        queries, keys = self.coordinates()
         products = (heads.at_queries @ queries.mT).sum(-3) + self.of_groups(heads.at_keys @ keys.mT)
         part = (
             gain(stack, "WV") * share * self.of_groups(heads.back) + products @ inverse(self.given) / stack.width**0.5
@@ -152,14 +152,14 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
 
     def _changed(self, gradients: tuple[Array, Array], of_queries: Array, of_keys: Array, follows: Array) -> Array:
         """How weights change when queries and keys follow gradients and, by `follows`, those of other tokens."""
-        q, k = self.rotated_coordinates()
-        slopes, size = self.patterns.slopes, self.stack.width**0.5
-        moved_q, moved_k = (
-            c @ gradient + follows @ self.turned_back(rows) / size
-            for c, gradient, rows in zip((of_queries, of_keys), gradients, (q, k), strict=True)
-        )
-        if self.stack.rotary:
-            moved_q, moved_k = rotated(self.stack, moved_q), rotated(self.stack, moved_k)
+        q, k = normed = self.rotated_coordinates()
+        slopes, moved = self.patterns.slopes, list[Array]()
+        sides = zip((of_queries, of_keys), gradients, self.coordinates(), normed, self.sizes(), strict=True)
+        for c, gradient, rows, directions, size in sides:
+            side = c @ gradient + follows @ rows / self.stack.width**0.5
+            side = rotated(self.stack, side) if self.stack.rotary else side
+            moved.append(self.across(side, directions) / size)
+        moved_q, moved_k = moved
         logits = bare_logit_scale(self.stack) * (moved_q @ k.mT + q @ moved_k.mT)
         return self.softmax_slope(logits if slopes is None else logits * slopes[0])
 
@@ -168,7 +168,29 @@ class TiedRandomAttention(TiedBranch, RandomAttention):
         slopes = self.patterns.slopes
         at_logits = self.softmax_slope(r) * (1.0 if slopes is None else slopes[0])
         at_queries, at_keys = self.at_queries_and_keys(at_logits)
-        return self.turned_back(at_queries), self.turned_back(self.group_sums(at_keys))
+        q, k = self.rotated_coordinates()
+        both = self.across(at_queries, q), self.across(self.group_sums(at_keys), k)
+        return self.turned_back(both[0]), self.turned_back(both[1])
+
+    def across(self, rows: Array, directions: Array) -> Array:
+        """Rows at queries, or at keys, without what a norm of these takes away along them."""
+        if self.patterns.sizes is None:
+            return rows
+        along = np.linalg.diagonal(rows @ directions.mT)[..., None] / self.stack.key_width
+        if self.stack.query_key_norm == "all":
+            along = along.mean(-3, keepdims=True)
+        return rows - along * directions
+
+    def sizes(self) -> tuple[Array, Array]:
+        """What norms divide queries and keys by, (heads, N, 1) each."""
+        sizes = self.patterns.sizes
+        return (np.ones(1), np.ones(1)) if sizes is None else (sizes[0][0][..., None], sizes[1][0][..., None])
+
+    def coordinates(self) -> tuple[Array, Array]:
+        """Queries and keys as their matrices make them, (heads, N, r) each."""
+        both = zip(self.rotated_coordinates(), self.sizes(), strict=True)
+        queries, keys = (self.turned_back(rows) * size for rows, size in both)
+        return queries, keys
 
     def turned_back(self, rows: Array) -> Array:
         """Queries or keys without positions' rotation."""
