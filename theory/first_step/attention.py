@@ -72,8 +72,10 @@ class FixedAttention:
         c, energy = self.tokens.attend(moved.coefficients), self.tokens.attend(moved.energy)
         for use in self.uses:
             c = c * gain(self.stack, use.role) + steps.get(use.role, 0.0)
-            energy = energy * gain(self.stack, use.role) + c @ gradients[use.role] @ c.mT
-            energy = energy + steps.get(f"{use.role} remainder", 0.0)
+            added = c @ gradients[use.role] @ c.mT + steps.get(f"{use.role} remainder", 0.0)
+            # Over all coordinates of heads' values, in which values that heads share stand as often.
+            widths = self.stack.width / use.shape[1] if use.role == "WV" else 1.0
+            energy = energy * gain(self.stack, use.role) + widths * added
         return TokenMotion(c, energy)
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:

@@ -7,12 +7,18 @@ import pytest
 from numpy.testing import assert_allclose
 
 from theory import Stack, predict
+from theory.first_step.attention import FixedAttention
+from theory.first_step.motion import TokenMotion
 from theory.first_step.outputs import orders
 from theory.first_step.prediction import first_step
+from theory.first_step.rules import gradient_rule
 from theory.first_step.tied import networks
+from theory.first_step.tied.attention import TiedAttention
+from theory.first_step.tied.motion import OverlapMotion
 from theory.first_step.tied.networks import TiedStep, sampled_tied_outputs
 from theory.first_step.tied.solution import TiedSolution
 from theory.mean_field.inputs import gaussian_inputs
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.tied.loss import Output, embedding_energy
 from theory.stack.weights import weight_shapes
 
@@ -84,6 +90,21 @@ def test_the_product_of_the_two_uses_of_the_embeddings(monkeypatch):
 
     monkeypatch.setattr(networks.TiedStep, "of", staticmethod(twice))
     assert abs(squared_gradient_of_the_embeddings(STACKS[0]) - 1.0).max() > 1e-4
+
+
+@pytest.mark.parametrize("fields", [{}, {"head_width": 96}, {"kv_heads": 2}, {"kv_heads": 2, "head_width": 48}])
+def test_attention_without_overlaps_is_that_of_embeddings_apart(fields):
+    stack = Stack(**{"width": 128, "heads": 4, "tokens": 3, "output_projection": "random"} | fields)
+    kernel, gradient, tokens = np.eye(3)[None] + 0.2, np.eye(3)[None] + 0.3, MatrixLayout(3)
+    apart, tied, roles = FixedAttention(stack, tokens, kernel), TiedAttention(stack, tokens, kernel), ("WV", "WO")
+    _, above = apart.down(gradient)
+    *_, at_matrices = tied.down(gradient, 0.0 * gradient)
+    given = 70.0 * kernel, 5e5 * kernel
+    expected = apart.up(TokenMotion(*given), above, apart.steps(gradient_rule, above, roles))
+    steps = tied.steps(gradient_rule, at_matrices, roles)
+    moved = tied.up(OverlapMotion(given[0], 0.0 * kernel, given[1]), at_matrices, steps)
+    assert_allclose(moved.coefficients, expected.coefficients)
+    assert_allclose(moved.energy, expected.energy)
 
 
 def test_gain_is_the_squared_gradient():
