@@ -41,7 +41,7 @@ def first_step(
     """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
 
     Args:
-        stack: the network, of one stream, with embeddings of its own.
+        stack: the network, of one stream. With tied embeddings all words differ.
         optimizer: "sgd" has u = g, "normalized" u = g/‖g‖, "adam" u = sign g (epsilon -> 0), "polar" the polar factor
             of each matrix's gradient and "muon" the Newton-Schulz steps that torch.optim.Muon has in its place, both
             times sqrt(max(1, d_out/d_in)).
@@ -52,8 +52,9 @@ def first_step(
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
-        NoRuleError: embeddings are tied, queries are the keys, something is dropped, there is a source or a second
-            stream, tanh in the place of norms, a loss on a share of positions, more than 64 tokens, or V/d above 100.
+        NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
+            of norms, a loss on a share of positions, more than 64 tokens, or V/d above 200; embeddings are tied with
+            one of a few fields more.
 
     Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
 

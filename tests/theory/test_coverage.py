@@ -57,7 +57,7 @@ LACKING = {
     "no dropout": {"dropout": 0.1},
     "one stream without": {"source_tokens": 2},
     "at most 64": {"tokens": 65},
-    "vocab of at most 100": {"width": 2, "vocab": 201},
+    "vocab of at most 200": {"width": 2, "vocab": 401},
     "exchangeable tokens": {"mask": "causal"},
     "window 0 or": {"mask": "causal", "window": 4, "tokens": 8},
     "independent tokens of one sequence": {"loss_on": "last"},

@@ -205,7 +205,7 @@ class RandomAttention:
             each = (vectors @ vectors.mT).reshape(-1, *rows.shape)
         of_mean = sign_coefficients(mean_kernel(rows), mean_kernel(each)) * mean_kernel(each)
         of_each = mean_kernel(sign_coefficients(rows, each) * each)
-        before, after = of_mean.sum(-1), of_each.sum(-1)
+        before, after = of_mean.sum(-1), np.maximum(of_each.sum(-1), 0.0)
         return np.asarray(np.sqrt(np.divide(after, before, out=np.ones(len(before)), where=before > 0)))
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:

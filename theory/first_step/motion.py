@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.kernels import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +21,6 @@ def mean_kernel(kernel: Array) -> Array:
 
 
 def root(kernel: Array) -> Array:
-    """A factor, also of gradients that are 0, as where a branch adds nothing."""
-    return cholesky(kernel + np.finfo(float).tiny ** 0.5 * np.eye(kernel.shape[-1]))
+    """F with F Fᵀ = K, also of gradients that are 0, or of fewer directions than tokens."""
+    values, vectors = np.linalg.eigh(kernel)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
