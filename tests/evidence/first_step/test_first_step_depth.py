@@ -24,7 +24,7 @@ NETWORKS: dict[str, tuple[str, float]] = {
 }  # fmt: skip
 """Placement, and the power of 1/L that branches are multiplied by."""
 RANGES = {"L, 2 to 8": (2, 4, 8), "L, 8 to 32": (8, 16, 32)}
-SEEDS, PATTERNS = range(3), 4
+SEEDS, PATTERNS = range(3), 2
 
 
 def rates(placement: str, power: float, optimizer: str, seed: int) -> dict[int, float]:
