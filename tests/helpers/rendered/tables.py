@@ -145,6 +145,28 @@ def exponents_of_critical_rates() -> str:
     return _table(["", *(f"${head[0]}${head[1:]}" for head in heads)], rows)
 
 
+def exponents_in_the_depth() -> str:
+    """Theory's exponents of the critical rate in the depth with random queries, by placement and optimizer."""
+    found = _committed("tests/evidence/first-step-depth.json")["exponents and standard errors"]
+    heads = [(optimizer, span) for optimizer in found for span in next(iter(found[optimizer].values()))]
+    rows = [
+        [title, *(_minus("{:.2f} ± {:.2f}".format(*found[optimizer][title][span])) for optimizer, span in heads)]
+        for title in found["sgd"]
+    ]
+    names = {"sgd": "SGD", "adam": "signs", "polar": "polar"}
+    return _table(["", *(f"{names[optimizer]}, $L$ {span.partition(', ')[2]}" for optimizer, span in heads)], rows)
+
+
+def first_steps_of_families() -> str:
+    """First steps of models of transformers over theory, with standard errors: g·u, u'Gu and the change of logits."""
+    found, rows = _committed("tests/evidence/configuration-steps.json")["models"], []
+    for family, one in found.items():
+        for optimizer, numbers in one["optimizers"].items():
+            cells = [f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in numbers.values()]
+            rows.append([family, {"sgd": "SGD", "adam": "Adam", "polar": "polar"}[optimizer], *cells])
+    return _table(["class", "", "$g\\cdot u$", "$u^\\top Gu$", "change of the logits"], rows)
+
+
 def first_steps_over_theory() -> str:
     """A first step of the classes of torch.optim over theory, with standard errors."""
     found, rows = _committed("tests/evidence/first-step.json")["over theory"], []
