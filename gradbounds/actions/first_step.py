@@ -82,7 +82,9 @@ def first_steps(
     shown = sys.stderr.isatty()
     bar = Console(stderr=True)
     for stack in track(stacks, description="stepping", disable=not shown, transient=True, console=bar):
-        sampled = [] if draws is None else [sampled_steps(stack, optimizers, seed=seed + k) for k in range(draws)]
+        # Sampled steps ask for a model with parameters, which not every network has.
+        count = draws if draws and not gaps(stack, "hessian") else 0
+        sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
             _row(stack, optimizer, [step[optimizer] for step in sampled], patterns) | {"noise_scale": scale}
@@ -99,6 +101,7 @@ def first_steps(
             *_exponents(table),
             *_doubled(stacks, table, budget if every_power else None, patterns),
             *_recipes(notes, table),
+            *(_not_sampled(stacks) if draws else []),
             *note_lines(notes),
         ],
         figures={"first_step": partial(first_step_rates, table)} if several else {},
@@ -194,6 +197,12 @@ def _noise_scale(stack: Stack) -> float:
         return float("nan")
 
 
+def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
+    """Networks that have no steps beside theory, and why."""
+    reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "hessian")}
+    return [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
+
+
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
     """By names such as "W2 of layer 6"."""
     return {
@@ -244,9 +253,8 @@ def _lines(table: pd.DataFrame) -> list[str]:
         for error, why in zip(table["implied_error"], table["no_coefficient"], strict=True)
     ]
     if has_draws:
-        shown["networks"] = [
-            f"{rate:.3g} +- {sem:.1g}" for rate, sem in zip(table["sampled_rate"], table["sampled_sem"], strict=True)
-        ]
+        pairs = zip(table["sampled_rate"], table["sampled_sem"], strict=True)
+        shown["networks"] = [f"{rate:.3g} +- {sem:.1g}" if np.isfinite(rate) else "-" for rate, sem in pairs]
         shown["ratio"] = [_number(value) for value in table["sampled_rate"] / table["critical_rate"]]
         shown["break-even"] = [_number(value) for value in table["break_even_rate"]]
     shown["most of the gain"] = table["most_of_the_gain"]

@@ -58,7 +58,7 @@ class TiedUnits(TiedBranch):
     def __post_init__(self) -> None:
         stack, shapes, generator = self.stack, weight_shapes(self.stack), np.random.default_rng(self.seed)
         activation, gated = activation_of(stack.activation, stack.leaky_slope), stack.ffn == "gated"
-        roles, none = ("WG", "W1") if gated else ("W1",), np.zeros((1, 1))
+        roles, none = ("WG", "W1") if gated else ("W1",), np.ones((1, 1))
         self.before = {
             role: gaussian_samples(self.given[0] * gain(stack, role), generator, self.samples) for role in roles
         }
