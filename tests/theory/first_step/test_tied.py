@@ -109,8 +109,15 @@ def test_attention_without_overlaps_is_that_of_embeddings_apart(fields):
 
 def test_gain_is_the_squared_gradient():
     """Of the recursion, whose samples are others."""
-    stack = Stack(**TIED | {"placement": "pre"})
+    stack = Stack(**TIED | {"placement": "pre", "depth": 1})
     step, predicted = first_step(stack), predict(stack)
     for role, share in step.gain_shares.items():
         assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=0.03, err_msg=role)
     assert sum(float(share.sum()) for share in step.curvature_shares.values()) == pytest.approx(1)
+
+
+def test_steps_where_gradients_differ_by_orders_of_magnitude():
+    """Networks that are sure of their words, some of which are labels: no mean over networks may mix their sizes."""
+    step = first_step(Stack(**TIED | {"output_scale": 1.0, "depth": 1}), "polar")
+    assert 0 < step.spread < 0.1
+    assert step.critical_rate > 0

@@ -75,6 +75,40 @@ class OverlapMotion:
         return np.asarray(np.linalg.diagonal(self.overlaps) / np.linalg.diagonal(scales))
 
 
+def steps_of(uses: Collection[MatrixUse], rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> Steps:
+    """C of the matrices that move, by role, and "ROLE remainder" of signs, from Gram matrices of their gradients.
+
+    Gradients of networks may differ by orders of magnitude. Signs do not know their size, so that what takes their mean
+    over networks is given them in one size.
+    """
+    steps = Steps()
+    for use in (use for use in uses if use.role in matrices):
+        if rule is not sign_rule:
+            steps[use.role] = rule(use, gradients[use.role])
+            continue
+        size = sizes_of(gradients[use.role])
+        gram = gradients[use.role] / size**2
+        c = rule(use, gram)
+        remainder = _squared_signs(use, mean_kernel(gram)) - c @ gram @ c.mT
+        steps |= {use.role: c / size, f"{use.role} remainder": remainder}
+    return steps
+
+
+def _squared_signs(use: MatrixUse, gradient: Array) -> Array:
+    """The Gram matrix of what signs make of the rows in all."""
+    if use.has_tokens:
+        return sign_remainder(use, gradient, 0.0 * gradient)
+    deltas = gaussian_samples(gradient / use.shape[1], np.random.default_rng(1), STREAM_SAMPLES)
+    moved = sign_deviation(use, deltas, 0.0 * gradient)
+    return np.asarray(use.shape[1] * sample_mean(moved, moved))
+
+
+def sizes_of(gram: Array) -> Array:
+    """√ of the sum of squares of every network, 1 where it is 0, (..., 1, 1)."""
+    squares = np.trace(gram, axis1=-2, axis2=-1)[..., None, None]
+    return np.asarray(np.sqrt(np.where(squares > 0, squares, 1.0)))
+
+
 class TiedBranch:
     """What branches have in common.
 
@@ -102,24 +136,6 @@ class TiedBranch:
         """
         del gradients
         return parts_of(self.uses, steps, {role: at.gram for role, at in others.items()})
-
-
-def steps_of(uses: Collection[MatrixUse], rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> Steps:
-    """C of the matrices that move, by role, and "ROLE remainder" of signs."""
-    chosen = [use for use in uses if use.role in matrices]
-    steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
-    if rule is sign_rule:
-        steps |= {f"{use.role} remainder": _remainder(use, gradients[use.role], steps[use.role]) for use in chosen}
-    return steps
-
-
-def _remainder(use: MatrixUse, gradient: Array, coefficients: Array) -> Array:
-    """`sign_remainder`, also of units."""
-    if use.has_tokens:
-        return sign_remainder(use, gradient, coefficients)
-    deltas = gaussian_samples(mean_kernel(gradient) / use.shape[1], np.random.default_rng(1), STREAM_SAMPLES)
-    beyond = sign_deviation(use, deltas, coefficients)
-    return np.asarray(use.shape[1] * sample_mean(beyond, beyond))
 
 
 def crossed(plus: MatrixGradient, minus: MatrixGradient) -> MatrixGradient:

@@ -95,15 +95,17 @@ class TiedUnits(TiedBranch):
         stack, ratio, size = self.stack, self.stack.ffn_width / self.stack.width, gain(self.stack, "W2")
         noise, certain, follows = self._noise(gradients), self._certain(gradients), moved.overlaps @ inverse(self.given)
         signs = self._signs(gradients, steps)
+        along = {role: gain(stack, role) * moved.coefficients + steps.get(role, 0.0) for role in self.factors}
+        # Networks' own coefficients may differ by orders of magnitude, as one over their gradients.
+        apart = bool(signs) or any(len(role_c) > 1 for role_c in along.values())
         c, energy, change = np.zeros(1), np.zeros(1), np.zeros(1)
         by_noise, turned = np.zeros(1), 0.0 * self.given
         for role, factor in self.factors.items():
-            role_gain, slopes = gain(stack, role), sample_mean(factor, factor)
-            role_c = role_gain * moved.coefficients + steps.get(role, 0.0)
+            role_c, slopes = along[role], sample_mean(factor, factor)
             change = change + factor * (self.before[role] @ follows.mT + (factor * certain) @ role_c.mT)
-            rest = ratio * role_gain * (moved.energy - follows @ self.given @ follows.mT)
+            rest = ratio * gain(stack, role) * (moved.energy - follows @ self.given @ follows.mT)
             c, energy = c + role_c * slopes, energy + rest * slopes
-            if signs:
+            if apart:
                 by_noise = by_noise + factor * ((factor * self._drawn(gradients)) @ role_c.mT)
             else:
                 turned = turned + factor[:, :, None] * mean_kernel(role_c) * factor[:, None, :]
