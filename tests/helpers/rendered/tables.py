@@ -159,8 +159,9 @@ def exponents_in_the_depth() -> str:
 
 def first_steps_of_families() -> str:
     """First steps of models of transformers over theory, with standard errors: g·u, u'Gu and the change of logits."""
-    found, rows = _committed("tests/evidence/configuration-steps.json")["models"], []
-    for family, one in found.items():
+    found, rows = _committed("tests/evidence/configuration-steps.json"), []
+    wide = {f"{family}, d = 512": one for family, one in found["at width 512"].items()}
+    for family, one in (found["models"] | wide).items():
         for optimizer, numbers in one["optimizers"].items():
             cells = [f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in numbers.values()]
             rows.append([family, {"sgd": "SGD", "adam": "Adam", "polar": "polar"}[optimizer], *cells])
