@@ -75,7 +75,7 @@ def test_a_model_s_configuration(tmp_path, capsys):
     assert "Multipliers of the rate" in said
     powers = said[said.index("Critical rates at twice the size") :].splitlines()[1]
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
-    assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
+    assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
     assert "Published" not in said  # no recipe of this family has a source
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
     assert "of --max-time; --tokens" in capsys.readouterr().err
