@@ -23,6 +23,7 @@ from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from theory import NoRuleError, Stack
 from theory.configurations import RECIPES, Note
+from theory.configurations.comparisons import compared_step
 from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
@@ -100,6 +101,7 @@ def first_steps(
             *_lines(table),
             *_exponents(table),
             *_doubled(stacks, table, budget if every_power else None, patterns),
+            *_compared(notes, optimizers),
             *_recipes(notes, table),
             *(_not_sampled(stacks) if draws else []),
             *note_lines(notes),
@@ -334,10 +336,20 @@ def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None
     return [] if budget else ["", "How the rate grows with d, L, n, V and the batch takes longer: --all."]
 
 
+def _families(notes: Sequence[Note]) -> list[str]:
+    """The family of a configuration, if there is one."""
+    return [str(note.value) for note in notes if note.field == "model_type"]
+
+
+def _compared(notes: Sequence[Note], optimizers: Sequence[Optimizer]) -> list[str]:
+    """How steps of the family's own class compare."""
+    sentences = [compared_step(family, optimizer) for family in _families(notes) for optimizer in optimizers]
+    return ["", *filter(None, sentences)] if any(sentences) else []
+
+
 def _recipes(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
     """Published peak rates of a configuration's family beside the critical rate of signs."""
-    families = [note.value for note in notes if note.field == "model_type"]
-    known = [recipe for recipe in RECIPES if recipe.family in families]
+    known = [recipe for recipe in RECIPES if recipe.family in _families(notes)]
     rates = table.loc[table["optimizer"] == "adam", "critical_rate"]
     if not known or not len(rates) or not np.isfinite(rates.iloc[0]):
         return []

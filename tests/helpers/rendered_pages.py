@@ -170,9 +170,11 @@ def rendered(page: str) -> str:
 
 def comparisons_file() -> str:
     """The text of the file behind `theory.configurations.comparisons`, a family on a line."""
-    found = comparisons()
-    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in found.pop("families").items())
-    return f'{json.dumps(found)[:-1]}, "families": {{\n{rows}\n}}}}\n'
+    found, parts = comparisons(), []
+    for part in ("families", "steps"):
+        rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in found.pop(part).items())
+        parts.append(f'"{part}": {{\n{rows}\n}}')
+    return f"{json.dumps(found)[:-1]}, {', '.join(parts)}}}\n"
 
 
 if __name__ == "__main__":

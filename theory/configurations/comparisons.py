@@ -36,3 +36,18 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
         f"Compared with transformers' own {CLASSES[family].name} at width {table['width']} and {table['tokens']} "
         f"tokens{length}{other}: {of}{also}."
     )
+
+
+def compared_step(family: str | None, optimizer: str) -> str:
+    """What the first step of a family's own class came to beside theory, in a sentence; "" if it was not compared."""
+    table: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
+    of_family = table["steps"].get(family, {})
+    if optimizer not in of_family:
+        return ""
+    gain, gain_error, curvature, error = of_family[optimizer]
+    assert family is not None, "it is in the table"
+    return (
+        f"Compared with transformers' own {CLASSES[family].name} at width {of_family['width']} and "
+        f"{table['step_tokens']} tokens, {optimizer}, embeddings apart: g.u {gain:.3f} +- {gain_error:.2g} and u'Gu "
+        f"{curvature:.3f} +- {error:.2g} times theory's."
+    )

@@ -211,4 +211,16 @@ def comparisons() -> dict[str, Any]:
     families["t5"] = {"untied": {"numbers": numbers, "beyond": beyond, "ours": False}}
     sizes = {(found["width"], found["tokens"]) for found in (of_layers, of_matrices, t5)}
     ((width, tokens),) = sizes
-    return {"width": width, "tokens": tokens, "families": dict(sorted(families.items()))}
+    steps = committed("configuration-steps")
+    by_family = {
+        family: {"width": steps["width"] if not wide else 512} | {
+            optimizer: [numbers[name][key] for name in ("gain", "curvature") for key in ("ratio", "sem")]
+            for optimizer, numbers in (wide or one)["optimizers"].items()
+        }
+        for family, one in sorted(steps["models"].items())
+        for wide in [steps["at width 512"].get(family)]
+    }  # fmt: skip
+    return {
+        "width": width, "tokens": tokens, "families": dict(sorted(families.items())),
+        "step_tokens": steps["tokens"], "steps": by_family,
+    }  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 from tests.helpers.rendered_pages import comparisons_file
 from theory import Stack
-from theory.configurations.comparisons import FILE, compared
+from theory.configurations.comparisons import FILE, compared, compared_step
 from theory.configurations.stack_from_config import FAMILIES
 
 UNTIED, TIED = Stack(tokens=16), Stack(tokens=16, embeddings="tied")
@@ -28,6 +28,16 @@ def test_a_family_is_compared_by_its_own_class():
     assert compared("blenderbot", UNTIED).endswith(
         "2 of 16 numbers off by more than 5% and 4 standard errors, as they are in networks of that width sampled here."
     )
+
+
+def test_a_first_step_is_compared_by_its_own_class():
+    """At twice the width where the first was off."""
+    said = compared_step("gpt2", "adam")
+    assert said.startswith(
+        "Compared with transformers' own GPT2LMHeadModel at width 256 and 8 tokens, adam, embeddings"
+    )
+    assert "own Olmo2ForCausalLM at width 512 and" in compared_step("olmo2", "sgd")
+    assert compared_step("gpt2", "polar") == compared_step("bert", "sgd") == compared_step(None, "sgd") == ""
 
 
 def test_what_was_not_compared_has_no_sentence():
