@@ -82,7 +82,8 @@ def pattern_count(stack: Stack, patterns: int | None = None) -> int:
     Raises:
         ValueError: there are fewer than 2, which have no error.
     """
-    if patterns is not None and (isinstance(patterns, bool) or patterns < 2):
+    whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
+    if patterns is not None and not (whole and patterns >= 2):
         raise ValueError(f"patterns must be None or an integer of at least 2, got {patterns!r}.")
     if not stack.query_key_scale:
         return 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from theory.coverage import require
+from theory.coverage import holds_words, require
 from theory.first_step.embeddings import table_shapes
 from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
@@ -22,7 +22,7 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
     known = (*weight_shapes(stack), "Wemb")
     if matrices is None:
         return known
-    known += tuple(table_shapes(stack))
+    known += () if holds_words(stack) else tuple(table_shapes(stack))
     if isinstance(matrices, str) or not matrices or not set(matrices) <= set(known):
         raise ValueError(f"matrices must be some of {', '.join(known)}, got {matrices!r}.")
     return tuple(role for role in known if role in matrices)

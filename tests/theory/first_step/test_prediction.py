@@ -274,3 +274,8 @@ def test_what_is_unknown_is_refused():
     for wrong in ([], ["WQ"], "W1"):
         with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, Wemb, inputs, got "):
             first_step(Stack(), matrices=wrong)
+    with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, Wemb, got "):
+        first_step(Stack(embeddings="tied"), matrices=["inputs"])  # which are the output matrix's rows
+    for wrong in (1, True, 2.5, "16"):
+        with pytest.raises(ValueError, match="^patterns must be None or an integer of at least 2, got "):
+            first_step(Stack(query_key_scale=1.0), patterns=wrong)
