@@ -14,7 +14,7 @@ from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from figures.first_step import first_step_rates
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.network_text import note_lines
 from gradbounds.result import Result
@@ -51,6 +51,7 @@ def first_steps(
     max_time: str = "1m",
     memory: str | None = None,
     every_power: bool = False,
+    plan: bool = False,
 ) -> Result:
     """Rates of the first step of every network and optimizer, in theory and, where draws are asked for, in networks.
 
@@ -63,10 +64,11 @@ def first_steps(
         notes: on the first one's configuration.
         max_time: what theory of all of them may take, by an estimate, such as "90s".
         memory: likewise, such as "4GB"; a quarter of what is free, if None.
-        every_power: whether rates at twice every size are predicted whatever they take within these, for powers.
+        every_power: whether rates at twice every size are predicted, too, as long as all together are within these.
+        plan: whether to say what theory takes, and stop.
 
     Returns:
-        Table and, of several widths or depths, figure `first_step`.
+        Table and, of several widths or depths, figure `first_step`; of a plan seconds and bytes.
 
     Raises:
         ValueError: an argument is outside its range, or a network is too large to be stepped.
@@ -78,7 +80,13 @@ def first_steps(
         _check_sizes(stacks)
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
-    _check_cost(stacks, optimizers, budget, patterns)
+    cost = _within(stacks, optimizers, budget, patterns)
+    takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    if plan:
+        numbers = {"seconds": cost.seconds, "bytes": cost.bytes}
+        return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
+    if cost.seconds > SOON:
+        print(f"{takes}.", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
     shown = sys.stderr.isatty()
     bar = Console(stderr=True)
@@ -110,8 +118,8 @@ def first_steps(
     )
 
 
-def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> None:
-    """Refuse what theory has a rule for and no time or memory.
+def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Budget, patterns: int | None) -> Cost:
+    """What theory of all takes; what it has a rule for and no time or memory is refused.
 
     Raises:
         OverBudgetError: the error says what it would take, and which tokens fit.
@@ -124,7 +132,7 @@ def _check_cost(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget
 
     cost = costs(stacks)
     if budget.holds(cost):
-        return
+        return cost
     tokens = [1 << k for k in range((max(stack.tokens for stack in stacks) - 1).bit_length())][::-1]
     shorter = (fewer for fewer in tokens if budget.holds(costs([_with_tokens(stack, fewer) for stack in stacks])))
     change = "".join(f"; --tokens {fewer} is within these" for fewer in itertools.islice(shorter, 1))
@@ -315,7 +323,7 @@ def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None
     """Of one network powers of its rates at twice the width, depth, tokens, classes and batch, where cheap."""
     if len(stacks) > 1 or gaps(stacks[0], "first_step"):
         return []
-    (stack,), lines = stacks, []
+    (stack,), lines, spent = stacks, [], Cost()
     for optimizer, rate in zip(table["optimizer"], table["critical_rate"], strict=True):
         powers = []
         for name, symbol in _DOUBLED:
@@ -326,7 +334,8 @@ def _doubled(stacks: Sequence[Stack], table: pd.DataFrame, budget: Budget | None
             if gaps(twice, "first_step"):
                 continue
             cost = first_step_cost(twice, optimizer, patterns)
-            if budget.holds(cost) if budget else cost.seconds < _CHEAP:
+            if budget.holds(spent + cost) if budget else cost.seconds < _CHEAP:
+                spent = spent + cost
                 larger = first_step(twice, optimizer, patterns=patterns).critical_rate
                 powers.append(f"{symbol}^{np.log2(larger / rate):.2f}")
         if powers:

@@ -89,9 +89,9 @@ class Predict(WithJson):
         several = isinstance(changes.get("tokens"), tuple)
         if several:
             self._check_lengths(changes["tokens"])
-        if self.dry_run:
-            if self.bound or self.first_step:
-                raise ValueError("dry_run must stand without bound and first_step, which take seconds.")
+        if self.dry_run and not self.first_step:
+            if self.bound:
+                raise ValueError("dry_run must stand without bound, which takes seconds.")
             from gradbounds.actions.predict import predict_plan
 
             return predict_plan(
@@ -117,6 +117,7 @@ class Predict(WithJson):
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
                 max_time=self.max_time, memory=self.memory, every_power=self.all,
+                plan=self.dry_run,
             )  # fmt: skip
         from gradbounds.actions.predict import predict_stack
 

@@ -38,6 +38,15 @@ from theory.stack.weights import gain, weight_shapes
 _DRAWS = 4
 
 
+def fixed_uses(stack: Stack, attended: Array) -> list[MatrixUse]:
+    """W^V of tokens that are attended to with fixed weights, of this kernel, and W^O if there is one."""
+    shapes, seen = weight_shapes(stack), np.ones((1, stack.rows))
+    uses = [MatrixUse("WV", shapes["WV"], stack.width * attended, seen)]
+    if "WO" in shapes:
+        uses.append(MatrixUse("WO", shapes["WO"], shapes["WO"][0] * attended * gain(stack, "WV"), seen))
+    return uses
+
+
 @dataclass(slots=True, eq=False)
 class FixedAttention:
     """Attention with fixed weights A: A x W^V W^O.
@@ -52,12 +61,7 @@ class FixedAttention:
     uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
-        seen = np.ones((1, self.stack.rows))
-        self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * mean, seen)]
-        if "WO" in shapes:
-            rows = shapes["WO"][0] * mean * gain(self.stack, "WV")
-            self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
+        self.uses = fixed_uses(self.stack, self.tokens.attend(self.given))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
         """From the Gram matrix of gradients at its output to that at its input, and those at its matrices."""
@@ -108,7 +112,6 @@ class RandomAttention:
     """
 
     stack: Stack
-    tokens: MatrixLayout
     given: Array
     patterns: Patterns
     seed: int

@@ -79,14 +79,14 @@ class FeedForward:
         self.uses.append(MatrixUse("W2", shapes["W2"], stack.ffn_width * hidden, units))
 
     def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `Attention.down`."""
+        """As `FixedAttention.down`."""
         *first, second = self.uses
         above = gradient * gain(self.stack, "W2")
         gradients = {use.role: use.below(above) for use in first} | {second.role: gradient}
         return sum((gradients[use.role] * gain(self.stack, use.role) for use in first), np.zeros(1)), gradients
 
     def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
-        """As `Attention.up`."""
+        """As `FixedAttention.up`."""
         *first, second = self.uses
         widths = self.stack.ffn_width / self.stack.width
         above = gradients["W2"] * gain(self.stack, "W2")
@@ -309,4 +309,4 @@ def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, sampl
     if inside.attended is None:
         return FixedAttention(*given)
     patterns, _ = inside.attended
-    return RandomAttention(*given, patterns, seed)
+    return RandomAttention(inside.step.stack, inside.given, patterns, seed)

@@ -77,6 +77,8 @@ def test_a_model_s_configuration(tmp_path, capsys):
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
     assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
     assert "Published" not in said  # no recipe of this family has a source
+    assert main([*line, "--tokens", "2", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("theory of the first step takes about ")
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
     assert "of --max-time; --tokens" in capsys.readouterr().err
 

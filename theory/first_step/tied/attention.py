@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from theory.first_step.attention import RandomAttention
+from theory.first_step.attention import RandomAttention, fixed_uses
 from theory.first_step.motion import root
 from theory.first_step.rules import MatrixUse, Rule, sign_coefficients, sign_energy, sign_rule
 from theory.first_step.tied.motion import Gradients, MatrixGradient, OverlapMotion, Steps, TiedBranch, inverse, steps_of
@@ -30,12 +30,7 @@ class TiedAttention(TiedBranch):
     uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
-        shapes, mean = weight_shapes(self.stack), self.tokens.attend(self.given)
-        seen, value_gain = np.ones((1, self.stack.rows)), gain(self.stack, "WV")
-        self.uses = [MatrixUse("WV", shapes["WV"], self.stack.width * mean, seen)]
-        if "WO" in shapes:
-            rows = shapes["WO"][0] * mean * value_gain
-            self.uses.append(MatrixUse("WO", shapes["WO"], rows, seen))
+        self.uses = fixed_uses(self.stack, self.tokens.attend(self.given))
 
     def down(self, noise: Array, part: Array) -> tuple[Array, Array, Gradients]:
         """From the gradient at the output, its noise and its coefficients on the output, to that at the input."""

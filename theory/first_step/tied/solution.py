@@ -254,4 +254,4 @@ def _branch(inside: SublayerState[Array], tokens: MatrixLayout, seed: int, sampl
         return TiedUnits(*given, seed, samples)
     if inside.attended is None:
         return TiedAttention(*given)
-    return TiedRandomAttention(*given, inside.attended[0], seed)
+    return TiedRandomAttention(inside.step.stack, inside.given, inside.attended[0], seed)
