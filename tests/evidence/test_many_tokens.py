@@ -1,13 +1,16 @@
 """Groups of tokens beside networks of up to twice as many tokens as coordinates, and published models over n."""
 
 import time
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from simulate import sample
+from simulate.runs.cell import EngineName
 from tests.helpers.agreement import deviations
 from tests.helpers.evidence_file import kept_case, record
 from theory import Stack, predict
@@ -30,6 +33,9 @@ PATTERNS = {16: 512, 64: 256, 256: 128, 1024: 96}
 TOKENS = (16, 64, 256, 1024, 4096)
 MODELS = {"llama-3-8b": (1, 4, *TOKENS, 8192), "qwen3-8b": TOKENS, "pythia-1.4b": TOKENS}
 ROLES = ("WQ", "WK", "WV", "WG", "W1", "W2")
+LONG = {"Pre-LN": 256, "Pre-LN, rotary": 256, "Post-LN": 256, "Peri-LN": 448}
+"""Draws of 1024 tokens that leave errors of a percent, with as many words: with V = 64 what labels leave to chance, of
+relative size (2/V)^1/2, would take twenty times as many."""
 LONGEST = 4096
 SHORTER = {
     "gpt2": 1024, "gpt2-xl": 1024, "gpt-j-6b": 2048, "pythia-1.4b": 2048, "gpt-neox-20b": 2048, "phi-2": 2048,
@@ -38,11 +44,11 @@ SHORTER = {
 """Models whose own length, as their configurations have it, is less."""
 
 
-def beside_networks(fields: dict[str, Any], tokens: int) -> dict[str, Any]:
+def beside_networks(fields: dict[str, Any], draws: int, patterns: int, engine: EngineName = "auto") -> dict[str, Any]:
     """Every number of one case."""
-    stack = Stack(**USUAL | fields | {"tokens": tokens})
-    samples = sample(stack, draws=DRAWS[tokens], seed=12)
-    prediction = predict(stack, grouped=True, patterns=PATTERNS[tokens])
+    stack = Stack(**USUAL | fields)
+    samples = sample(stack, draws=draws, seed=12, engine=engine)
+    prediction = predict(stack, grouped=True, patterns=patterns, max_time=600.0)
     gradients: dict[str, Any] = {}
     for role in ("WQ", "WK", "WV", "W1"):
         values = np.asarray(samples[f"grad_sq_{role}"], dtype=float)
@@ -60,7 +66,8 @@ def test_beside_networks(kept_folder):
     for name, fields in NETWORKS.items():
         for tokens in DRAWS:
             label = f"{name}, n = {tokens}"
-            row = kept_case(kept_folder, label, partial(beside_networks, fields, tokens))
+            asked = partial(beside_networks, fields | {"tokens": tokens}, DRAWS[tokens], PATTERNS[tokens])
+            row = kept_case(kept_folder, label, asked)
             numbers += len(row["deviations"])
             beyond += [{"case": label} | one for one in row["deviations"] if one["of what is allowed"] > 1]
             widest = max(row["deviations"], key=lambda one: one["of what is allowed"])
@@ -68,6 +75,34 @@ def test_beside_networks(kept_folder):
     record("many-tokens", {"draws": DRAWS, "numbers": numbers, "beyond": beyond, "of each case": found})
     assert numbers > 500
     assert len(beyond) <= 0.02 * numbers, beyond
+
+
+def beside_long(folder: Path, name: str, networks: Sequence[str]) -> None:
+    """At 1024 tokens, with matrices drawn: numbers beyond 3%, or 4 standard errors of at most 1.5%, are recorded."""
+    fields = {"tokens": 1024, "vocab": 1024}
+    found: dict[str, Any] = {}
+    for network in networks:
+        asked = partial(beside_networks, NETWORKS[network] | fields, LONG[network], 512, "dense")
+        row = kept_case(folder, network, asked)
+        beyond = [one for one in row["deviations"] if one["of what is allowed"] > 1]
+        wide = [one for one in row["deviations"] if one["relative"] > 0.03]
+        errors = [error for one in row["squared gradients"].values() for error in one["standard errors"]]
+        found[network] = {"draws": LONG[network], "numbers": len(row["deviations"]), "beyond": beyond, "over 3%": wide}
+        found[network] |= {"largest error": max(errors), "squared gradients": row["squared gradients"]}
+    record(name, {"fields": USUAL | fields, "networks": found}, short=True)
+    for network, row in found.items():
+        assert row["largest error"] < 0.015, network
+        assert len(row["beyond"]) <= 0.02 * row["numbers"], (network, row["beyond"])
+
+
+def test_long_pre(kept_folder):
+    """Pre-LN, with and without rotary positions."""
+    beside_long(kept_folder, "many-tokens-pre", ["Pre-LN", "Pre-LN, rotary"])
+
+
+def test_long_normalized(kept_folder):
+    """Post-LN and Peri-LN."""
+    beside_long(kept_folder, "many-tokens-normalized", ["Post-LN", "Peri-LN"])
 
 
 def over_tokens(model: str, tokens: int) -> dict[str, Any]:
