@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, field_name, field_value
+from gradbounds.grid import FIELDS, field_name, field_value, said
 from theory import Stack
 from theory.configurations import Note, stack_from_config
 from theory.stack.registry import nearest
@@ -31,6 +31,28 @@ def read_network(
         return Stack(**given), ()
     stack, notes = stack_from_config(config, like=like, tokens=given.get("tokens", 16), ignore=ignore)
     return replace(stack, **given), notes
+
+
+def described_grid(
+    given: Mapping[str, Any], config: Path | None, like: str | None, ignore: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The grid of a configuration's network, in which fields that are given anew have their values; or of those alone.
+
+    Args:
+        given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
+        config: a file.
+        like: a published model's name.
+        ignore: keys of the file to leave out.
+
+    Raises:
+        ValueError: as `read_network`.
+    """
+    if config is None and like is None and not ignore:
+        return dict(given)
+    stack, _ = read_network({}, config, like, ignore)
+    values = {name: said(name, value) for name, value in vars(stack).items()}
+    changed: dict[str, Any] = {n: value for n, value in values.items() if value != said(n, FIELDS[n].default)}
+    return {"placement": stack.placement} | changed | dict(given)
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:

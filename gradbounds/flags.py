@@ -97,6 +97,27 @@ class WithJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OfModel(WithJson):
+    """Flags of commands that take the network of a model."""
+
+    config: Annotated[
+        Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
+    ] = None
+    like: Annotated[
+        str | None, optional("a published model, such as gpt2 or llama-3-8b; a wrong name lists them", "NAME", "none")
+    ] = None
+    ignore: Annotated[
+        tuple[str, ...],
+        optional("keys of the file to leave out, whose part at initialization is not known", "KEY [...]", "none"),
+    ] = ()
+
+    @property
+    def of_model(self) -> bool:
+        """Whether there is one."""
+        return self.config is not None or self.like is not None
+
+
+@dataclass(frozen=True, kw_only=True)
 class IntoFolder(WithJson):
     """Flags of commands that make networks and keep what they measure of them."""
 

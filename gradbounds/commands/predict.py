@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.described_network import apply_changes, read_network, variants
-from gradbounds.flags import Flag, WithJson, given, network, optional
+from gradbounds.flags import Flag, OfModel, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
 
@@ -17,7 +17,7 @@ Changes = network(Stack(), several=("tokens",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predict(WithJson):
+class Predict(OfModel):
     """Print what large-width theory has for one network: every matrix's gradient in every layer, beside samples.
 
     The network is that of the flags, of a model's config.json, or of a published model; of the latter two, flags that
@@ -27,16 +27,6 @@ class Predict(WithJson):
     """
 
     stack: Annotated[Changes, Flag(name="", help="")] = field(default_factory=Changes)  # type: ignore[valid-type]
-    config: Annotated[
-        Path | None, optional("config.json of a model, as Hugging Face or nanoGPT have it", "FILE", default="none")
-    ] = None
-    like: Annotated[
-        str | None, optional("a published model, such as gpt2 or llama-3-8b; a wrong name lists them", "NAME", "none")
-    ] = None
-    ignore: Annotated[
-        tuple[str, ...],
-        optional("keys of the file to leave out, whose part at initialization is not known", "KEY [...]", "none"),
-    ] = ()
     compare: Annotated[
         tuple[str, ...],
         optional(

@@ -7,7 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.flags import Flag, WithJson, given, in_groups, optional
+from gradbounds.described_network import described_grid
+from gradbounds.flags import Flag, OfModel, given, in_groups, optional
 from gradbounds.grid import OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory.stack.stack import OWN
@@ -39,11 +40,12 @@ Fields = in_groups(_flag)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(WithJson):
+class Sweep(OfModel):
     """Sample grids of networks into a run folder. The same command continues it where it stopped.
 
-    A grid comes from flags, from a TOML file, or from a preset; flags change the latter two. A field that is not given
-    has the paper's value, and placement has both. Without any, the preset "quick" is swept.
+    A grid comes from flags, from a TOML file, from a preset, or from a model's config.json or a published model, which
+    are one network; flags change all but the first. A field that is not given has the paper's value, and placement has
+    both. Without any, the preset "quick" is swept.
 
     Two presets end with a table and a figure. "compare" sets placements of LayerNorm side by side, by default all at
     d = 512 and L = 2, 4, 8, 16, with one value for every other field. "relax" switches the paper's assumptions off in
@@ -151,12 +153,17 @@ class Sweep(WithJson):
             ValueError: a flag that it does not take, or as the action.
         """
         taken = {"out", "preset", "grid", "draws", "seed", "workers", "along", "values", "json"}
+        taken |= {f.name for f in fields(OfModel)}
         others = Sweep()
         if any(getattr(self, f.name) != getattr(others, f.name) for f in fields(self) if f.name not in taken):
             raise ValueError(
-                f"preset {self.preset} must stand with fields, draws, seed, workers, out, along and values alone."
+                f"preset {self.preset} must stand with fields, a model, draws, seed, workers, out, along and values "
+                "alone."
             )
         grid = given(self.grid)
+        if self.of_model:  # whose placement is one of those that are compared
+            of_network = described_grid({}, self.config, self.like, self.ignore)
+            grid = {name: value for name, value in of_network.items() if name != "placement"} | grid
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
@@ -216,6 +223,10 @@ class Sweep(WithJson):
             ValueError: they contradict each other, or a value makes no sense.
         """
         grid = given(self.grid)
+        if self.of_model or self.ignore:
+            if self.file is not None or self.preset is not None:
+                raise ValueError("config and like must stand without file, and of presets with compare or relax.")
+            grid = described_grid(grid, self.config, self.like, self.ignore)
         if self.zip:
             grid["zip"] = [[field_name(name) for name in group.split(",")] for group in self.zip]
         if self.file is not None and self.preset is not None:

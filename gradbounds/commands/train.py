@@ -5,19 +5,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.flags import Flag, WithJson, given, optional
+from gradbounds.described_network import described_grid
+from gradbounds.flags import Flag, OfModel, given, optional
 from gradbounds.recipe import Recipe
 from theory.stack.optimizers import TRAINING_OPTIMIZERS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Train(WithJson):
+class Train(OfModel):
     """Train random networks for some steps, of any width: what every quantity is at each step, and how it grows with d.
 
     With --out the same command continues where it stopped, killed or not, or adds draws.
 
-    Every field takes several values, which make a product; one that is not given has the paper's value, and placement
-    has both. Wide networks never have their matrices drawn.
+    Every field takes several values, which make a product; one that is not given has that of --config or --like, else
+    the paper's, and placement has both. Wide networks never have their matrices drawn.
     """
 
     grid: Annotated[Fields, Flag(name="", help="")] = field(default_factory=Fields)
@@ -81,7 +82,7 @@ class Train(WithJson):
         from gradbounds.clusters.place import executing
         from simulate.runs.execution import Execution
 
-        grid = given(self.grid)
+        grid = described_grid(given(self.grid), self.config, self.like, self.ignore)
         plan = Plan(
             steps=self.steps,
             learning_rate=self.learning_rate,

@@ -51,6 +51,8 @@ BAD = [
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
     (("predict", "--like", "gpt2", "--config", "x"), "config and like must not both be given."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),
+    (("sweep", "--like", "lama-3-8b", "--dry-run"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
+    (("train", "--ignore", "x"), "--ignore must stand with config or like, got x and neither."),
     (("predict", "--compare", "placment=peri"), "as placement=peri, got 'placment=peri'. Did you mean placement?"),
     (("predict", "--compare", "depth=x"), "depth must be an integer, such as 512 or 1e6, got 'x'."),
     (("predict", "--compare", "width=8", "--compare", "depth=2"), "--compare must be given once, with its values"),

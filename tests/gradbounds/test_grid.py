@@ -1,6 +1,7 @@
 """Grids: products, ranges, fields that move together, and every way of getting them wrong."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,11 +9,12 @@ from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
 from gradbounds.commands.sweep import Sweep
-from gradbounds.described_network import apply_changes
+from gradbounds.described_network import apply_changes, described_grid
 from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
+from theory.configurations import PUBLISHED, stack_from_config
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,22 @@ def test_a_field_is_left_to_its_own_by_that_word():
         field_values("tanh_scale", "own")
     flags = parsed(["predict", "--branch-scale", "own", "--residual-scale", "0"]).stack
     assert given_fields(flags) == {"branch_scale": None, "residual_scale": 0.0}
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_the_grid_of_a_published_model_is_its_network(model):
+    network, _ = stack_from_config(like=model)
+    assert list(stacks(described_grid({}, None, model))) == [network]
+    assert next(stacks(described_grid({"depth": ("2", "4")}, None, model))) == replace(network, depth=2)
+
+
+def test_a_sweep_and_training_take_a_models_network():
+    """Flags change its fields."""
+    words = ["--like", "pythia-1.4b", "--width", "256", "512", "--depth", "2"]
+    network, _ = stack_from_config(like="pythia-1.4b")
+    assert parsed(["sweep", *words]).recipe().stacks() == [replace(network, width=d, depth=2) for d in (256, 512)]
+    with pytest.raises(ValueError, match="^config and like must stand without file, and of presets with compare"):
+        parsed(["sweep", "--preset", "deep", *words]).recipe()
 
 
 @given(st.integers(2, 500), st.integers(1, 12), st.integers(2, 5))

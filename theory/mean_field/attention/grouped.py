@@ -180,10 +180,12 @@ class GroupedAttention:
         alone = _turning(stack, tokens) * (alone @ alone.mT)
         if not stack.rotary:
             return np.asarray(scale * (sums * sums.mT - alone))
-        phases = np.exp(1j * tokens.places[:, None] * frequencies(stack))
+        angles = tokens.places[:, None] * frequencies(stack)
+        cos, sin = np.cos(angles), np.sin(angles)
         share = stack.rotary_width / stack.key_width
-        turned_sums = (weights @ phases) * phases.conj()
-        of_turned = (turned_sums @ turned_sums.conj().mT).real / phases.shape[1]
+        along, across = weights @ cos, weights @ sin
+        turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
+        of_turned = turned_sums @ turned_sums.mT / angles.shape[1]
         return np.asarray(scale * (share * of_turned + (1.0 - share) * sums * sums.mT - alone))
 
     def _led(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
@@ -332,7 +334,9 @@ def grouped_patterns(
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
     drawn = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - drawn) @ extra[..., :, None]
-    attended = changed @ mean_keys + drawn @ (np.roll(keys, -1, 2) - mean_keys) + leans * leaning
+    attended = (changed - drawn) @ mean_keys
+    attended += drawn @ np.roll(keys, -1, 2)
+    attended += leans * leaning
     single_changed = single * own_slopes if stack.logit_softcap else single
     return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes)
 
