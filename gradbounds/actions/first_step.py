@@ -14,6 +14,7 @@ from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from figures.first_step import first_step_rates
+from gradbounds.actions.break_even import break_even_lines, extrapolated, stepped
 from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.network_text import note_lines
@@ -32,7 +33,7 @@ from theory.mean_field.cost import Cost, prediction_cost
 from theory.stack import TITLES
 from theory.stack.optimizers import Optimizer
 
-# Parameters of a network whose step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
+# Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
 # Seconds of a prediction at twice a size that is made unasked, and what is doubled.
@@ -58,7 +59,8 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: that step.
-        draws: networks to sample of each; none, if None.
+        draws: networks to sample of each; none, if None. Of one of more than 2e8 parameters smaller ones are, scaled
+            like it, and their break-even rate is extrapolated.
         seed: of these.
         patterns: of attention, where it is random; 4 to 16, if None.
         notes: on the first one's configuration.
@@ -71,13 +73,12 @@ def first_steps(
         Table and, of several widths or depths, figure `first_step`; of a plan seconds and bytes.
 
     Raises:
-        ValueError: an argument is outside its range, or a network is too large to be stepped.
+        ValueError: an argument is outside its range.
         OverBudgetError: theory would take more than it may.
     """
     budget = Budget.of(max_time, memory)
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
-        _check_sizes(stacks)
     check_count("seed", seed, 0)
     optimizers = tuple(dict.fromkeys(optimizers))
     cost = _within(stacks, optimizers, budget, patterns)
@@ -92,7 +93,7 @@ def first_steps(
     bar = Console(stderr=True)
     for stack in track(stacks, description="stepping", disable=not shown, transient=True, console=bar):
         # Sampled steps ask for a model with parameters, which not every network has.
-        count = draws if draws and not gaps(stack, "hessian") else 0
+        count = draws if draws and not gaps(stack, "hessian") and not _is_large(stack) else 0
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -101,12 +102,14 @@ def first_steps(
         ]
     table = pd.DataFrame(rows)
     several = max(table["width"].nunique(), table["depth"].nunique()) > 1
+    ends, said_of_ends = _break_even(stacks, table, optimizers, draws, seed) if draws else ([], [])
     return Result(
         about=f"first steps of {len(stacks)} networks",
-        tables={"first_step": table},
+        tables={"first_step": table} | ({"break_even": pd.concat(ends)} if ends else {}),
         values={"notes": tuple(notes)},
         lines=[
             *_lines(table),
+            *said_of_ends,
             *_exponents(table),
             *_doubled(stacks, table, budget if every_power else None, patterns),
             *_compared(notes, optimizers),
@@ -155,14 +158,25 @@ def _with_tokens(stack: Stack, tokens: int) -> Stack:
         return stack
 
 
-def _check_sizes(stacks: Sequence[Stack]) -> None:
-    for stack in stacks:
-        size = stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
-        if size > _LARGEST:
-            raise ValueError(
-                f"draws must be left out for networks of more than {_LARGEST:g} parameters, got width {stack.width} "
-                f"and depth {stack.depth}."
-            )
+def _is_large(stack: Stack) -> bool:
+    """Whether its steps are not measured."""
+    return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab) > _LARGEST
+
+
+def _break_even(
+    stacks: Sequence[Stack], table: pd.DataFrame, optimizers: Sequence[Optimizer], draws: int, seed: int
+) -> tuple[list[pd.DataFrame], list[str]]:
+    """Of networks too large to be stepped what smaller ones say, and in words."""
+    tables, lines = [], list[str]()
+    for k, stack in enumerate(stacks):
+        if not _is_large(stack) or gaps(stack, "hessian") or gaps(stack, "first_step"):
+            continue
+        steps = stepped(stack, optimizers, draws, seed)
+        ends = extrapolated(steps, stack)
+        rates = table["critical_rate"].iloc[k * len(optimizers) : (k + 1) * len(optimizers)]
+        lines += break_even_lines(steps, ends, dict(zip(optimizers, rates, strict=True)))
+        tables.append(pd.DataFrame(asdict(stack), index=ends.index).join(ends, rsuffix="_of"))
+    return tables, lines
 
 
 def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patterns: int | None) -> dict[str, Any]:
