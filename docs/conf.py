@@ -69,6 +69,7 @@ pygments_dark_style = "native"
 CONTENTS = {
     "Results": ["paper_checks", "docs/claim_rows", "docs/relaxed_claims", "docs/answer", "docs/prior_art"],
     "Start": [
+        "docs/tour",
         "docs/gallery/index",
         "docs/setting",
         "docs/configurations",

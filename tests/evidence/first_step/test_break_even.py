@@ -11,7 +11,11 @@ from tests.helpers.evidence_file import kept_case, record, rounded
 from theory.configurations import stack_from_config
 from theory.first_step.prediction import first_step
 
-pytestmark = pytest.mark.evidence
+# Of tracing, torch's own.
+pytestmark = [
+    pytest.mark.evidence,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 MODELS = ("llama-3-8b", "pythia-1.4b")
 OPTIMIZERS = ("sgd", "adam")
