@@ -1,58 +1,73 @@
 """The network that a command is asked about: of flags, of a configuration file, or of a published model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gradbounds.grid import FIELDS, field_name, field_value, said
 from theory import Stack
 from theory.configurations import Note, stack_from_config
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.registry import nearest
 
 
-def read_network(
-    given: Mapping[str, Any], config: Path | None, like: str | None, ignore: Sequence[str] = ()
-) -> tuple[Stack, tuple[Note, ...]]:
-    """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What describes a network beside flags of single fields.
 
-    Args:
-        given: fields of the Stack.
+    Attributes:
         config: a file.
         like: a published model's name.
         ignore: keys of the file to leave out.
-
-    Raises:
-        ValueError: keys are ignored of neither a file nor a model, or as `theory.configurations.stack_from_config`.
+        drawn_by: the code whose rule gives the deviations of weights; "hf" is the model's own class.
     """
-    if ignore and config is None and like is None:
-        raise ValueError(f"ignore must stand with config or like, got {', '.join(ignore)} and neither.")
-    if config is None and like is None:
-        return Stack(**given), ()
-    stack, notes = stack_from_config(config, like=like, tokens=given.get("tokens", 16), ignore=ignore)
-    return replace(stack, **given), notes
 
+    config: Path | None = None
+    like: str | None = None
+    ignore: Sequence[str] = ()
+    drawn_by: str = HUGGING_FACE
 
-def described_grid(
-    given: Mapping[str, Any], config: Path | None, like: str | None, ignore: Sequence[str] = ()
-) -> dict[str, Any]:
-    """The grid of a configuration's network, in which fields that are given anew have their values; or of those alone.
+    def read(self, given: Mapping[str, Any]) -> tuple[Stack, tuple[Note, ...]]:
+        """The network of a configuration with some fields given anew, or of those alone; and notes on the file.
 
-    Args:
-        given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
-        config: a file.
-        like: a published model's name.
-        ignore: keys of the file to leave out.
+        Raises:
+            ValueError: there is neither a file nor a model whose keys are ignored or whose weights are drawn, or as
+                `theory.configurations.stack_from_config`.
+        """
+        if self.config is None and self.like is None:
+            if self.ignore:
+                raise ValueError(f"ignore must stand with config or like, got {', '.join(self.ignore)} and neither.")
+            if self.drawn_by != HUGGING_FACE:
+                raise ValueError(f"drawn_by must stand with config or like, got {self.drawn_by!r} and neither.")
+            return Stack(**given), ()
+        ends = given.get("embeddings") if self.drawn_by != HUGGING_FACE else None
+        stack, notes = stack_from_config(
+            self.config, like=self.like, tokens=given.get("tokens", 16), embeddings=ends, ignore=self.ignore,
+            drawn_by=self.drawn_by,
+        )  # fmt: skip
+        return replace(stack, **given), notes
 
-    Raises:
-        ValueError: as `read_network`.
-    """
-    if config is None and like is None and not ignore:
-        return dict(given)
-    stack, _ = read_network({}, config, like, ignore)
-    values = {name: said(name, value) for name, value in vars(stack).items()}
-    changed: dict[str, Any] = {n: value for n, value in values.items() if value != said(n, FIELDS[n].default)}
-    return {"placement": stack.placement} | changed | dict(given)
+    @property
+    def is_model(self) -> bool:
+        """Whether there is a file or a published model."""
+        return self.config is not None or self.like is not None
+
+    def grid(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The grid of the network, in which fields that are given anew have these values; or of those alone.
+
+        Args:
+            given: values of fields of the Stack, as `gradbounds.grid.stacks` takes them.
+
+        Raises:
+            ValueError: as `read`.
+        """
+        stack, _ = self.read({})
+        if not self.is_model:
+            return dict(given)
+        values = {name: said(name, value) for name, value in vars(stack).items()}
+        changed: dict[str, Any] = {n: value for n, value in values.items() if value != said(n, FIELDS[n].default)}
+        return {"placement": stack.placement} | changed | dict(given)
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:

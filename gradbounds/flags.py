@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import tyro
 
+from gradbounds.described_network import Description
 from gradbounds.grid import FIELDS, OWN_WORD, field_value, said
 from theory import Stack
+from theory.configurations.training_codes import HUGGING_FACE, NAMES
 from theory.stack.groups import GROUPS
 from theory.stack.stack import OWN
 
@@ -111,10 +113,19 @@ class OfModel(WithJson):
         optional("keys of the file to leave out, whose part at initialization is not known", "KEY [...]", "none"),
     ] = ()
 
+    drawn_by: Annotated[
+        str,
+        Flag(
+            help="whose rule gives the deviations of the file's weights: hf, its class in transformers, or a code that "
+            "trains models",
+            metavar="|".join(NAMES),
+        ),
+    ] = HUGGING_FACE
+
     @property
-    def of_model(self) -> bool:
-        """Whether there is one."""
-        return self.config is not None or self.like is not None
+    def description(self) -> Description:
+        """What describes the network."""
+        return Description(config=self.config, like=self.like, ignore=self.ignore, drawn_by=self.drawn_by)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from rich.table import Table
 from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
-from theory.configurations import Note
+from theory.configurations import Note, drawn_by, model_type
+from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import holds_words, is_fluctuating
 from theory.stack import TITLES
 from theory.stack.quantities import QUANTITIES
@@ -417,6 +418,16 @@ def _columns(heads: Sequence[tuple[str, Sequence[str]]], rows: Mapping[str, Sequ
     for name, cells in {"": names, **rows}.items():
         lines.append(f"  {name:<{first}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
     return lines
+
+
+def drawn_lines(notes: Sequence[Note]) -> list[str]:
+    """Who draws the weights of a configuration, and which code that trained such models draws otherwise."""
+    others = [
+        f"{code.title} ({code.rule}) trained such models, and draws otherwise: --drawn-by {name}."
+        for name, code in TRAINING_CODES.items()
+        if model_type(notes) in code.families and drawn_by(notes) != name
+    ]
+    return [*(f"Weights are drawn {note.reason}." for note in notes if note.what == "drawn"), *others]
 
 
 def note_lines(notes: Sequence[Note]) -> list[str]:

@@ -18,6 +18,7 @@ from checks.models.streams import residual_of_normed
 from checks.statistics import CHANCE
 from theory import Stack
 from theory.stack.initializations import INITIALIZATIONS, Law
+from theory.stack.stack import BY_LAYER
 from theory.stack.weights import gain, weight_shapes
 
 WEIGHT_RATE = 1e-4
@@ -145,13 +146,15 @@ _ADDED = f"{_FACTOR} stands on"
 
 def _causes(network: Stack) -> dict[str, Callable[[_Matrix], NDArray[np.float64] | float]]:
     """Known causes, and what each makes of the deviation of a matrix over the Stack's: nan where it is none."""
-    by_layer = network.depth_scaling == "layer"
+    by_layer = network.depth_scaling in BY_LAYER
+    # Of which matrices the Stack's factor is.
+    ends = _ENDS | ({"W1"} if network.depth_scaling == "layer_up" else set())
 
     def factor(matrix: _Matrix) -> NDArray[np.float64]:
         return np.sqrt(2.0 * matrix.layers) if by_layer else np.full(len(matrix.layers), (2.0 * network.depth) ** 0.5)
 
     def scaled(matrix: _Matrix) -> bool:
-        return network.depth_scaling != "none" and {*matrix.roles} <= _ENDS
+        return network.depth_scaling != "none" and {*matrix.roles} <= ends
 
     causes: dict[str, Callable[[_Matrix], NDArray[np.float64] | float]] = {
         _MISSING: lambda m: factor(m) if scaled(m) else np.nan,

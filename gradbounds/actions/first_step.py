@@ -17,14 +17,15 @@ from figures.first_step import first_step_rates
 from gradbounds.actions.break_even import break_even_lines, extrapolated, stepped
 from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.grid import FIELDS, said, with_words
-from gradbounds.network_text import note_lines
+from gradbounds.network_text import drawn_lines, note_lines
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from simulate.curvature.first_step import Measured, sampled_steps
 from theory import NoRuleError, Stack
-from theory.configurations import RECIPES, Note
+from theory.configurations import RECIPES, Note, drawn_by
 from theory.configurations.comparisons import compared_step
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import gaps
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
@@ -106,13 +107,14 @@ def first_steps(
     return Result(
         about=f"first steps of {len(stacks)} networks",
         tables={"first_step": table} | ({"break_even": pd.concat(ends)} if ends else {}),
-        values={"notes": tuple(notes)},
+        values={"notes": tuple(notes), "drawn_by": drawn_by(notes)},
         lines=[
+            *drawn_lines(notes),
             *_lines(table),
             *said_of_ends,
             *_exponents(table),
             *_doubled(stacks, table, budget if every_power else None, patterns),
-            *_compared(notes, optimizers),
+            *(_compared(notes, optimizers) if drawn_by(notes) == HUGGING_FACE else []),
             *_recipes(notes, table),
             *(_not_sampled(stacks) if draws else []),
             *note_lines(notes),

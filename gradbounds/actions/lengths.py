@@ -1,7 +1,6 @@
 """`gradbounds predict --tokens 16 256 4096`: one network at several lengths, in one table."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -9,9 +8,10 @@ import pandas as pd
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.predict import predicted
 from gradbounds.budget import Budget, way
-from gradbounds.described_network import read_network
-from gradbounds.network_text import ends_of_layers, length_lines, note_lines, title, with_cosines
+from gradbounds.described_network import Description
+from gradbounds.network_text import drawn_lines, ends_of_layers, length_lines, note_lines, title, with_cosines
 from gradbounds.result import Result
+from theory.configurations import drawn_by
 
 # What a ratio gains from the least number of tokens to the largest where it is said to grow.
 _GROWN = 1.1
@@ -24,8 +24,8 @@ _WHY = (
 
 
 def predict_lengths(
-    given: Mapping[str, Any], lengths: Sequence[int], *, config: Path | None, like: str | None,
-    ignore: Sequence[str] = (), patterns: int | None, max_time: str, memory: str | None = None,
+    given: Mapping[str, Any], lengths: Sequence[int], of: Description, *, patterns: int | None, max_time: str,
+    memory: str | None = None,
 ) -> Result:  # fmt: skip
     """One network's first layer over its last, by theory, at several numbers of tokens.
 
@@ -35,7 +35,7 @@ def predict_lengths(
         NoRuleError: theory has no rule for the network.
     """
     budget = Budget.of(max_time, memory)
-    read = {n: read_network({**given, "tokens": n}, config, like, ignore) for n in sorted(set(lengths))}
+    read = {n: of.read({**given, "tokens": n}) for n in sorted(set(lengths))}
     ways = {n: way(stack, patterns, budget) for n, (stack, _) in read.items()}
     tables = {n: layer_table(predicted(each), None) for n, each in ways.items()}
     stack, notes = read[max(read)]
@@ -47,9 +47,13 @@ def predict_lengths(
     return Result(
         about=named,
         tables={"lengths": _rows(tables)},
-        values={"stacks": [stack for stack, _ in read.values()], "notes": notes, "cheaper": cheaper or None},
+        values={
+            "stacks": [stack for stack, _ in read.values()], "notes": notes, "drawn_by": drawn_by(notes),
+            "cheaper": cheaper or None,
+        },
         lines=[
-            named, *length_lines(tables), "", *([_WHY] if _grows(tables) else []), *cheaper, *note_lines(notes),
+            named, *drawn_lines(notes), *length_lines(tables), "", *([_WHY] if _grows(tables) else []), *cheaper,
+            *note_lines(notes),
         ],
     )  # fmt: skip
 

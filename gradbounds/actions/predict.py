@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -14,15 +13,24 @@ import pandas as pd
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
-from gradbounds.described_network import apply_changes, read_network, variants
-from gradbounds.network_text import comparison_lines, matrix_name, network_lines, note_lines, standing_out, title
+from gradbounds.described_network import Description, apply_changes, variants
+from gradbounds.network_text import (
+    comparison_lines,
+    drawn_lines,
+    matrix_name,
+    network_lines,
+    note_lines,
+    standing_out,
+    title,
+)
 from gradbounds.progress import estimated, working
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.configurations import Note
+from theory.configurations import drawn_by, model_type
 from theory.configurations.comparisons import compared
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
 from theory.mean_field.cost import prediction_cost
 
@@ -43,9 +51,8 @@ _LONG = 2.0
 
 
 def predict_stack(
-    given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
-    compare: Sequence[str], draws: int | None, seed: int, patterns: int | None, max_time: str,
-    memory: str | None = None, every_layer: bool = False,
+    given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
+    patterns: int | None, max_time: str, memory: str | None = None, every_layer: bool = False,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
 
@@ -54,7 +61,7 @@ def predict_stack(
             within the time and the memory.
     """
     budget = Budget.of(max_time, memory)
-    stack, notes = read_network(given, config, like, ignore)
+    stack, notes = of.read(given)
     others = {changes: apply_changes(stack, changes) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
@@ -82,13 +89,16 @@ def predict_stack(
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
-    evidence = compared(_family(notes), stack, frozenset(given)) if prediction is not None else ""
+    evidence = ""
+    if prediction is not None and drawn_by(notes) == HUGGING_FACE:
+        evidence = compared(model_type(notes), stack, frozenset(given))
     cheaper = ["", f"{_CHEAPER}: {chosen.said}."] if chosen is not None and chosen.said else []
     values: dict[str, Any] = {
         "stack": stack,
         "no_rule": reason or None,
         "not_judged": why_not_judged(stack) or None,
         "notes": notes,
+        "drawn_by": drawn_by(notes),
         "cheaper": (chosen.said if chosen is not None else "") or None,
         "compared_with_code": evidence or None,
     }
@@ -105,7 +115,7 @@ def predict_stack(
         tables={"prediction": table},
         values=values,
         lines=[
-            title(stack), "", *standing_out(stack, table), *cheaper, "",
+            title(stack), *drawn_lines(notes), "", *standing_out(stack, table), *cheaper, "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
             *_exponent_lines(slopes), *_bound_line(stack, table),
             *(
@@ -120,9 +130,8 @@ def predict_stack(
 
 
 def predict_plan(
-    given: Mapping[str, Any], *, config: Path | None, like: str | None, ignore: Sequence[str] = (),
-    compare: Sequence[str] = (), draws: int | None = None, patterns: int | None, max_time: str,
-    memory: str | None = None,
+    given: Mapping[str, Any], of: Description, *, compare: Sequence[str] = (), draws: int | None = None,
+    patterns: int | None, max_time: str, memory: str | None = None,
 ) -> Result:  # fmt: skip
     """What theory would take for a network at each of its numbers of tokens, and for those beside it; it predicts none.
 
@@ -132,7 +141,7 @@ def predict_plan(
     budget = Budget.of(max_time, memory)
     lengths = given.get("tokens")
     each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
-    stacks = [read_network(fields, config, like, ignore)[0] for fields in each]
+    stacks = [of.read(fields)[0] for fields in each]
     stacks += [apply_changes(stacks[0], changes) for changes in variants(compare)]
     rows, lines = [], []
     for stack in stacks:
@@ -200,11 +209,6 @@ def _sampling_cost(stack: Stack, draws: int) -> tuple[float, float]:
 
     cell = Cell(stack)
     return block_work(cell).cost * cell.blocks(draws), block_bytes(cell)
-
-
-def _family(notes: Sequence[Note]) -> str | None:
-    """The `model_type` of a configuration that was read, which is neutral by itself."""
-    return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
 
 
 def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from gradbounds.described_network import apply_changes, read_network, variants
+from gradbounds.described_network import apply_changes, variants
 from gradbounds.flags import Flag, OfModel, given, network, optional
 from theory import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
@@ -76,6 +76,7 @@ class Predict(OfModel):
         if self.bound and self.first_step or self.latex and not self.bound:
             raise ValueError("bound must stand without first_step, and latex with bound.")
         changes = given(self.stack)
+        of = self.description
         several = isinstance(changes.get("tokens"), tuple)
         if several:
             self._check_lengths(changes["tokens"])
@@ -85,24 +86,23 @@ class Predict(OfModel):
             from gradbounds.actions.predict import predict_plan
 
             return predict_plan(
-                changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
-                patterns=self.patterns, max_time=self.max_time, memory=self.memory,
+                changes, of, compare=self.compare, draws=self.draws, patterns=self.patterns, max_time=self.max_time,
+                memory=self.memory,
             )  # fmt: skip
         if several:
             from gradbounds.actions.lengths import predict_lengths
 
             return predict_lengths(
-                changes, changes["tokens"], config=self.config, like=self.like, ignore=self.ignore,
-                patterns=self.patterns, max_time=self.max_time, memory=self.memory,
-            )  # fmt: skip
+                changes, changes["tokens"], of, patterns=self.patterns, max_time=self.max_time, memory=self.memory
+            )
         if self.bound:
             from gradbounds.actions.bound import theorem1
 
-            return theorem1(read_network(changes, self.config, self.like, self.ignore)[0], latex=self.latex)
+            return theorem1(of.read(changes)[0], latex=self.latex)
         if self.first_step:
             from gradbounds.actions.first_step import first_steps
 
-            stack, notes = read_network(changes, self.config, self.like, self.ignore)
+            stack, notes = of.read(changes)
             stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
@@ -112,9 +112,8 @@ class Predict(OfModel):
         from gradbounds.actions.predict import predict_stack
 
         return predict_stack(
-            changes, config=self.config, like=self.like, ignore=self.ignore, compare=self.compare, draws=self.draws,
-            seed=self.seed,
-            patterns=self.patterns, max_time=self.max_time, memory=self.memory, every_layer=self.all,
+            changes, of, compare=self.compare, draws=self.draws, seed=self.seed, patterns=self.patterns,
+            max_time=self.max_time, memory=self.memory, every_layer=self.all,
         )  # fmt: skip
 
     def _check_lengths(self, lengths: tuple[int, ...]) -> None:

@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradbounds.described_network import described_grid
 from gradbounds.flags import Flag, OfModel, given, in_groups, optional
 from gradbounds.grid import OWN_WORD, TIED, field_name, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
@@ -161,9 +160,8 @@ class Sweep(OfModel):
                 "alone."
             )
         grid = given(self.grid)
-        if self.of_model:  # whose placement is one of those that are compared
-            of_network = described_grid({}, self.config, self.like, self.ignore)
-            grid = {name: value for name, value in of_network.items() if name != "placement"} | grid
+        # A model's placement is one of those that are compared.
+        grid = {name: value for name, value in self.description.grid({}).items() if name != "placement"} | grid
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
@@ -223,10 +221,9 @@ class Sweep(OfModel):
             ValueError: they contradict each other, or a value makes no sense.
         """
         grid = given(self.grid)
-        if self.of_model or self.ignore:
-            if self.file is not None or self.preset is not None:
-                raise ValueError("config and like must stand without file, and of presets with compare or relax.")
-            grid = described_grid(grid, self.config, self.like, self.ignore)
+        if self.description.is_model and (self.file is not None or self.preset is not None):
+            raise ValueError("config and like must stand without file, and of presets with compare or relax.")
+        grid = self.description.grid(grid)
         if self.zip:
             grid["zip"] = [[field_name(name) for name in group.split(",")] for group in self.zip]
         if self.file is not None and self.preset is not None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from gradbounds.commands.sweep import Fields
-from gradbounds.described_network import described_grid
 from gradbounds.flags import Flag, OfModel, given, optional
 from gradbounds.recipe import Recipe
 from theory.stack.optimizers import TRAINING_OPTIMIZERS
@@ -82,7 +81,7 @@ class Train(OfModel):
         from gradbounds.clusters.place import executing
         from simulate.runs.execution import Execution
 
-        grid = described_grid(given(self.grid), self.config, self.like, self.ignore)
+        grid = self.description.grid(given(self.grid))
         plan = Plan(
             steps=self.steps,
             learning_rate=self.learning_rate,

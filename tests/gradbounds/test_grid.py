@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradbounds.cli import main, parsed
 from gradbounds.commands.sweep import Sweep
-from gradbounds.described_network import apply_changes, described_grid
+from gradbounds.described_network import Description, apply_changes
 from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
@@ -58,8 +58,8 @@ def test_a_field_is_left_to_its_own_by_that_word():
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_the_grid_of_a_published_model_is_its_network(model):
     network, _ = stack_from_config(like=model)
-    assert list(stacks(described_grid({}, None, model))) == [network]
-    assert next(stacks(described_grid({"depth": ("2", "4")}, None, model))) == replace(network, depth=2)
+    assert list(stacks(Description(like=model).grid({}))) == [network]
+    assert next(stacks(Description(like=model).grid({"depth": ("2", "4")}))) == replace(network, depth=2)
 
 
 def test_a_sweep_and_training_take_a_models_network():

@@ -21,6 +21,7 @@ ALONE: list[dict[str, Any]] = [
     {"truncation": 1.0, "mask": "causal"},
     {"depth_scaling": "depth", "output_projection": "random"},
     {"depth_scaling": "layer", "output_projection": "random"},
+    {"depth_scaling": "layer_up", "output_projection": "random"},
     {"value_gain": 0.5},
     {"projection_gain": 1.5, "output_projection": "random"},
     {"gate_gain": 0.5, "ffn": "gated", "activation": "silu"},

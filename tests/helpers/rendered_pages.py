@@ -48,6 +48,7 @@ from tests.helpers.rendered.tables import (
     theory_of_critical_rates,
 )
 from tests.helpers.rendered.training import limits_of_training, meetings_of_gradients, placements_in_training
+from tests.helpers.rendered.training_codes import training_code_sources, training_codes
 from tests.helpers.rendered.translation import queries_as_models_widen
 from tests.helpers.rendered.warmup import (
     at_the_printed_rate,
@@ -106,6 +107,8 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "architectures": architectures,
         "atlas": atlas,
         "choices": choices,
+        "training codes": training_codes,
+        "sources of training codes": training_code_sources,
         "models over tokens": models_over_tokens,
         "llama over tokens": llama_over_tokens,
     },

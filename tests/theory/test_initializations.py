@@ -75,6 +75,10 @@ def test_standard_deviations_of_ones_own():
     assert stds(stack) == pytest.approx(usual | {role: std / 12**0.5 for role, std in ends.items()})
     by_layer = replace(stack, depth_scaling="layer")
     assert stds(by_layer.of_layer(3)) == pytest.approx(usual | {role: std / 6**0.5 for role, std in ends.items()})
+    with_w1 = stds(replace(stack, depth_scaling="layer_up").of_layer(3))
+    assert with_w1 == pytest.approx(stds(by_layer.of_layer(3)) | {"W1": usual["W1"] / 6**0.5})
+    with pytest.raises(ValueError, match="^depth_scaling must be 'none' or 'depth' where layers are alike"):
+        gain(replace(stack, depth_scaling="layer_up"), "W1")
     with pytest.raises(ValueError, match="^depth_scaling must be 'none' or 'depth' where layers are alike"):
         gain(by_layer, "W2")
     assert stds(replace(stack, depth_scaling="none")) == pytest.approx(usual | ends)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from theory.configurations.reading import Note, Reading
+from theory.configurations.training_codes import Scales
 from theory.stack.initializations import Law
 
 Fields = dict[str, Any]
@@ -103,11 +104,12 @@ def one_std(r: Reading, fields: Fields) -> None:
     if not std > 0:
         raise ValueError(f"{name} must be above 0, got {std!r}.")
     matrices = fields.get("_matrices", std)
+    r.scales = Scales(std, *(fields.get(name, 1.0) for name in ("_queries", "_inputs", "_logits")))
     fields |= {
         "init_std": matrices,
-        "query_key_scale": matrices * root * fields.get("_queries", 1.0),
-        "output_scale": std * root * fields.get("_logits", 1.0),
-        "embedding_scale": std * fields.get("_inputs", 1.0),
+        "query_key_scale": matrices * root * r.scales.queries,
+        "output_scale": std * root * r.scales.logits,
+        "embedding_scale": std * r.scales.inputs,
     }
     if fields["query_key_scale"] > 4:
         raise ValueError(

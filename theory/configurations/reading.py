@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from theory.configurations.classes import ModelClass
+from theory.configurations.training_codes import Scales
 from theory.stack.registry import nearest
 
 _REQUIRED: Any = object()
@@ -95,19 +96,32 @@ class Note:
         field: its name.
         value: its value.
         what: "neutral" if it changes nothing at initialization, "left out" if the Stack is without what it asks for,
-            "default" if the file has none and the value is that of the model's own class.
+            "default" if the file has none and the value is that of the model's own class; "drawn" of the note on the
+            weights, whose value is what `drawn_by` was.
         reason: in words.
     """
 
     field: str
     value: Any
-    what: Literal["neutral", "left out", "default"]
+    what: Literal["neutral", "left out", "default", "drawn"]
     reason: str
 
     def __str__(self) -> str:
+        if self.what == "drawn":
+            return f"{self.field} are drawn {self.reason}"
         value = _short(self.value)
         what = "the class's default" if self.what == "default" else self.what
         return f"{self.field} = {value} is {what}: {self.reason}"
+
+
+def model_type(notes: Sequence[Note]) -> str | None:
+    """That of a configuration whose every part was read, which is neutral by itself; None of any other."""
+    return next((note.value for note in notes if (note.field, note.what) == ("model_type", "neutral")), None)
+
+
+def drawn_by(notes: Sequence[Note]) -> str | None:
+    """Whose rule the weights of a configuration are drawn by; None without one."""
+    return next((str(note.value) for note in notes if note.what == "drawn"), None)
 
 
 class Reading:
@@ -126,6 +140,7 @@ class Reading:
         self.given = frozenset(config)
         self.of = of or ModelClass("")
         self.notes: list[Note] = []
+        self.scales = Scales(0.0)  # which a family's rules find
         for name, value in config.items():
             switch = name in _SWITCHES or isinstance(self.of.defaults.get(name), bool)
             if switch and not (value is None or (isinstance(value, int) and value in (0, 1))):

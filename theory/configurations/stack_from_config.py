@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
-from theory.configurations.families import DEPTH
+from theory.configurations.families import DEPTH, DEVIATION
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
 from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
+from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, TrainingCode, training_code
 from theory.configurations.unread import UNREAD, sign
 from theory.stack import Stack
 from theory.stack.documents import read_document
@@ -33,8 +34,9 @@ def stack_from_config(
     tokens: int = 16,
     embeddings: Literal["untied", "tied"] | None = None,
     ignore: Sequence[str] = (),
+    drawn_by: str = HUGGING_FACE,
 ) -> tuple[Stack, tuple[Note, ...]]:
-    """The network that a model's configuration describes, with weights as its own class initializes them.
+    """The network that a model's configuration describes, with weights as its class or a training code draws them.
 
     Args:
         config: the fields of a Hugging Face `config.json`, or its path; or the arguments of nanoGPT's `GPTConfig`. Of a
@@ -44,25 +46,32 @@ def stack_from_config(
         tokens: sequence length n.
         embeddings: whether the output matrix is that of the inputs; None for what the file says.
         ignore: fields of the file to leave out, as if it did not have them.
+        drawn_by: "hf" for the model's own class in transformers, or the code whose rule gives the deviations of all
+            weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2" or "torchtitan".
+            Any decoder may be drawn by any.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
         left out, and why; and on every number that the file does not have, which is the class's own default. A field
-        that nobody knows is an error, unless it is null, false or ignored.
+        that nobody knows is an error, unless it is null, false or ignored. The last note says how weights are drawn.
 
     Raises:
         ValueError: config and like are both given, or neither is; the name is not known, the file is no configuration,
-            or of a family that is not known, or a field is unknown, missing or
-            contradicts another.
+            or of a family that is not known, or a field is unknown, missing or contradicts another; or `drawn_by` is
+            not known, or the network has a matrix of which that rule says nothing.
 
-    Source: the classes of Hugging Face transformers 5 and their `_init_weights`; docs/configurations.md.
+    Source: the classes of Hugging Face transformers 5 and their `_init_weights`, and the files that
+    theory/configurations/training_codes.toml names; docs/configurations.md.
 
     >>> stack, notes = stack_from_config({"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96, "dropout": 0.1})
     >>> stack.depth_scaling, round(stack.output_scale, 3), str(notes[0])
     ('depth', 0.16, 'dropout = 0.1 is left out: gradients are those without dropout, as in evaluation')
     >>> stack_from_config(like="llama-3-8b", tokens=4096)[0].kv_heads
     8
+    >>> stack_from_config(like="pythia-1.4b", drawn_by="neox")[0].embedding_scale == (2 / 5 / 2048) ** 0.5
+    True
     """
+    code = training_code(drawn_by)
     if config is not None and like is not None:
         raise ValueError("config and like must not both be given.")
     if config is None and like is None:
@@ -90,7 +99,8 @@ def stack_from_config(
             f"config must have values of the kinds that {family} has, but a field has another: {error}."
         ) from error
     reading.finish()
-    for version in [version for version in OLDER if version in reading.of.older][-1:]:
+    older = [version for version in OLDER if version in reading.of.older and code is None]
+    for version in older[-1:]:
         what = ", ".join(f"{role} {times:.3g} times" for role, times in reading.of.older[version].items())
         depth = reading.of.small[next(name for name in DEPTH if name in reading.of.small)]
         reading.say("transformers", version, f"up to this version the class draws {what} as large at {depth} layers")
@@ -99,7 +109,29 @@ def stack_from_config(
             reading.notes = [note for note in reading.notes if note.field != "tie_word_embeddings"]
             reading.say("tie_word_embeddings", values["embeddings"] == "tied", f"embeddings are {embeddings} here")
         values["embeddings"] = embeddings
+    if code is not None:
+        values |= code.fields(values, reading.scales)
+        if not code.reads_std:
+            reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
+            unread = [name for name in DEVIATION if name in reading.given]
+            reading.notes += [Note(name, fields[name], "neutral", f"{code.title} does not ask") for name in unread]
+    reading.notes.append(_drawn(code, reading.of.name))
     return Stack(tokens=tokens, **values), tuple(reading.notes)
+
+
+def _drawn(code: TrainingCode | None, class_name: str) -> Note:
+    """The note on the weights.
+
+    Args:
+        code: that draws them; None if the class does.
+        class_name: of the model; "" of a file that has none, which is nanoGPT's.
+    """
+    if code is not None:
+        return Note(
+            "weights", code.name, "drawn", f"as {code.title} draws them ({code.rule}; {code.source}; {code.date})"
+        )
+    title = f"transformers' {class_name}" if class_name else TRAINING_CODES["nanogpt"].title
+    return Note("weights", HUGGING_FACE, "drawn", f"as {title} draws them")
 
 
 def _check_type(fields: dict[str, Any]) -> str | None:

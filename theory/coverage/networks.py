@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from theory.stack import Stack
+from theory.stack.stack import BY_LAYER
 
 
 def is_fluctuating(stack: Stack) -> bool:
@@ -81,7 +82,7 @@ def is_plain(stack: Stack) -> bool:
     """
     units = (stack.ffn, stack.activation, stack.branches, stack.layout) == ("plain", "relu", "both", "sequential")
     values = stack.output_projection == "identity" and stack.key_heads == stack.heads
-    alike = not has_unlike_layers(stack) and stack.depth_scaling != "layer" and not stack.source_tokens
+    alike = not has_unlike_layers(stack) and stack.depth_scaling not in BY_LAYER and not stack.source_tokens
     alike = alike and not stack.is_idle
     return units and values and alike and stack.label_smoothing == 0.0 and 0.0 <= stack.input_correlation < 1.0
 

@@ -20,7 +20,7 @@ from theory.stack.placements import COMPOSITIONS
 Placement = Literal[*COMPOSITIONS]  # type: ignore[valid-type]
 Ffn = Literal["plain", "gated"]
 Initialized = Literal[*INITIALIZATIONS]  # type: ignore[valid-type]
-DepthScaling = Literal["none", "depth", "layer"]
+DepthScaling = Literal["none", "depth", "layer", "layer_up"]
 Projection = Literal["identity", "random"]
 Normalization = Literal["layer", "rms", "tanh", "none"]
 BranchScaling = Literal["none", "depth", "inverse_depth", "layer"]
@@ -95,7 +95,8 @@ class Matrices(Group):
     )  # fmt: skip
     depth_scaling: DepthScaling = choice(
         "none", get_args(DepthScaling),
-        "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer)",
+        "factor on the standard deviation of W^O and W2: none, 1/sqrt(2 L) (depth), or 1/sqrt(2 l) in layer l (layer; "
+        "layer_up has it on W1 too)",
     )  # fmt: skip
     query_gain: float = real(1.0, "factor on the standard deviation of W^Q; 0 for a W^Q of zeros", allowed=_SOME, low=0)
     key_gain: float = real(1.0, "factor on the standard deviation of W^K; 0 for a W^K of zeros", allowed=_SOME, low=0)

@@ -15,7 +15,7 @@ from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
 from theory.stack.streams import check_streams
 
-__all__ = ["NAMED", "OWN", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
+__all__ = ["BY_LAYER", "NAMED", "OWN", "PAPER", "SIZES", "TITLES", "Placement", "Stack", "title"]
 
 NAMED: dict[str, Table[Any]] = {
     "placement": COMPOSITIONS,
@@ -30,6 +30,9 @@ _G = TypeVar("_G", bound=Group)
 
 # Branches are divided by this power of the depth.
 _OF_DEPTH = {"depth": 0.5, "inverse_depth": 1.0}
+
+BY_LAYER = {"layer": ("projection_gain", "down_gain"), "layer_up": ("projection_gain", "up_gain", "down_gain")}
+"""The factors that are divided by sqrt(2 l) in layer l, by the value of `depth_scaling`."""
 
 PAPER = ("post", "pre")
 """The placements of Xiong et al. (2020): what the paper claims is about these."""
@@ -87,7 +90,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
 
     def of_layer(self, layer: int) -> "Stack":
         """The stack whose layers are all like this one's layer 1..L."""
-        alike = self.depth_scaling != "layer" and self.branch_scaling != "layer" and not self.lower_layers
+        alike = self.depth_scaling not in BY_LAYER and self.branch_scaling != "layer" and not self.lower_layers
         return self if alike else _of_layer(self, layer)
 
     def _check(self) -> None:
@@ -321,9 +324,8 @@ def _of_layer(stack: Stack, layer: int) -> Stack:
     if stack.lower_layers:
         placement = stack.lower_placement if layer <= stack.lower_layers else stack.placement
         stack = replace(stack, placement=placement, lower_placement="post", lower_share=0.0)
-    if stack.depth_scaling == "layer":
-        factor = (2.0 * layer) ** -0.5
-        gains = {"projection_gain": stack.projection_gain * factor, "down_gain": stack.down_gain * factor}
+    if stack.depth_scaling in BY_LAYER:
+        gains = {name: getattr(stack, name) * (2.0 * layer) ** -0.5 for name in BY_LAYER[stack.depth_scaling]}
         stack = replace(stack, depth_scaling="none", **gains)
     if stack.branch_scaling == "layer":
         scale = stack.composition.branch(stack.depth) * layer**-0.5

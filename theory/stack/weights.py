@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from theory.stack.initializations import INITIALIZATIONS, Law
 from theory.stack.plan import ROLES, kinds
-from theory.stack.stack import Stack
+from theory.stack.stack import BY_LAYER, Stack
 
 
 @lru_cache(maxsize=256)  # of deep stacks the recursion asks in every layer
@@ -80,8 +80,10 @@ def gain(stack: Stack, role: str) -> float:
     energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
     if stack.lower_layers:
         raise ValueError("lower_share must be 0 where layers are alike, got another placement below.")
-    if stack.depth_scaling == "none" or role not in ("WO", "W2"):
+    if stack.depth_scaling in BY_LAYER and _GAINS[role] in BY_LAYER[stack.depth_scaling]:
+        raise ValueError(
+            f"depth_scaling must be 'none' or 'depth' where layers are alike, got {stack.depth_scaling!r}."
+        )
+    if stack.depth_scaling != "depth" or role not in ("WO", "W2"):
         return float(energy_gain)
-    if stack.depth_scaling == "layer":
-        raise ValueError("depth_scaling must be 'none' or 'depth' where layers are alike, got 'layer'.")
     return float(energy_gain / (2 * stack.depth))

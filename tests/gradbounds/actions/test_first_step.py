@@ -97,6 +97,14 @@ def test_published_rates_stand_beside_the_critical_one(tmp_path, capsys):
     (pythia,) = (line for line in said.splitlines() if line.startswith("Pythia 125M: 0.0006, "))
     assert float(pythia.split(", ")[1].split()[0]) == pytest.approx(6e-4 / rate, rel=0.02)
     assert "EleutherAI/pythia" in pythia
+    # Signs are ±1 everywhere; GPT-NeoX draws W^O and W2 with 2/sqrt(d) at L = 1, and all others with sqrt(2/(5 d)).
+    line += ["--tokens", "2", "--optimizer", "adam", "--drawn-by", "neox"]
+    assert main([*line, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["drawn_by"] == "neox"
+    assert found["first_step"][0]["update_ratio"] == pytest.approx(2 / 0.4**0.5, rel=0.02)
+    assert main(line) == 0
+    assert capsys.readouterr().out.startswith("Weights are drawn as GPT-NeoX draws them (small_init and wang_init; ")
     assert len({recipe.model for recipe in RECIPES}) == len(RECIPES) >= 8
     assert all(1e-5 < recipe.rate < 2e-3 and recipe.source and recipe.date for recipe in RECIPES)
 

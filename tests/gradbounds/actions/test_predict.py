@@ -304,6 +304,37 @@ def test_a_configuration_file(capsys, tmp_path):
     assert "Neutral at initialization: bias, block_size." in said
 
 
+def test_who_draws_the_weights(capsys, tmp_path):
+    """Said below the title; the class's own comparison stands beside its own draw alone."""
+    fields = {"model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(fields | {"intermediate_size": 256, "vocab_size": 64}))
+    line = ["predict", "--config", str(path), "--tokens", "4", "--patterns", "8"]
+    assert main(line) == 0
+    by_class = capsys.readouterr().out
+    assert by_class.splitlines()[1:3] == [
+        "Weights are drawn as transformers' GPTNeoXForCausalLM draws them.",
+        "GPT-NeoX (small_init and wang_init) trained such models, and draws otherwise: --drawn-by neox.",
+    ]
+    assert "Compared with transformers' own" in by_class
+    assert main([*line, "--drawn-by", "neox"]) == 0
+    by_code = capsys.readouterr().out
+    assert by_code.splitlines()[1].startswith("Weights are drawn as GPT-NeoX draws them (")
+    assert "trained such models" not in by_code and "Compared with transformers' own" not in by_code
+    assert main([*line, "--drawn-by", "neox", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    stack, notes = stack_from_config(path, tokens=4, drawn_by="neox")
+    assert (found["drawn_by"], found["stack"]) == ("neox", json.loads(json.dumps(dataclasses.asdict(stack))))
+    assert notes[-1].what == "drawn"
+    # A flag that unties both ends is known to the rule.
+    tied = ["predict", "--like", "llama-3.2-1b", "--drawn-by", "torchtitan", "--embeddings", "untied", "--dry-run"]
+    assert main([*tied, "--json"]) == 0
+    (network,) = json.loads(capsys.readouterr().out)["networks"]
+    assert network["stack"]["embedding_scale"] == 1.0
+    assert main([*line[:-4], "--tokens", "2", "4", "--patterns", "8", "--drawn-by", "megatron"]) == 0
+    assert "Weights are drawn as Megatron-LM draws them" in capsys.readouterr().out.splitlines()[1]
+
+
 def test_what_stands_out(capsys):
     """The ratio of first to last layer, the stream, the tokens, and the largest step beside its matrix."""
     said = printed(capsys, "--placement", "pre", "--depth", "4", "--ffn-ratio", "4", "--initialization", "he")

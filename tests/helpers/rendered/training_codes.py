@@ -1,0 +1,39 @@
+"""The table of docs/configurations.md on how training codes draw, of their rules alone."""
+
+from collections.abc import Mapping
+
+from tests.helpers.rendered.atlas import table
+from theory.configurations.training_codes import TRAINING_CODES
+
+_PARTS = {
+    "matrices": "others", "up": "$W^1$ of gated units", "projection": "$W^O$", "down": "$W^2$", "embeddings": "inputs",
+    "head": r"$W_\mathrm{emb}$",
+}  # fmt: skip
+
+
+def training_codes() -> str:
+    """The variance of an entry of every matrix, and where normal entries are cut."""
+    rows = []
+    for name, code in TRAINING_CODES.items():
+        if not code.refused:
+            variances = {part: getattr(code, part) for part in _PARTS}
+            cells = [_product(variances[part] or (code.matrices if part == "up" else {})) for part in _PARTS]
+            cuts = ", ".join(f"{part} {cut:g}" for part, cut in code.cut.items()) or "none"
+            rows.append([f"`{name}`", f"{code.title}, {code.rule}", *cells, cuts])
+    return table(["name", "code, rule", *_PARTS.values(), "cut at"], rows)
+
+
+def training_code_sources() -> str:
+    """Where each rule was read."""
+    return table(
+        ["name", "files", "date"], [[f"`{name}`", one.source, one.date] for name, one in TRAINING_CODES.items()]
+    )
+
+
+def _product(powers: Mapping[str, float]) -> str:
+    times = powers.get("times", 1.0)
+    symbols = {"sigma": r"\sigma"}
+    factors = [f"{symbols.get(name, name)}^{{{power:g}}}" for name, power in powers.items() if name != "times"]
+    if times != 1.0 or not factors:
+        factors.insert(0, f"{times:g}")
+    return f"${' '.join(factors)}$"

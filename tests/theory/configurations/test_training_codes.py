@@ -1,0 +1,138 @@
+"""How training codes draw: every matrix beside one drawn by the rule's own words, and what the network makes of it."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.twins.training_codes import DRAWN, Architecture, Sizes, measured
+from theory import predict
+from theory.configurations import PUBLISHED, drawn_by, stack_from_config
+from theory.configurations.training_codes import NAMES, TRAINING_CODES, training_code
+from theory.stack.initializations import Law
+from theory.stack.weights import gain, weight_shapes
+
+SIZES = Sizes(width=128, depth=3, hidden=384, heads=4, vocab=512)
+PLAIN = ("neox", "nanogpt")
+
+
+def config(name, **others):
+    """Of SIZES, with gated units but where the code's own models have none."""
+    fields = {
+        "model_type": "gpt_neox" if name in PLAIN else "llama", "hidden_size": SIZES.width,
+        "num_hidden_layers": SIZES.depth, "intermediate_size": SIZES.hidden, "num_attention_heads": SIZES.heads,
+        "vocab_size": SIZES.vocab, "tie_word_embeddings": False, "initializer_range": 0.02,
+    }  # fmt: skip
+    own = {"rotary_pct": 0.25} if name in PLAIN else {"rms_norm_eps": 1e-5}
+    return fields | own | others
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", DRAWN)
+def test_deviations_are_those_of_the_rule(name):
+    """16384 entries and more: a deviation has an error of 0.55% at most, and 160 of them are compared."""
+    stack, notes = stack_from_config(config(name), drawn_by=name)
+    assert drawn_by(notes) == name
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        drawn = DRAWN[name](SIZES)
+    assert set(weight_shapes(stack)) == set(drawn) - {"words", "head"}
+    for role, (d_in, _) in weight_shapes(stack).items():
+        for layer, matrix in enumerate(drawn[role], start=1):
+            std = (gain(stack.of_layer(layer), role) / d_in) ** 0.5
+            assert std == pytest.approx(float(matrix.std()), rel=0.025), (role, layer)
+            if stack.truncation:
+                largest = stack.truncation * std / Law(cut=stack.truncation).variance ** 0.5
+                assert 0.9 * largest < matrix.abs().max() <= largest * (1 + 1e-5)
+    assert stack.embedding_scale == pytest.approx(float(drawn["words"][0].std()), rel=0.025)
+    assert stack.output_scale == pytest.approx(float(drawn["head"][0].std()) * SIZES.width**0.5, rel=0.025)
+
+
+@pytest.mark.parametrize(("name", "architecture"), [
+    ("neox", Architecture(parallel=True, rms=False, rotary=0.25)), ("torchtitan", Architecture()),
+])  # fmt: skip
+def test_the_stream_is_that_of_a_plain_module(name, architecture):
+    """Within 6% or 5 standard errors, and the gradients of the units within 15%, of 24 networks; evidence has more."""
+    stack, _ = stack_from_config(config(name), tokens=8, drawn_by=name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rows = [measured(DRAWN[name](SIZES), architecture, SIZES.heads, 8) for _ in range(24)]
+    theory = predict(stack, patterns=64)
+    for quantity, allowed in (("hidden_energy", 0.06), ("grad_sq_W1", 0.15), ("grad_sq_W2", 0.15)):
+        values = np.array([row[quantity] for row in rows])
+        error = values.std(0, ddof=1) / len(values) ** 0.5
+        off = np.abs(values.mean(0) - theory[quantity])
+        assert (off <= np.maximum(allowed * theory[quantity], 5 * error)).all(), quantity
+    # By its class Pythia's stream is larger by far.
+    by_class = predict(stack_from_config(config(name), tokens=8)[0], patterns=16)["hidden_energy"]
+    assert np.abs(np.log(by_class / theory["hidden_energy"])).max() > 0.2
+
+
+@pytest.mark.quick
+def test_table_of_codes():
+    """What a Stack cannot say would be left out silently: a power of another size, or W^O and W2 by different ones."""
+    assert set(DRAWN) == set(NAMES) - {"hf"}
+    for name, code in TRAINING_CODES.items():
+        assert code.source and code.date and code.title, name
+        if code.refused:
+            continue
+        parts = {part: getattr(code, part) for part in ("matrices", "up", "projection", "down", "embeddings", "head")}
+        for part, variance in parts.items():
+            assert set(variance) <= {"times", "d", "f", "L", "l", "sigma"}, (name, part)
+            assert "l" not in variance or (variance["l"] == -1 and part in ("up", "projection", "down")), (name, part)
+        assert code.projection.get("l") == code.down.get("l"), name
+        assert (code.projection.get("L") == -1) == (code.down.get("L") == -1), name
+        assert "l" not in code.up or "l" in code.down, name
+        assert set(code.cut) <= {"layers", "embeddings", "head"}, name
+
+
+def test_tied_ends_and_factors_of_the_family():
+    """A matrix of both ends is drawn like the output; Gemma's embeddings are times sqrt(d) however they are drawn."""
+    tied = stack_from_config(config("torchtitan", tie_word_embeddings=True), drawn_by="torchtitan")[0]
+    untied = stack_from_config(config("torchtitan"), drawn_by="torchtitan")[0]
+    cut = Law(cut=3.0).variance ** 0.5
+    assert (tied.embedding_scale, untied.embedding_scale) == pytest.approx((cut * 128**-0.5, 1.0))
+    assert tied.output_scale == untied.output_scale == pytest.approx(cut)
+    again = stack_from_config(
+        config("torchtitan", tie_word_embeddings=True), drawn_by="torchtitan", embeddings="untied"
+    )
+    assert again[0] == untied
+    gemma = stack_from_config(like="gemma-2b", drawn_by="neox")[0]
+    assert (gemma.embedding_scale, gemma.output_scale) == pytest.approx((0.4**0.5, 0.4**0.5))
+    plain = stack_from_config(config("neox"), drawn_by="torchtitan")[0]
+    assert (plain.depth_scaling, plain.up_gain) == ("layer", 1.0)  # the only first matrix of the units is no w3
+
+
+def test_what_the_file_says_of_deviations():
+    """Megatron takes it; others do not, and a note says so."""
+    twice = config("megatron", initializer_range=0.04)
+    assert stack_from_config(twice, drawn_by="megatron")[0].init_std == 0.04
+    stack, notes = stack_from_config(twice, drawn_by="neox")
+    assert stack == stack_from_config(config("megatron"), drawn_by="neox")[0]
+    (note,) = (note for note in notes if note.field == "initializer_range")
+    assert str(note) == "initializer_range = 0.04 is neutral: GPT-NeoX does not ask"
+    silent = {name: value for name, value in twice.items() if name != "initializer_range"}
+    assert "initializer_range" not in {note.field for note in stack_from_config(silent, drawn_by="neox")[1]}
+    # A version of transformers is none of another code's business.
+    by_class, by_rule = (stack_from_config(like="gpt2", drawn_by=name)[1] for name in ("hf", "nanogpt"))
+    assert "transformers" in {note.field for note in by_class}
+    assert "transformers" not in {note.field for note in by_rule}
+
+
+@pytest.mark.quick
+def test_every_decoder_is_drawn_by_every_rule():
+    """Models of masked words and encoders with decoders by none, since no rule is about their other matrices."""
+    assert training_code("hf") is None
+    for like in PUBLISHED:
+        for name in set(NAMES) - {"hf"}:
+            if like in ("bert-base", "roberta-base"):
+                with pytest.raises(ValueError, match=r"^drawn_by must be 'hf' for encoders and decoders"):
+                    stack_from_config(like=like, drawn_by=name)
+            else:
+                assert drawn_by(stack_from_config(like=like, drawn_by=name)[1]) == name
+
+
+def test_a_code_that_is_not_known():
+    with pytest.raises(ValueError, match=r"^drawn_by must be one of hf, neox, .*, got 'noex'\. Did you mean neox\?$"):
+        stack_from_config(like="gpt2", drawn_by="noex")
+    with pytest.raises(ValueError, match=r"^drawn_by must be one of .*, got 'nanochat': it draws W\^O and W2 as zeros"):
+        stack_from_config(like="gpt2", drawn_by="nanochat")
