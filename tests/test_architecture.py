@@ -94,7 +94,7 @@ ARROWS = {
             "help_text clusters plain_text result"
         ),
         "help_text": "",
-        "flags": "grid",
+        "flags": "grid described_network",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",
         "commands": "grid recipe clusters actions run_inspection described_network units flags studies result",
         "cli": "__init__ commands json_output help_text grid plain_text flags result",
