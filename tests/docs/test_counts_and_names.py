@@ -68,6 +68,19 @@ def test_what_the_atlas_says_in_words():
     assert smaller == pytest.approx([270, 270], rel=0.015)
     changes = [abs(after / own["first over last"][role] - 1) for role, after in trained["first over last"].items()]
     assert says("configurations.md", f"within {math.ceil(100 * max(changes))}%", "270 times smaller")
+    by_codes = json.loads((ROOT / "tests" / "evidence" / "training-codes.json").read_text(encoding="utf-8"))
+    by_rule = {name: one["first over last"] for name, one in by_codes["models"].items()}
+    # The atlas has GPT-NeoX's rule as well, written out for itself; 16 patterns leave 2% of W^Q and W^K.
+    for role, ratio in trained["first over last"].items():
+        rel = 0.02 if role in ("WQ", "WK") else 1e-3
+        assert by_rule["pythia-1.4b"][role] == pytest.approx(ratio, rel=rel), role
+    assert by_codes["models"]["pythia-1.4b"]["energy"] == pytest.approx(trained["energy"], rel=1e-3)
+    steep = [f"{one['llama-3-8b'][role]:.0f}" for role in ("WQ", "WG") for one in (by_rule, ratios)]
+    assert says("configurations.md", "270 times smaller", *steep)
+    cut = [abs(one / ratios["olmo-2-7b"][role] - 1) for role, one in by_rule["olmo-2-7b"].items()]
+    assert says("configurations.md", *steep, f"{math.ceil(1000 * max(cut)) / 10}%")
+    assert all(one["largest error"] <= 0.015 for one in by_codes["modules"].values())
+    assert all(abs(one["largest deviation"]["ratio"] - 1) < 0.05 for one in by_codes["modules"].values())
 
 
 def in_backticks(text: str) -> set[str]:

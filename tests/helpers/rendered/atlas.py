@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from theory.configurations.training_codes import TRAINING_CODES
+
 _FOLDER = Path(__file__).parents[2] / "evidence"
 _ROLES = ("WQ", "WV", "W1", "W2")
 _LLAMA = "llama-3-8b"
@@ -127,6 +129,25 @@ _HEAD = [*(f"dL/d{role}" for role in _ROLES), "stream, first", "last", "cosine, 
 def _of(one: dict[str, Any]) -> list[str]:
     ratios = [f"{one['first over last'][role]:.3g}" for role in _ROLES]
     return [*ratios, *(f"{value:.3g}" for value in one["energy"]), *(f"{value:.2f}" for value in one["cosine"])]
+
+
+def models_by_training_codes() -> str:
+    """Published models as transformers draws them, and as training codes do."""
+    by_class, rows = committed("atlas")["models"], []
+    for name, one in committed("training-codes")["models"].items():
+        rows.append([f"**{name}**", "transformers", *_of(by_class[name])])
+        rows.append(["", TRAINING_CODES[one["code"]].title, *_of(one)])
+    return table(["model", "drawn by", *_HEAD], rows)
+
+
+def modules_by_training_codes() -> str:
+    """Plain modules drawn by the rules, over theory."""
+    rows = []
+    for name, one in committed("training-codes")["modules"].items():
+        far, (least, most) = one["largest deviation"], (min(one["stream"]), max(one["stream"]))
+        furthest = f"{far['ratio']:.3f} ± {far['sem']:.3f} (dL/d{far['of']}, layer {far['layer']})"
+        rows.append([name, str(one["width"]), str(one["numbers"]), f"{least:.3f} to {most:.3f}", furthest])
+    return table(["module", "d", "numbers", "stream over theory", "furthest ratio to theory"], rows)
 
 
 def choices() -> str:

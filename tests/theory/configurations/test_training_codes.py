@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.helpers.printed_numbers import says
 from tests.helpers.twins.training_codes import DRAWN, Architecture, Sizes, measured
 from theory import predict
 from theory.configurations import PUBLISHED, drawn_by, stack_from_config
@@ -83,6 +84,18 @@ def test_table_of_codes():
         assert (code.projection.get("L") == -1) == (code.down.get("L") == -1), name
         assert "l" not in code.up or "l" in code.down, name
         assert set(code.cut) <= {"layers", "embeddings", "head"}, name
+
+
+def test_first_loss_that_torchtitan_printed():
+    """Of Llama 3 8B at 8192 tokens of C4, drawn by its own rule; drawn by transformers, it would begin at 12.58.
+
+    Source: pull request 1884 of pytorch/torchtitan (2025-10), step 1.
+    """
+    of = {name: stack_from_config(like="llama-3-8b", tokens=2, drawn_by=name)[0] for name in ("torchtitan", "hf")}
+    loss = {name: float(predict(stack, patterns=2)["loss"]) for name, stack in of.items()}
+    assert loss["torchtitan"] == pytest.approx(12.2465, abs=0.005)
+    assert says("configurations.md", "12.2465", f"{loss['torchtitan']:.3f}", f"{loss['hf']:.2f}")
+    assert loss["hf"] == pytest.approx(loss["torchtitan"] + 0.02**2 * 4096 / 2 - Law(cut=3.0).variance / 2, abs=0.01)
 
 
 def test_tied_ends_and_factors_of_the_family():
