@@ -311,6 +311,7 @@ FACTOR, BETA = 6**0.5, 24**-0.25
 @pytest.mark.parametrize(("factors", "changes", "said"), [
     ({}, {"depth_scaling": "depth"}, f"branch is missing in {W2}, {WO} (deviation"),
     ({}, {"depth_scaling": "layer"}, f"branch is missing in {W2}, {WO} (deviation"),
+    ({}, {"depth_scaling": "layer_up"}, f"branch is missing in {W1}, {W2}, {WO} (deviation"),
     ({WO: 1 / FACTOR}, {}, f"the factor 1/sqrt(2 L) of matrices that end a branch stands on {WO} (deviation"),
     ({W1: 1 / FACTOR, WO: 1 / FACTOR}, {"depth_scaling": "depth"}, f"stands on {W1} and is missing in {W2} (deviation"),
     ({WO: 4**0.5, W2: 4**0.5}, {}, f"as drawn with the fan of one of 4 shards: {W2}, {WO} (deviation"),

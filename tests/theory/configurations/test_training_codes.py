@@ -27,7 +27,6 @@ def config(name, **others):
     return fields | own | others
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", DRAWN)
 def test_deviations_are_those_of_the_rule(name):
     """16384 entries and more: a deviation has an error of 0.55% at most, and 160 of them are compared."""
@@ -68,7 +67,6 @@ def test_the_stream_is_that_of_a_plain_module(name, architecture):
     assert np.abs(np.log(by_class / theory["hidden_energy"])).max() > 0.2
 
 
-@pytest.mark.quick
 def test_table_of_codes():
     """What a Stack cannot say would be left out silently: a power of another size, or W^O and W2 by different ones."""
     assert set(DRAWN) == set(NAMES) - {"hf"}
@@ -131,7 +129,6 @@ def test_what_the_file_says_of_deviations():
     assert "transformers" not in {note.field for note in by_rule}
 
 
-@pytest.mark.quick
 def test_every_decoder_is_drawn_by_every_rule():
     """Models of masked words and encoders with decoders by none, since no rule is about their other matrices."""
     assert training_code("hf") is None
