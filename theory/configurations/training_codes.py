@@ -147,7 +147,7 @@ def training_code(name: str) -> TrainingCode | None:
     """
     if name == HUGGING_FACE:
         return None
-    if name not in TRAINING_CODES:
+    if not isinstance(name, str) or name not in TRAINING_CODES:
         raise ValueError(f"drawn_by must be one of {', '.join(NAMES)}, got {name!r}.{nearest(str(name), NAMES)}")
     code = TRAINING_CODES[name]
     if code.refused:

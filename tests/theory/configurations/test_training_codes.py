@@ -144,5 +144,7 @@ def test_every_decoder_is_drawn_by_every_rule():
 def test_a_code_that_is_not_known():
     with pytest.raises(ValueError, match=r"^drawn_by must be one of hf, neox, .*, got 'noex'\. Did you mean neox\?$"):
         stack_from_config(like="gpt2", drawn_by="noex")
+    with pytest.raises(ValueError, match=r"^drawn_by must be one of .*, got \['neox'\]"):
+        stack_from_config(like="gpt2", drawn_by=["neox"])
     with pytest.raises(ValueError, match=r"^drawn_by must be one of .*, got 'nanochat': it draws W\^O and W2 as zeros"):
         stack_from_config(like="gpt2", drawn_by="nanochat")
