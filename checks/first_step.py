@@ -53,8 +53,7 @@ def first_step(
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
         NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
-            of norms, a loss on a share of positions, more than 64 tokens, or V/d above 200; embeddings are tied with
-            one of a few fields more.
+            of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
 
     Assumes d -> infinity at fixed L, n and V/d. Source: docs/first_step.md.
 

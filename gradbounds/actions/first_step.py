@@ -94,7 +94,7 @@ def first_steps(
     bar = Console(stderr=True)
     for stack in track(stacks, description="stepping", disable=not shown, transient=True, console=bar):
         # Sampled steps ask for a model with parameters, which not every network has.
-        count = draws if draws and not gaps(stack, "hessian") and not _is_large(stack) else 0
+        count = draws if draws and not gaps(stack, "sampled_step") and not _is_large(stack) else 0
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -171,7 +171,7 @@ def _break_even(
     """Of networks too large to be stepped what smaller ones say, and in words."""
     tables, lines = [], list[str]()
     for k, stack in enumerate(stacks):
-        if not _is_large(stack) or gaps(stack, "hessian") or gaps(stack, "first_step"):
+        if not _is_large(stack) or gaps(stack, "sampled_step") or gaps(stack, "first_step"):
             continue
         steps = stepped(stack, optimizers, draws, seed)
         ends = extrapolated(steps, stack)
@@ -225,14 +225,14 @@ def _noise_scale(stack: Stack) -> float:
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:
     """Networks that have no steps beside theory, and why."""
-    reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "hessian")}
+    reasons = {gap.networks: gap.because for stack in stacks for gap in gaps(stack, "sampled_step")}
     return [f"\nNot sampled are networks with {networks} ({because})." for networks, because in reasons.items()]
 
 
 def _by_matrix(numbers: Mapping[str, Any]) -> dict[str, float]:
     """By names such as "W2 of layer 6"."""
     return {
-        role if role == "Wemb" else f"{role} of layer {layer}": float(value)
+        role if role in ("Wemb", "WH") else f"{role} of layer {layer}": float(value)
         for role, values in numbers.items()
         for layer, value in enumerate(np.atleast_1d(values), start=1)
     }

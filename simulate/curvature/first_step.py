@@ -59,11 +59,15 @@ class Measured:
 
 
 def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64) -> Problem:
-    """One draw of a Stack, with inputs that are independent of its matrices."""
+    """One draw of a Stack, with inputs that are independent of its matrices but, tied, of the output matrix.
+
+    Raises:
+        NoRuleError: something is dropped.
+    """
     shallow = replace(stack, depth=1, lower_share=0.0, lower_placement="post")  # inputs and labels are the same
     return replace(
-        stack_problem(stack, seed=seed, dtype=dtype),
-        data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype).data,
+        stack_problem(stack, seed=seed, dtype=dtype, subject="sampled_step"),
+        data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype, subject="sampled_step").data,
     )
 
 

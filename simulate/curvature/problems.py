@@ -17,15 +17,15 @@ from simulate.modules.factories import Called, Factory, build, seeded
 from simulate.network.engines import EncoderEngine, GivenMatrices
 from simulate.network.random_streams import RandomStreams
 from simulate.network.record import Record
-from simulate.network.transformer import layers
+from simulate.network.transformer import layers, transformed
 from simulate.runs.cell import Cell
 from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.translation.model import Translation, Translator, padded
 from simulate.translation.parallel_text import PADDING, ParallelText
-from theory.coverage import require
+from theory.coverage import is_tied, require
 from theory.stack import Stack
 from theory.stack.initializations import NORMAL, Law
-from theory.stack.weights import gain, law, weight_shapes
+from theory.stack.weights import gain, law, transform_gain, weight_shapes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,17 +123,21 @@ class StackModule(nn.Module):
     """A Stack as a module: the network of `simulate.network.transformer`, its matrices parameters named ROLE_LAYER.
 
     Args:
-        stack: without dropout and with embeddings of its own.
+        stack: without dropout.
         seed: of the matrices.
         dtype: of everything.
+        subject: what it is for, of `theory.coverage.SUBJECTS`: for a first step embeddings may be tied, something may
+            stand before the output matrix, and a share of the positions count, which are chosen with the inputs.
 
     Raises:
-        ValueError: something is dropped, or embeddings are tied.
+        NoRuleError: the stack has something that has no such thing.
     """
 
-    def __init__(self, stack: Stack, seed: int, dtype: torch.dtype) -> None:
+    Wemb: Tensor
+
+    def __init__(self, stack: Stack, seed: int, dtype: torch.dtype, subject: str = "hessian") -> None:
         super().__init__()
-        require(stack, "hessian")
+        require(stack, subject)
         self.stack, self._streams = stack, RandomStreams([seed], 1)
         self.names: dict[str, list[str]] = {}
         self.read = nn.Identity()  # what it is given is the output, for hooks
@@ -144,6 +148,9 @@ class StackModule(nn.Module):
                         std = (gain(part.of_layer(layer), role) / d_in) ** 0.5
                         self._add(prefix + role, f"_{layer}", (d_in, d_out), std, dtype, law=law(part))
         self._add("Wemb", "", (stack.width, stack.vocab), stack.output_scale * stack.width**-0.5, dtype)
+        if stack.output_transform == "added":
+            std = (transform_gain(stack) / stack.width) ** 0.5
+            self._add("WH", "", (stack.width, stack.width), std, dtype, law=law(stack))
 
     def _add(
         self, role: str, end: str, shape: tuple[int, int], std: float, dtype: torch.dtype, *, law: Law = NORMAL
@@ -164,8 +171,13 @@ class StackModule(nn.Module):
         memory = None
         if self.stack.encoder is not None:
             memory, _ = layers(self.stack.encoder, EncoderEngine(engine), Record(), inputs["source"])
-        output, _ = layers(self.stack, engine, Record(), inputs["x"], memory)
-        return output[:, self.stack.counted].flatten(0, 1)
+        x = inputs["x"]
+        if is_tied(self.stack):  # to which the words' rows are yet to be added
+            scale = self.stack.embedding_scale * self.stack.width**0.5 / self.stack.output_scale
+            x = x + scale * self.Wemb[:, inputs["words"]].T
+        output, _ = layers(self.stack, engine, Record(), x, memory)
+        rows = transformed(self.stack, engine, output[:, self.stack.counted]).flatten(0, 1)
+        return rows[inputs["places"]] if "places" in inputs else rows
 
 
 def _seed_of_inputs(seed: int) -> int:
@@ -173,20 +185,30 @@ def _seed_of_inputs(seed: int) -> int:
     return int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
 
 
-def stack_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
+def stack_problem(
+    stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu", subject: str = "hessian"
+) -> Problem:
     """One draw of a Stack, with inputs and labels as `simulate.sample` draws them; on any device the same.
+
+    The words of tied embeddings are the first columns of the output matrix.
 
     Raises:
         ValueError: as `StackModule`.
     """
-    model = StackModule(stack, seed, dtype)
+    model = StackModule(stack, seed, dtype, subject)
     given = GivenMatrices(RandomStreams([_seed_of_inputs(seed)], 1), {"W": [next(model.parameters())]})
     cell = Cell(stack, "dense", dtype="float64" if dtype == torch.float64 else "float32")
-    x, labels, _ = network_inputs(cell, given)
-    inputs = {"x": x.to(device)}
+    x, labels, words = network_inputs(cell, given)
+    if words is not None:
+        x = x - words.rows.detach() * (stack.embedding_scale * stack.width**0.5 / stack.output_scale)
+    inputs = {"x": x.to(device)} | ({} if words is None else {"words": words.ids[0].to(device)})
     if (source := source_inputs(stack, given)) is not None:
         inputs["source"] = source.to(device)
     counted = labels[0, stack.counted]
+    if stack.loss_share < 1.0:
+        order = np.random.default_rng([seed, 1]).permutation(len(counted))
+        inputs["places"] = torch.as_tensor(np.sort(order[: max(1, round(stack.loss_share * len(counted)))])).to(device)
+        counted = counted[inputs["places"].cpu()]
     return Problem(model.to(device), _TokenLoss(len(counted), stack.label_smoothing), [(inputs, counted.to(device))])
 
 

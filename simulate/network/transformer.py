@@ -206,7 +206,7 @@ def layers(
     return (normalize(stack, x) if composition.final_norm else x), total
 
 
-def _transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
+def transformed(stack: Stack, engine: Engine, output: Stream) -> Stream:
     """What the output matrix is given of the layers' output x: x itself, or N(φ(x W^H))."""
     if stack.output_transform == "none":
         return output
@@ -245,7 +245,7 @@ def run(
         leaves += [source, memory]
     output, total = layers(stack, engine, record, inputs, memory)
     counted = stack.counted
-    given = _transformed(stack, engine, output[:, counted])
+    given = transformed(stack, engine, output[:, counted])
     logits = engine.apply("Wemb", given, stack.vocab, stack.output_scale * stack.width**-0.5)
     logits = logits if words is None else words.put_in(logits, given)
     record.keep(logits)

@@ -7,6 +7,7 @@ import torch
 
 import gradbounds as gb
 from gradbounds.studies.largest_eigenvalue.prediction import largest_eigenvalues
+from simulate.curvature.first_step import first_step_problem
 from simulate.curvature.problems import StackModule
 from theory import NoRuleError, Stack, predict
 from theory.coverage import GAPS, SUBJECTS, Gap, gaps
@@ -34,6 +35,7 @@ CALLS = {
     "layer_growth": layer_factor,
     "training": lambda stack: gb.train(stack, steps=1, learning_rate=0.1, draws=1, seed=0),
     "hessian": lambda stack: StackModule(stack, 0, torch.float32),
+    "sampled_step": lambda stack: first_step_problem(stack, seed=0),
 }
 # By what each gap asks for, a network that lacks it.
 LACKING = {
@@ -47,7 +49,8 @@ LACKING = {
     "query_key 'untied'": {"query_key": "tied", "query_key_scale": 1.0, "source_tokens": 2},
     "a norm, or tanh": {"normalization": "tanh"},
     "two streams whose": {"placement": "normed-streams"},
-    "untied embeddings, or layers alike": TIED | {"loss_share": 0.5},
+    "untied embeddings, or layers alike": TIED | {"norm_gain": 2.0},
+    "untied embeddings or loss_share 1": TIED | {"loss_share": 0.5},
     "untied embeddings or no sinusoidal": TIED | {"positions": "sinusoidal"},
     "norms": {"normalization": "tanh"},
     "loss_share 1": {"loss_share": 0.5},

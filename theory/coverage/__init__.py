@@ -1,6 +1,6 @@
 """What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
 
-from theory.coverage.networks import holds_words, is_exchangeable, is_fluctuating
+from theory.coverage.networks import holds_words, is_exchangeable, is_fluctuating, is_tied
 from theory.coverage.table import GAPS, SUBJECTS, Gap
 from theory.stack import Stack
 
@@ -13,6 +13,7 @@ __all__ = [
     "holds_words",
     "is_exchangeable",
     "is_fluctuating",
+    "is_tied",
     "require",
 ]
 

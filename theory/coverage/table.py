@@ -49,6 +49,7 @@ SUBJECTS = {
     "layer_growth": "a closed form of its gradients over the layers",
     "training": "training",
     "hessian": "a Hessian of one network",
+    "sampled_step": "a first step of one network",
 }
 """What can be asked of theory, or of the sampler beyond samples, in words that end "the stack must have ... for"."""
 
@@ -107,19 +108,20 @@ GAPS = (
     ),
     Gap(
         (*_TIED, "first_step"),
-        "tied embeddings with layers of two placements or of scales of their own, norms with a gain or tanh in their "
-        "place, or a loss on a share of the positions",
-        "untied embeddings, or layers alike in placement and branch_scaling, norm_gain 1, no tanh, and loss_share 1",
+        "tied embeddings with layers of two placements or of scales of their own, or norms with a gain or tanh in "
+        "their place",
+        "untied embeddings, or layers alike in placement and branch_scaling, norm_gain 1, and no tanh",
         "the response of the logits to the words has not been derived there",
         lambda stack: (
-            holds_words(stack)
-            and (
-                has_unlike_layers(stack)
-                or stack.norm_gain != 1.0
-                or stack.normalization == "tanh"
-                or stack.loss_share < 1.0
-            )
+            holds_words(stack) and (has_unlike_layers(stack) or stack.norm_gain != 1.0 or stack.normalization == "tanh")
         ),
+    ),
+    Gap(
+        _TIED,
+        "tied embeddings with a loss on a share of the positions",
+        "untied embeddings or loss_share 1",
+        "means over which positions count have not been taken there",
+        lambda stack: holds_words(stack) and stack.loss_share < 1.0,
     ),
     Gap(
         (*_TIED, "first_step"),
@@ -172,14 +174,14 @@ GAPS = (
         is_fluctuating,
     ),
     Gap(
-        (*_RESPONSE, "hessian"),
+        (*_RESPONSE, "hessian", "sampled_step"),
         "dropout, of branches or of attention weights",
         "no dropout",
         "what is dropped is not one network's",
         lambda stack: stack.dropout > 0.0 or stack.attention_dropout > 0.0,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "noise_scale", "mean_hessian"),
+        (*_RESPONSE[1:], *_SAMPLED, "noise_scale", "mean_hessian"),
         "a transform before the output matrix",
         "output_transform 'none'",
         "the part of W^H is left out",
@@ -231,7 +233,7 @@ GAPS = (
         lambda stack: stack.normalization == "tanh",
     ),
     Gap(
-        (*_SAMPLED, "first_step", "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
+        (*_SAMPLED, "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
         "a loss on a share of the positions",
         "loss_share 1",
         "which positions count is drawn anew in every network",

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from theory.first_step.output_matrix import product_count
 from theory.first_step.outputs import CHUNK, pattern_count, sample_count
 from theory.first_step.rules import STREAM_SAMPLES
 from theory.first_step.samples import SAMPLES, gaussian_sample_count
@@ -27,9 +28,19 @@ def first_step_cost(stack: Stack, optimizer: Optimizer, patterns: int | None = N
     layer = _layer(stack, optimizer, kernels, SAMPLES // drawn)
     if stack.query_key_scale:
         layer = layer + _random_attention(stack, optimizer, kernels)
+    if stack.output_transform == "added":
+        outputs = outputs + _transform(stack, optimizer, numbers, SAMPLES // drawn) + layer.times(0.5)
     kept = Cost(bytes=stack.depth * layer.bytes + outputs.bytes)
     below = prediction_cost(replace(stack, query_key_scale=0.0, query_key_norm="none"))
     return (outputs + layer.times(stack.depth) + below).times(drawn) + kept
+
+
+def _transform(stack: Stack, optimizer: Optimizer, numbers: float, most: int) -> Cost:
+    """Signs of the output matrix behind a transform, by samples of what it is given, for a step and for its parts."""
+    if optimizer != "adam":
+        return Cost()
+    products = 2.0 * product_count(numbers, most) * numbers
+    return Cost(products=4.0 * products, entries=4.0 * products / stack.rows)
 
 
 def _random_attention(stack: Stack, optimizer: Optimizer, kernels: int) -> Cost:

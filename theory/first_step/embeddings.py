@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from theory.first_step.motion import TokenMotion, mean_kernel
+from theory.first_step.output_matrix import WordSteps
 from theory.first_step.rules import MatrixUse, Rule, parts_of, sign_rule
 from theory.mean_field.kernels import Array
 from theory.stack import Stack
@@ -42,10 +43,14 @@ class Embeddings:
             for use in chosen
         }  # fmt: skip
 
-    def beyond(self, deltas: Array, steps: dict[str, Array]) -> dict[str, Array]:
+    def beyond(self, deltas: Array, steps: dict[str, Array], words: WordSteps | None = None) -> dict[str, Array]:
         """What signs of the tables make beyond C Δ, by samples of a coordinate of Δ: "beyond", (samples, N)."""
         chosen = [use for use in self.uses if use.role in steps]
-        parts = [np.sign(deltas @ use.rows[0]) - deltas @ mean_kernel(steps[use.role]).T for use in chosen]
+        signs = [
+            np.sign(deltas @ use.rows[0]) if words is None or use.role != "inputs" else words.signs(deltas)
+            for use in chosen
+        ]
+        parts = [moved - deltas @ mean_kernel(steps[use.role]).T for use, moved in zip(chosen, signs, strict=True)]
         return {"beyond": np.sum(parts, axis=0)} if parts else {}
 
     def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
@@ -56,7 +61,7 @@ class Embeddings:
         """How tokens move at the stack's bottom."""
         n = self.stack.rows
         c = sum((steps[use.role] for use in self.uses if use.role in steps), np.zeros((1, n, n)))
-        energy = c @ gradients["inputs"] @ c.mT
+        energy = c @ gradients["inputs"] @ c.mT + steps.get("words", 0.0)
         return TokenMotion(c / self.scales, energy / self.scales)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from theory.mean_field.inputs import label_groups, loss_positions, sampled_labels
+from theory.mean_field.inputs import label_groups, loss_count, loss_positions, sampled_labels
 from theory.mean_field.kernels import Array, cholesky
 from theory.stack import Stack
 
@@ -17,7 +17,7 @@ from theory.stack import Stack
 CHUNK, _FEWEST, _MOST = 2**20, 256, 2**13
 _HELD, _LEAST = 2**24, 8
 # Heads of all layers and patterns, which bring the errors of a step to 1%.
-_HEADS = 2**9
+_HEADS, _MOST_PATTERNS = 2**9, 16
 _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
 
 
@@ -43,12 +43,22 @@ class Outputs:
             yield part, Outputs(self.p[part], self.r[part], self.counted)
 
 
+def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
+    """Which positions count, (N,): of a loss on a share of them as many, by a seed."""
+    counted = loss_positions(stack) > 0
+    if stack.loss_share < 1.0:
+        left_out = np.random.default_rng([4, seed]).permutation(stack.rows)[loss_count(stack) :]
+        counted[left_out] = False
+    return counted
+
+
 def sampled_outputs(
-    stack: Stack, output: Array, generator: np.random.Generator, count: int, of_words: Array | float = 0.0
-) -> Outputs:
+    stack: Stack, output: Array, generator: np.random.Generator, count: int, counted: NDArray[np.bool_],
+    of_words: Array | float = 0.0,
+) -> Outputs:  # fmt: skip
     """Logits and labels of so many networks; `of_words` is added to the logit of position i in class i."""
     n, vocab = stack.rows, stack.vocab
-    root, counted = stack.output_scale * cholesky(output), loss_positions(stack) > 0
+    root = stack.output_scale * cholesky(output)
     p = np.empty((count, int(counted.sum()), vocab))
     for probabilities in p:
         logits = root @ generator.standard_normal((n, vocab))
@@ -79,15 +89,20 @@ def sample_count(stack: Stack, *, linear: bool, patterns: int = 1) -> int:
 def pattern_count(stack: Stack, patterns: int | None = None) -> int:
     """How many patterns of attention are sampled, or as many as are worth it: 1 where attention is fixed.
 
+    A loss on a share of the positions is one on other positions with every pattern, of which there are then 16.
+
     Raises:
         ValueError: there are fewer than 2, which have no error.
     """
     whole = isinstance(patterns, int | np.integer) and not isinstance(patterns, bool)
     if patterns is not None and not (whole and patterns >= 2):
         raise ValueError(f"patterns must be None or an integer of at least 2, got {patterns!r}.")
-    if not stack.query_key_scale:
+    fewest = 4 if stack.loss_share == 1.0 else _MOST_PATTERNS
+    if not stack.query_key_scale and stack.loss_share == 1.0:
         return 1
-    return int(np.clip(_HEADS // (stack.heads * stack.depth), 4, 16)) if patterns is None else int(patterns)
+    if patterns is not None:
+        return int(patterns)
+    return int(np.clip(_HEADS // (stack.heads * stack.depth), fewest, _MOST_PATTERNS))
 
 
 def gram(stack: Stack, first: Array, second: Array) -> Array:

@@ -18,25 +18,34 @@ Source: this project.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theory.coverage import holds_words
 from theory.first_step.motion import mean_kernel
-from theory.first_step.outputs import Outputs, gram, orders, pattern_count, sample_count, sampled_outputs
-from theory.first_step.rules import RULES, MatrixUse, squared_size
+from theory.first_step.output_matrix import OutputMatrix
+from theory.first_step.outputs import (
+    Outputs,
+    counted_positions,
+    gram,
+    orders,
+    pattern_count,
+    sample_count,
+    sampled_outputs,
+)
+from theory.first_step.rules import RULES, squared_size
 from theory.first_step.samples import SAMPLES
 from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.first_step.tied.networks import sampled_tied_outputs, tied_orders
 from theory.first_step.tied.solution import TiedSolution
-from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_positions
+from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_count, loss_positions
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
-from theory.stack.weights import gain
 
 _SEED = 0
 
@@ -59,10 +68,11 @@ class FirstStep:
         critical_rate: 2 E g·u/E u'Gu.
         critical_rate_sem: its standard error.
         critical_rate_median: the median over logits and labels of 2 g·u/u'Gu.
-        gain_shares: share of each matrix in E g·u, by role: (L,), and of "Wemb" ().
+        gain_shares: share of each matrix in E g·u, by role: (L,), and of "Wemb" and "WH" ().
         curvature_shares: of u'GU_W for the part U_W of the step in each matrix, in u'Gu as V/d → 0; they sum to 1.
         spread: share of u'Gu that is due to V/d, the logits' independent change ζ.
-        relative_updates: |u_W|/|W| at η = 1, by role: (L,), and of "Wemb" (): roots of means of squares.
+        relative_updates: |u_W|/|W| at η = 1, by role: (L,), and of "Wemb" and "WH" (): roots of means of
+            squares.
     """
 
     stack: Stack
@@ -97,13 +107,12 @@ def first_step(
             a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
         seed: of the sampled logits and labels, and of attention patterns.
         patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16, more of
-            few heads and layers.
+            few heads and layers. Of a loss on a share of the positions as many choices of these, each with a pattern.
 
     Raises:
         ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
         NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
-            of norms, a loss on a share of positions, more than 64 tokens, or V/d above 200; embeddings are tied with
-            one of a few fields more.
+            of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
 
     Assumes d → ∞ at fixed L, n and V/d; corrections are O(L/d). Source: docs/first_step.md.
 
@@ -129,8 +138,8 @@ def first_step_given(
     Args:
         stack: the network.
         p: softmax of the positions that count, (networks, P, V).
-        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count. With tied
-            embeddings the first N classes are the words of the positions.
+        r: gradients of the loss at the logits of all positions, (networks, N, V); 0 where they do not count, which says
+            which do where that is random. With tied embeddings the first N classes are the words of the positions.
         optimizer: as in `first_step`.
         matrices: as in `first_step`.
         seed: of the first network's patterns; the next ones have the next.
@@ -139,14 +148,14 @@ def first_step_given(
         "gain", "curvature" and "change" (of a logit, squared), each (networks,).
 
     Raises:
-        ValueError: as `first_step`.
+        ValueError: as `first_step`; or p has another number of positions than the loss.
         NoRuleError: as `first_step`.
     """
     chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
     tied = holds_words(stack)
     fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack)
     for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
-        outputs = Outputs(probabilities[None], gradient[None], loss_positions(stack) > 0)
+        outputs = Outputs(probabilities[None], gradient[None], _counted(stack, probabilities, gradient))
         if tied:
             terms.append(tied_orders(TiedSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
             continue
@@ -155,9 +164,21 @@ def first_step_given(
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
 
 
+def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
+    """Which positions count, (N,), of one network.
+
+    Raises:
+        ValueError: not as many as p has.
+    """
+    counted = loss_positions(stack) > 0 if stack.loss_share == 1.0 else (r != 0).any(-1)
+    if counted.sum() != len(p):
+        raise ValueError(f"p must have the {counted.sum()} positions of the loss, got {len(p)}.")
+    return counted
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
-    """A step: the variances of what logits move by at random, and its kernels."""
+    """A step: the variances of what logits move by at random, its kernels, and the output matrix, if that moves."""
 
     solution: TwoPassSolution
     optimizer: Optimizer
@@ -165,11 +186,13 @@ class _Taken:
     gradients: list[dict[str, Array]]
     steps: list[dict[str, Array]]
     coefficients: Array
-    has_output: bool
+    output: OutputMatrix | None
 
     def moves(self, part: slice, r: Array) -> tuple[Array, Array]:
         """What the logits of some networks move by but for that, and what of it is the output matrix's, (m, N, V)."""
-        of_output = _output_moves(self.solution, self.optimizer, r) if self.has_output else np.zeros((1, 1, 1))
+        at_words = self.gradients[0]["inputs"]
+        at_words = at_words if len(at_words) == 1 else at_words[part]
+        of_output = np.zeros((1, 1, 1)) if self.output is None else self.output.moves(self.optimizer, r, at_words)
         c = self.coefficients if len(self.coefficients) == 1 else self.coefficients[part]
         return c * self.solution.stack.output_scale**2 @ r + of_output, of_output
 
@@ -180,11 +203,12 @@ def _taken(
     """From outputs and the Gram matrix of gradients at the output tokens, that of these outputs if None."""
     stack = solution.stack
     gradients = solution.down(gram(stack, drawn.r, drawn.r) if kernel is None else kernel)
-    steps = solution.steps(RULES[optimizer], gradients, chosen)
+    output = OutputMatrix.of(solution.stack, solution.output, solution.transform) if "Wemb" in chosen else None
+    words = output.words(optimizer, drawn.r, gradients[0]["inputs"]) if output is not None and output.tied else None
+    steps = solution.steps(RULES[optimizer], gradients, chosen, words)
     moved = solution.up(gradients, steps)
     speeds = np.diagonal(mean_kernel(moved.energy)) * stack.output_scale**2 / stack.width
-    has_output = "Wemb" in chosen
-    return _Taken(solution, optimizer, speeds[drawn.counted], gradients, steps, moved.coefficients, has_output)
+    return _Taken(solution, optimizer, speeds[drawn.counted], gradients, steps, moved.coefficients, output)
 
 
 def _orders(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
@@ -196,28 +220,12 @@ def _orders(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _mean_gram(stack: Stack, solution: TwoPassSolution) -> Array:
-    """The same of r with itself, its mean: exact, (1, N, N)."""
+def _mean_gram(solution: TwoPassSolution, counted: NDArray[np.bool_]) -> Array:
+    """The same of r with itself, its mean where these positions count: exact, (1, N, N)."""
+    stack = replace(solution.stack, loss_share=1.0)
     tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-    return np.asarray(output_gradient(stack, tokens, solution.output[None], gaussian_inputs(stack).same_label))
-
-
-def _output_moves(solution: TwoPassSolution, optimizer: Optimizer, r: Array) -> Array:
-    """What logits move by through the output matrix's own step, (M, N, V)."""
-    width = solution.stack.width
-    if optimizer == "adam":
-        # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of each class.
-        moved = solution.output @ r
-        size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
-        return np.asarray(width * (2 / np.pi) ** 0.5 * moved / size)
-    return np.asarray(RULES[optimizer](_output_use(solution), r @ r.mT) @ r)
-
-
-def _output_use(solution: TwoPassSolution) -> MatrixUse:
-    """The output matrix."""
-    width = solution.stack.width
-    shape = (width, solution.stack.vocab)
-    return MatrixUse("Wemb", shape, width * solution.output[None], np.ones((1, solution.stack.rows)))
+    gram = output_gradient(stack, tokens, solution.output[None], gaussian_inputs(stack).same_label)
+    return np.asarray(gram * np.outer(counted, counted) * (loss_count(stack) / counted.sum()) ** 2)
 
 
 def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -241,11 +249,17 @@ def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, A
         for of_place in solution.parts(taken.steps, above):
             for role, part_of_role in of_place.items():
                 parts.setdefault(role, []).append(float(part_of_role.mean()))
-        arrays = {role: np.array(value) for role, value in parts.items()}
-        if taken.has_output:
-            arrays["Wemb"] = np.array(output / len(drawn.r))
-        both.append(arrays)
+        if taken.output is not None:
+            # Tied, it moves the inputs, too.
+            of_inputs = parts.pop("inputs") if taken.output.tied else [0.0]
+            parts["Wemb"] = [output / len(drawn.r) + sum(of_inputs)]
+        both.append({role: _of_role(role, values) for role, values in parts.items()})
     return both[0], both[1]
+
+
+def _of_role(role: str, values: list[float]) -> Array:
+    """A number of every layer, or of a matrix that is in none."""
+    return np.array(values[0] if role in ("Wemb", "WH") else values)
 
 
 def _shares(parts: list[dict[str, Array]]) -> dict[str, Array]:
@@ -263,16 +277,16 @@ def _squared_updates(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], d
     """E|u_W|² and |W|² by role; of what is to be divided by |g|² where a step is normalized."""
     solution, updates, weights = taken.solution, dict[str, list[float]](), dict[str, list[float]]()
     for of_place, steps, gradients in zip(solution.uses, taken.steps[1:], taken.gradients[1:], strict=True):
-        for stack, use in of_place:
+        for energy_gain, use in of_place:
             if use.role in steps:
                 square = squared_size(use, gradients[use.role], taken.optimizer)
                 updates.setdefault(use.role, []).append(square)
-                weights.setdefault(use.role, []).append(gain(stack, use.role) * use.shape[1])
-    squares, sizes = ({role: np.array(values) for role, values in by.items()} for by in (updates, weights))
-    if taken.has_output:
+                weights.setdefault(use.role, []).append(energy_gain * use.shape[1])
+    if taken.output is not None:
         stack = solution.stack
-        squares["Wemb"] = np.array(squared_size(_output_use(solution), drawn.r @ drawn.r.mT, taken.optimizer))
-        sizes["Wemb"] = np.array(stack.output_scale**2 * stack.vocab)
+        updates["Wemb"] = [taken.output.squared_size(taken.optimizer, drawn.r, taken.gradients[0]["inputs"])]
+        weights["Wemb"] = [stack.output_scale**2 * stack.vocab]
+    squares, sizes = ({role: _of_role(role, values) for role, values in by.items()} for by in (updates, weights))
     return squares, sizes
 
 
@@ -308,17 +322,17 @@ def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed:
     if holds_words(stack):
         return _tied_networks(stack, optimizer, chosen, seed, patterns)
     solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns), optimizer in LINEAR
-    count = sample_count(stack, linear=linear, patterns=patterns)
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count)
+    count, counted = sample_count(stack, linear=linear, patterns=patterns), counted_positions(stack, seed)
+    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count, counted)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(stack, solution) if linear else None)
+    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(solution, counted) if linear else None)
     each = _orders(drawn, taken)
     _check_moved(stack, chosen, each)
     gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
     deviations, off = each["gain"] - gain, each["curvature"] - curvature
     if optimizer == "sgd":
         output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
-        exact = float(((taken.coefficients + output) * _mean_gram(stack, solution)).sum())
+        exact = float(((taken.coefficients + output) * _mean_gram(solution, counted)).sum())
         # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
         slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
         curvature, off = curvature - slope * (gain - exact), off - slope * deviations
@@ -332,7 +346,7 @@ def _tied_networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], 
     # Signs are sampled of every network.
     samples = SAMPLES // (patterns * (4 if optimizer == "adam" else 1))
     solution = TiedSolution.of(stack, seed, samples)
-    drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns)
+    drawn = sampled_tied_outputs(solution, np.random.default_rng(seed), patterns, counted_positions(stack, seed))
     each, parts, updates = tied_orders(solution, optimizer, chosen, drawn)
     _check_moved(stack, chosen, each)
     gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())

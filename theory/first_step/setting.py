@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from theory.coverage import holds_words, require
+from theory.coverage import holds_words, is_tied, require
 from theory.first_step.embeddings import table_shapes
 from theory.stack import Stack
 from theory.stack.optimizers import OPTIMIZERS, Optimizer
@@ -19,10 +19,12 @@ def check(stack: Stack, optimizer: Optimizer, matrices: Collection[str] | None) 
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got {optimizer!r}.")
     require(stack, "first_step")
-    known = (*weight_shapes(stack), "Wemb")
+    known = (*weight_shapes(stack), *(("WH",) if stack.output_transform == "added" else ()), "Wemb")
     if matrices is None:
         return known
-    known += () if holds_words(stack) else tuple(table_shapes(stack))
+    # Inputs that are tied are rows of the output matrix.
+    tables = () if holds_words(stack) else tuple(table_shapes(stack))
+    known += tables[1:] if is_tied(stack) else tables
     if isinstance(matrices, str) or not matrices or not set(matrices) <= set(known):
         raise ValueError(f"matrices must be some of {', '.join(known)}, got {matrices!r}.")
     return tuple(role for role in known if role in matrices)

@@ -21,7 +21,7 @@ Assumes d → ∞ at fixed L, N and V/d; corrections are O(L/d).
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,118 +29,16 @@ import numpy as np
 from theory.first_step.attention import FixedAttention, RandomAttention
 from theory.first_step.embeddings import Embeddings, table_shapes
 from theory.first_step.motion import TokenMotion, mean_kernel
-from theory.first_step.rules import STREAM_SAMPLES, MatrixUse, Rule, parts_of, sign_deviation, sign_rule
+from theory.first_step.output_matrix import WordSteps
+from theory.first_step.rules import STREAM_SAMPLES, MatrixUse, Rule, sign_deviation, sign_rule
 from theory.first_step.samples import SAMPLES, gaussian_samples
-from theory.mean_field.activations import activation_of
+from theory.first_step.units import FeedForward, OutputTransform
 from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import SublayerState, TokenMoments, normed
 from theory.stack import Stack
-from theory.stack.weights import gain, weight_shapes
-
-
-@dataclass(slots=True, eq=False)
-class FeedForward:
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2.
-
-    Attributes:
-        uses: its matrices; the last is W2.
-        factors: samples of the factors of the others, (samples, N).
-    """
-
-    stack: Stack
-    tokens: MatrixLayout
-    given: Array
-    seed: int
-    samples: int = SAMPLES
-    uses: list[MatrixUse] = field(init=False)
-    factors: dict[str, Array] = field(init=False)
-
-    def __post_init__(self) -> None:
-        stack, shapes = self.stack, weight_shapes(self.stack)
-        activation, lines = activation_of(stack.activation, stack.leaky_slope), self.given * gain(stack, "W1")
-        before = self.given * gain(stack, "WG") if stack.ffn == "gated" else lines
-        slope, active = activation.slope_kernel(self.tokens, before), activation.kernel(self.tokens, before)
-        rows, generator = stack.width * self.given, np.random.default_rng(self.seed)
-        u = gaussian_samples(before[0], generator, self.samples)
-        if stack.ffn == "gated":
-            other = gaussian_samples(lines[0], generator, self.samples)
-            hidden, kernels = active * lines, {"WG": slope * lines, "W1": active}
-            self.factors = {"WG": activation.slope(u) * other, "W1": activation.value(u)}
-            units = activation.value(u) * other
-        else:
-            hidden, kernels = active, {"W1": slope}
-            self.factors, units = {"W1": activation.slope(u)}, activation.value(u)
-        seen = gaussian_samples(self.given[0], generator, self.samples)
-        self.uses = [
-            MatrixUse(role, shapes[role], rows, seen, kernel, self.factors[role]) for role, kernel in kernels.items()
-        ]
-        self.uses.append(MatrixUse("W2", shapes["W2"], stack.ffn_width * hidden, units))
-
-    def down(self, gradient: Array) -> tuple[Array, dict[str, Array]]:
-        """As `FixedAttention.down`."""
-        *first, second = self.uses
-        above = gradient * gain(self.stack, "W2")
-        gradients = {use.role: use.below(above) for use in first} | {second.role: gradient}
-        return sum((gradients[use.role] * gain(self.stack, use.role) for use in first), np.zeros(1)), gradients
-
-    def up(self, moved: TokenMotion, gradients: dict[str, Array], steps: dict[str, Array]) -> TokenMotion:
-        """As `FixedAttention.up`."""
-        *first, second = self.uses
-        widths = self.stack.ffn_width / self.stack.width
-        above = gradients["W2"] * gain(self.stack, "W2")
-        c, energy, before = np.zeros(1), np.zeros(1), {}
-        for use in first:
-            assert use.factor is not None
-            role_gain = gain(self.stack, use.role)
-            before[use.role] = moved.coefficients * role_gain + steps.get(use.role, 0.0)
-            c = c + before[use.role] * use.factor
-            energy = energy + moved.energy * role_gain * widths * use.factor
-        energy = energy + self._turned(before, above, steps)
-        role_gain = gain(self.stack, "W2")
-        c = c * role_gain + steps.get("W2", 0.0)
-        energy = energy * role_gain / widths + c @ gradients["W2"] @ c.mT
-        return TokenMotion(c, energy)
-
-    def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:
-        """As `FixedAttention.steps`; of signs "beyond" is what those before W2 make beyond C Δ, (samples, N)."""
-        chosen = [use for use in self.uses if use.role in matrices]
-        steps = {use.role: rule(use, gradients[use.role]) for use in chosen}
-        before = [use for use in chosen if use.role != "W2"]
-        if rule is sign_rule and before:
-            deltas = self._unit_gradients(gradients["W2"] * gain(self.stack, "W2"))
-            steps["beyond"] = np.sum([sign_deviation(use, deltas, steps[use.role]) for use in before], axis=0)
-        return steps
-
-    @property
-    def last(self) -> MatrixUse:
-        """As `FixedAttention.last`."""
-        return self.uses[-1]
-
-    def _unit_gradients(self, gradient: Array) -> Array:
-        """Samples of gradients at a unit of the Gram matrix of all, (samples, N)."""
-        generator = np.random.default_rng([2, self.seed])
-        return gaussian_samples(mean_kernel(gradient) / self.stack.ffn_width, generator, self.samples)
-
-    def parts(self, steps: dict[str, Array], gradients: dict[str, Array]) -> dict[str, Array]:
-        """As `FixedAttention.parts`."""
-        return parts_of(self.uses, steps, gradients)
-
-    def _turned(self, coefficients: dict[str, Array], gradient: Array, steps: dict[str, Array]) -> Array:
-        """E of the part along gradients, behind φ: the mean over slopes of (f c f) K (f c f)ᵀ, of mean c and K.
-
-        What signs make of a unit's gradients beyond c goes with the same slopes f, so that it is sampled with them.
-        """
-        c = {role: mean_kernel(coefficient) for role, coefficient in coefficients.items()}
-        turned = sum((f[:, :, None] * c[role] * f[:, None, :] for role, f in self.factors.items()), np.zeros((1, 1, 1)))
-        energy: Array = (turned @ mean_kernel(gradient) @ turned.mT).mean(0)
-        if "beyond" not in steps:
-            return energy
-        crossed = (turned @ self._unit_gradients(gradient)[:, :, None])[:, :, 0].T @ steps["beyond"]
-        whole = (steps["beyond"].T @ steps["beyond"] + crossed + crossed.T) / len(steps["beyond"])
-        return np.asarray(energy + self.stack.ffn_width * whole)
-
+from theory.stack.weights import gain, transform_gain
 
 AnyBranch = FixedAttention | RandomAttention | FeedForward
 
@@ -155,6 +53,8 @@ class TwoPassSolution:
         seed: of samples.
         embeddings: the tables of inputs.
         places: sub-layers from below, each with its branches.
+        final_scales: what the final norm divides a kernel by; 1 if there is none.
+        transform: what stands between the layers' output and the output matrix, if anything does.
     """
 
     stack: Stack
@@ -163,6 +63,7 @@ class TwoPassSolution:
     embeddings: Embeddings
     places: list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]
     final_scales: Array
+    transform: OutputTransform | None
 
     @classmethod
     def of(cls, stack: Stack, seed: int = 0, samples: int = SAMPLES) -> "TwoPassSolution":
@@ -180,16 +81,25 @@ class TwoPassSolution:
         places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
         for k, insides in enumerate(forward.insides, seed * len(forward.insides)):
             places.append((insides, tuple(_branch(inside, tokens, k, samples) for inside in insides)))
-        embeddings = Embeddings(stack, np.asarray(scales))
-        return cls(stack, forward.output[0], seed, embeddings, places, np.asarray(forward.output_scales))
+        embeddings, transform = Embeddings(stack, np.asarray(scales)), None
+        if stack.output_transform == "added":
+            read, _ = normed(stack, tokens, forward.stream, stack.composition.final_norm)
+            transform = OutputTransform(stack, tokens, read.kernel, (seed + 1) * len(forward.insides) + 2**20, samples)
+        scales = np.asarray(forward.output_scales)
+        return cls(stack, forward.output[0], seed, embeddings, places, scales, transform)
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
         """Gram matrices of gradients at tables of inputs, then at every sub-layer's matrices and at its sum ("total").
+
+        Last of all those of a transform before the output matrix, if there is one.
 
         Args:
             gradient: that at the output, (..., N, N); everything is linear in it.
         """
         gradients = list[dict[str, Array]]()
+        if self.transform is not None:
+            gradient, at_matrices = self.transform.down(gradient)
+            gradients.append(at_matrices)
         gradient = gradient / self.final_scales
         for insides, branches in reversed(self.places):
             gradient, at_matrices = gradient / insides[0].after_scales, dict[str, Array]()
@@ -231,23 +141,33 @@ class TwoPassSolution:
             after = insides[0].after_scales
             moved, beyond = TokenMotion(c / after, energy / after), kept / _sizes(after)
         energy = moved.energy + self._energy(beyond)
-        return TokenMotion(moved.coefficients / self.final_scales, energy / self.final_scales)
+        moved = TokenMotion(moved.coefficients / self.final_scales, energy / self.final_scales)
+        return moved if self.transform is None else self.transform.up(moved, gradients[-1], steps[-1])
 
     def _energy(self, beyond: Array) -> Array:
         """The Gram matrix of tokens from samples of a coordinate, (N, N)."""
         return np.asarray(self.stack.width * beyond.T @ beyond / len(beyond))
 
-    def steps(self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str]) -> list[dict[str, Array]]:
-        """C of the tables and matrices that move, by role, and of signs "ROLE remainder" and "ROLE beyond"."""
+    def steps(
+        self, rule: Rule, gradients: list[dict[str, Array]], matrices: Collection[str], words: WordSteps | None = None
+    ) -> list[dict[str, Array]]:
+        """C of the tables and matrices that move, by role, and of signs "ROLE remainder" and "ROLE beyond".
+
+        Where inputs are rows of the output matrix, `words` has how that moves them.
+        """
         steps = [
             {role: c for branch in branches for role, c in branch.steps(rule, at_matrices, matrices).items()}
             for branches, at_matrices in zip(self._moving, gradients, strict=True)
         ]
+        if words is not None:
+            steps[0] |= {"inputs": words.coefficients, "words": words.energy}
         if rule is sign_rule:
-            self._add_beyond(steps, gradients)
+            self._add_beyond(steps, gradients, words)
         return steps
 
-    def _add_beyond(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> None:
+    def _add_beyond(
+        self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]], words: WordSteps | None
+    ) -> None:
         """What signs of matrices and tables that add to the stream make beyond C Δ, (samples, N).
 
         Gradients of one coordinate go down the stream together: signs of all of them have to do with each other.
@@ -256,10 +176,10 @@ class TwoPassSolution:
 
         def arrived(kernel: Array, k: int) -> Array:
             """Samples where the gradients have this kernel, of which those from above are known."""
-            generator = np.random.default_rng([1, k + self.seed * len(steps)])
+            generator = np.random.default_rng([1, k + self.seed * (len(self.places) + 1)])
             return np.asarray(deltas + gaussian_samples(kernel - above, generator, STREAM_SAMPLES))
 
-        for k in reversed(range(1, len(steps))):
+        for k in reversed(range(1, len(self.places) + 1)):
             insides, branches = self.places[k - 1]
             after, alpha = insides[0].after_scales, insides[0].step.residual
             total = mean_kernel(gradients[k]["total"]) / self.stack.width
@@ -273,7 +193,7 @@ class TwoPassSolution:
             deltas, above = deltas * alpha, total * alpha**2
         scales, bottom = self.embeddings.scales, mean_kernel(gradients[0]["inputs"]) / self.stack.width
         deltas = arrived(mean_kernel(bottom * scales), 0) / _sizes(scales)
-        steps[0] |= self.embeddings.beyond(deltas, steps[0])
+        steps[0] |= self.embeddings.beyond(deltas, steps[0], words)
 
     def parts(self, steps: list[dict[str, Array]], gradients: list[dict[str, Array]]) -> list[dict[str, Array]]:
         """What every table or matrix adds to the product of a step with gradients, by role."""
@@ -283,17 +203,23 @@ class TwoPassSolution:
         ]
 
     @property
-    def uses(self) -> list[list[tuple[Stack, MatrixUse]]]:
-        """The matrices of every sub-layer from below, each with a stack whose layers are all like its own."""
-        return [
-            [(inside.step.stack, use) for inside, branch in zip(*place, strict=True) for use in branch.uses]
+    def uses(self) -> list[list[tuple[float, MatrixUse]]]:
+        """The matrices of every sub-layer from below and of the transform, each with its gain."""
+        uses = [
+            [
+                (gain(inside.step.stack, use.role), use)
+                for inside, branch in zip(*place, strict=True) for use in branch.uses
+            ]
             for place in self.places
-        ]
+        ]  # fmt: skip
+        of_transform = [] if self.transform is None else self.transform.uses
+        return uses + [[(transform_gain(self.stack), use)] for use in of_transform]
 
     @property
-    def _moving(self) -> list[tuple[Embeddings | AnyBranch, ...]]:
+    def _moving(self) -> list[tuple[Embeddings | OutputTransform | AnyBranch, ...]]:
         """What has parameters, from below."""
-        return [(self.embeddings,), *(branches for _, branches in self.places)]
+        last = [] if self.transform is None else [(self.transform,)]
+        return [(self.embeddings,), *(branches for _, branches in self.places), *last]
 
 
 def _sizes(scales: Any) -> Array:

@@ -29,16 +29,20 @@ def transformed(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) -> t
         return output, lambda gradient: (gradient, {})
     activation, energy_gain = activation_of(stack.activation, stack.leaky_slope), transform_gain(stack)
     before = output * energy_gain
-    units = activation.kernel(tokens, before)
-    if stack.normalization != "rms":
-        units = units + _products_of_means(tokens, activation, before) * -1.0
-    after, scales = normed(stack, tokens, TokenMoments(units), norm=True)
+    after, scales = normed(stack, tokens, TokenMoments(units_to_be_normed(stack, tokens, before)), norm=True)
 
     def pullback(gradient: Kernel) -> tuple[Kernel, SquaredNorms]:
         below = gradient / scales * activation.slope_kernel(tokens, before)
         return below * energy_gain, {"WH": tokens.total(output * below)}
 
     return after.kernel, pullback
+
+
+def units_to_be_normed(stack: Stack, tokens: KernelLayout[Kernel], before: Kernel) -> Kernel:
+    """E φ(u_i) φ(u_j) of the transform's u ~ N(0, K), without what the norm takes off where it centres."""
+    activation = activation_of(stack.activation, stack.leaky_slope)
+    units = activation.kernel(tokens, before)
+    return units if stack.normalization == "rms" else units + _products_of_means(tokens, activation, before) * -1.0
 
 
 def _products_of_means(tokens: KernelLayout[Kernel], activation: Activation, kernel: Kernel) -> Kernel:

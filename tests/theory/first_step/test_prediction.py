@@ -19,7 +19,8 @@ from theory.first_step.rules import (
     sign_rule,
 )
 from theory.first_step.samples import gaussian_samples
-from theory.first_step.tangent import FeedForward, TwoPassSolution
+from theory.first_step.tangent import TwoPassSolution
+from theory.first_step.units import FeedForward
 from theory.mean_field.gauss_newton import _tangent_kernel
 from theory.stack.weights import gain, weight_shapes
 
@@ -31,6 +32,8 @@ RELAXED = [
     {"output_projection": "random", "sequences": 2, "label_smoothing": 0.1},
     {"activation": "leaky_relu", "leaky_slope": 0.3, "residual_scale": 1.5, "branch_gain": 0.5},
     {"placement": "unnormed", "final_norm": "added"},
+    {"placement": "pre", "output_transform": "added", "activation": "gelu"},
+    {"output_transform": "added", "normalization": "rms", "loss_share": 0.5},
     {"placement": "rezero", "loss_on": "last", "normalization": "rms", "labels": "zipf", "output_scale": 2.0},
 ]
 
@@ -93,7 +96,15 @@ RANDOM = [
         "ffn": "gated",
     },
     {"placement": "peri", "layout": "parallel", "logit_softcap": 2.0, "output_projection": "random", "mask": "causal"},
-    {"placement": "post", "rotary": 0.5, "query_key_norm": "all", "sequences": 2, "positions": "learned"},
+    {
+        "placement": "post",
+        "rotary": 0.5,
+        "query_key_norm": "all",
+        "sequences": 2,
+        "positions": "learned",
+        "output_transform": "added",
+        "activation": "gelu",
+    },
 ]
 
 
@@ -104,7 +115,7 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
     stack = Stack(**({"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.3} | fields))
     solution, root = TwoPassSolution.of(stack, 3), np.random.default_rng(5).standard_normal((2, stack.rows, stack.rows))
     gradients = solution.down(root @ root.mT)
-    steps = solution.steps(rule, gradients, (*weight_shapes(stack), "inputs", "positions"))
+    steps = solution.steps(rule, gradients, (*weight_shapes(stack), "WH", "inputs", "positions"))
     total = (solution.up(gradients, steps).coefficients * (root @ root.mT)).sum((-2, -1))
     for k in range(2):
         of_one = [{role: c[min(k, len(c) - 1)][None] for role, c in place.items()} for place in steps]
@@ -120,6 +131,23 @@ def test_gain_of_random_attention_is_the_squared_gradient(fields):
     for role, share in step.gain_shares.items():
         margin = 0.12 if role in ("WQ", "WK") else 0.03
         assert_allclose(share * step.gain, predicted[f"grad_sq_{role}"], rtol=margin, err_msg=role)
+
+
+@pytest.mark.parametrize("positions", ["none", "learned"])
+def test_gain_of_both_uses_of_tied_embeddings_behind_a_transform(positions):
+    """The squared gradient again, of which the inputs have a part in the output matrix's."""
+    stack = Stack(
+        width=256, depth=2, tokens=4, vocab=16, embeddings="tied", output_transform="added", embedding_scale=0.2,
+        embedding_norm="added", positions=positions,
+    )  # fmt: skip
+    step, predicted = first_step(stack), predict(stack)
+    total = sum(float(np.sum(value)) for name, value in predicted.items() if name.startswith("grad_sq_W"))
+    assert step.gain == pytest.approx(total, rel=1e-6)
+    assert step.gain_shares["Wemb"] * step.gain == pytest.approx(predicted["grad_sq_Wemb"], rel=0.01)
+    apart = first_step(replace(stack, embeddings="untied"), matrices=["Wemb"])
+    assert step.gain_shares["Wemb"] * step.gain > 1.1 * apart.gain
+    with pytest.raises(ValueError, match="^matrices must be some of WV, W1, W2, WH, Wemb(, positions)?, got "):
+        first_step(stack, matrices=["inputs"])
 
 
 @pytest.mark.parametrize("embeddings", ["untied", "tied"])
@@ -244,14 +272,14 @@ def test_signs_behind_units_against_matrices(gated):
         uses = {use.role: use for use in branch.uses[:-1]}
         below = {role: use.below(kernel[None]) for role, use in uses.items()}
         steps = branch.steps(sign_rule, below | {"W2": kernel[None] / gain(stack, "W2")}, tuple(uses))
-        one[:] = branch._turned({role: steps[role] for role in uses}, kernel[None], steps)
+        one[:] = branch.units._turned({role: steps[role] for role in uses}, kernel[None], steps)
     moved = np.zeros((12, 1200, 2))
     for one in moved:
         deltas = generator.standard_normal((1200, 2)) @ np.linalg.cholesky(kernel / 1200).T
         rows = generator.standard_normal((1200, 2)) @ np.linalg.cholesky(place.given[0]).T
-        picked = generator.integers(len(branch.factors["W1"]), size=1200)
+        picked = generator.integers(len(branch.units.factors["W1"]), size=1200)
         for role in uses:
-            factor = branch.factors[role][picked]
+            factor = branch.units.factors[role][picked]
             one += factor * (np.sign((factor * deltas) @ rows.T) @ rows)
     each = moved.mT @ moved
     # 4 standard errors: about one false alarm in 10^3.

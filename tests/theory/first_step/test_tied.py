@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from theory import Stack, predict
 from theory.first_step.attention import FixedAttention
 from theory.first_step.motion import TokenMotion
-from theory.first_step.outputs import orders
+from theory.first_step.outputs import counted_positions, orders
 from theory.first_step.prediction import first_step
 from theory.first_step.rules import gradient_rule
 from theory.first_step.tied import networks
@@ -31,7 +31,7 @@ STACKS = [
     {"placement": "pre", "mask": "causal", "logit_softcap": 2.0, "kv_heads": 4, **QUERIES},
     {"placement": "pre", "rotary": 1.0, "query_key_norm": "head", **QUERIES},
     {"placement": "output", "query_key_norm": "all", "kv_heads": 2, **QUERIES},
-    {"placement": "deepnorm", "sequences": 2, "tokens": 2, "query_key_scale": 0.7},
+    {"placement": "deepnorm", "sequences": 2, "tokens": 2, "query_key_scale": 0.7, "loss_share": 0.5},
 ]
 
 
@@ -39,7 +39,7 @@ def of(fields, optimizer, matrices=None):
     """A few networks, their step, and what their logits move by."""
     stack = Stack(**TIED | fields)
     solution = TiedSolution.of(stack, 3, 410)
-    drawn = sampled_tied_outputs(solution, np.random.default_rng(5), 256)
+    drawn = sampled_tied_outputs(solution, np.random.default_rng(5), 256, counted_positions(stack, 0))
     step = TiedStep.of(solution, optimizer, matrices or tuple(weight_shapes(stack)), drawn)
     return solution, drawn, step, *step.logits(solution, drawn)
 

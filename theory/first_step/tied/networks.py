@@ -4,10 +4,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from theory.first_step.output_matrix import spectral_step
 from theory.first_step.outputs import CHUNK, Outputs, orders, sample_count, sampled_outputs
-from theory.first_step.rules import RULES, MatrixUse, squared_size
-from theory.first_step.tied.motion import Steps, crossed, inverse
+from theory.first_step.rules import RULES, squared_size
+from theory.first_step.tied.motion import Steps, crossed
 from theory.first_step.tied.solution import Down, TiedSolution
 from theory.mean_field.kernels import Array
 from theory.stack.optimizers import LINEAR, Optimizer
@@ -37,12 +39,14 @@ def tied_orders(
     return {name: np.concatenate([values[name] for values in each]) for name in each[0]}, *first
 
 
-def sampled_tied_outputs(solution: TiedSolution, generator: np.random.Generator, patterns: int) -> Outputs:
+def sampled_tied_outputs(
+    solution: TiedSolution, generator: np.random.Generator, patterns: int, counted: NDArray[np.bool_]
+) -> Outputs:
     """As `sampled_outputs`, with each position's own word, of which it holds a part, in the class of its number."""
     stack = solution.stack
     of_words = stack.output_scale * stack.width**0.5 * solution.held[-1][0]
     count = sample_count(stack, linear=False, patterns=patterns)
-    return sampled_outputs(stack, solution.forward.output[0], generator, count, of_words)
+    return sampled_outputs(stack, solution.forward.output[0], generator, count, counted, of_words)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,8 +176,4 @@ def _embedding_step(solution: TiedSolution, optimizer: Optimizer, left: Array, r
     none = np.zeros((1, n, n))
     if optimizer in LINEAR:
         return right, none
-    # Rows of one length: those of gradients are much shorter than tokens.
-    lengths = np.sqrt(np.linalg.diagonal(left))
-    unit, given = left / (lengths[..., :, None] * lengths[..., None, :]), right * lengths[..., None]
-    use = MatrixUse("Wemb", (stack.width, stack.vocab), unit, np.zeros((1, 2 * n)))
-    return inverse(unit) @ RULES[optimizer](use, given @ given.mT) @ given / lengths[..., None], none
+    return spectral_step(optimizer, stack, left, right), none

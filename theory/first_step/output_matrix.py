@@ -1,0 +1,197 @@
+"""The output matrix's own step: what it does to logits and, where inputs are rows of it behind a transform, to inputs.
+
+Its gradient is Σ_j z_j r_jv in column v, of what it is given z and gradients r at the logits. Tied, a word's column v,
+of which the word's input is κ times, has κ g besides, with g the gradient at the input. Behind a transform neither z
+nor g has an overlap of order √d with words or with each other, so that the step is one in the span of both: inputs move
+along their gradients, and along z, which no matrix below knows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import erf
+
+from theory.coverage import is_tied
+from theory.first_step.motion import mean_kernel
+from theory.first_step.rules import RULES, STREAM_SAMPLES, MatrixUse, squared_size
+from theory.first_step.tied.motion import inverse
+from theory.first_step.units import OutputTransform
+from theory.mean_field.kernels import Array
+from theory.stack import Stack
+from theory.stack.optimizers import LINEAR, Optimizer
+
+# Products of samples of z with gradients: so many at once, and of all networks together.
+_HELD, _PRODUCTS, _FEWEST = 2**20, 2**31, 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordSteps:
+    """How inputs move that are rows of the output matrix.
+
+    Attributes:
+        coefficients: on the gradients at them, (M or 1, N, N).
+        energy: of what is along none of these, (M or 1, N, N); of signs 0, since `signs` has it.
+        scale: κ, what an input is of its column.
+        along: samples of Σ_j z_j r_jv at the inputs' own words, (samples, N); none but of signs.
+    """
+
+    coefficients: Array
+    energy: Array
+    scale: float
+    along: Array
+
+    def signs(self, deltas: Array) -> Array:
+        """How a coordinate of the inputs moves by signs, given samples of the gradients there, (samples, N)."""
+        return self.scale * np.sign(self.along[: len(deltas)] + self.scale * deltas)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputMatrix:
+    """W_emb.
+
+    Attributes:
+        stack: the network.
+        kernel: z_i·z_j/d of what it is given, (N, N).
+        rows: samples of a coordinate of z, (samples, N); None where it is Gaussian.
+    """
+
+    stack: Stack
+    kernel: Array
+    rows: Array | None
+
+    @classmethod
+    def of(cls, stack: Stack, kernel: Array, transform: OutputTransform | None) -> "OutputMatrix":
+        """The output matrix behind a transform, or none."""
+        return cls(stack, kernel, None if transform is None else transform.rows)
+
+    @property
+    def tied(self) -> bool:
+        """Whether inputs are rows of it."""
+        return is_tied(self.stack)
+
+    @property
+    def _scale(self) -> float:
+        """κ, what an input is of its column."""
+        return self.stack.embedding_scale * self.stack.width**0.5 / self.stack.output_scale
+
+    @property
+    def _gram(self) -> Array:
+        """Products of what it is given, (N, N)."""
+        return self.stack.width * self.kernel
+
+    def moves(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
+        """What logits move by through this step alone, (M, N, V).
+
+        Args:
+            optimizer: what the step is of the gradient.
+            r: gradients at the logits, (M, N, V).
+            at_words: Gram matrices of those at the inputs, (M or 1, N, N); asked for where these are rows of it.
+        """
+        if optimizer == "adam":
+            return self._moved_by_signs(r, at_words)
+        if optimizer in LINEAR or not self.tied:
+            return np.asarray(RULES[optimizer](self._use, r @ r.mT) @ r)
+        return np.asarray(self._gram @ self._spectral(optimizer, r, at_words)[:, : len(self.kernel)])
+
+    def words(self, optimizer: Optimizer, r: Array, at_words: Array) -> WordSteps:
+        """How inputs move by this step."""
+        n, scale = len(self.kernel), self._scale
+        if optimizer == "adam":
+            return self._words_by_signs(r, at_words)
+        if optimizer in LINEAR:
+            along, c = r[..., :n], np.eye(n)[None] * scale**2
+        else:
+            step = self._spectral(optimizer, r, at_words)[..., :n]
+            along, c = step[:, :n], scale * step[:, n:].mT
+        energy = scale**2 * along.mT @ self._gram @ along
+        return WordSteps(c, energy.mean(0, keepdims=True) if len(c) == 1 else energy, scale, np.zeros((0, n)))
+
+    def squared_size(self, optimizer: Optimizer, r: Array, at_words: Array) -> float:
+        """The mean of |u|², as `rules.squared_size` has it."""
+        if not self.tied or optimizer == "adam":
+            return squared_size(self._use, r @ r.mT, optimizer)
+        if optimizer in LINEAR:
+            of_words = self._scale**2 * np.trace(mean_kernel(at_words))
+            return squared_size(self._use, r @ r.mT, optimizer) + float(of_words)
+        step, n = self._spectral(optimizer, r, at_words), len(self.kernel)
+        outputs, words = step[:, :n], step[:, n:]
+        squares = (outputs * (self._gram @ outputs)).sum((-2, -1)) + (words * (at_words @ words)).sum((-2, -1))
+        return float(squares.mean())
+
+    @property
+    def _use(self) -> MatrixUse:
+        seen = np.ones((1, len(self.kernel))) if self.rows is None else self.rows
+        return MatrixUse("Wemb", (self.stack.width, self.stack.vocab), self._gram[None], seen)
+
+    def _spectral(self, optimizer: Optimizer, r: Array, at_words: Array) -> Array:
+        """The step in terms of the rows z and g, (M, 2N, V)."""
+        n, none = len(self.kernel), np.zeros((len(r), len(self.kernel), len(self.kernel)))
+        words = np.broadcast_to(self._scale * np.eye(n, r.shape[-1]), r.shape)
+        left = np.concatenate([
+            np.concatenate([none + self._gram, none], -1),
+            np.concatenate([none, none + at_words], -1),
+        ], -2)  # fmt: skip
+        return spectral_step(optimizer, self.stack, left, np.concatenate([r, words], -2))
+
+    def _moved_by_signs(self, r: Array, at_words: Array) -> Array:
+        """What signs make of z: d E z_i sign(z·r_v + κ g_v), whose g is Gaussian."""
+        if self.rows is None:
+            # Coordinates of the output tokens are Gaussian: E x_i sign(x·r) is closed, of the gradients r of a class.
+            moved = self.kernel @ r
+            size = np.sqrt(np.maximum((r * moved).sum(-2, keepdims=True), np.finfo(float).tiny))
+            return np.asarray(self.stack.width * (2 / np.pi) ** 0.5 * moved / size)
+        moved, n, drawn = np.zeros_like(r), len(self.kernel), 0
+        for rows in self._blocks(r):
+            along = rows @ r
+            signs = np.sign(along)
+            if self.tied:
+                sizes = np.maximum(self._sizes(at_words), np.finfo(float).tiny)
+                signs[..., :n] = erf(along[..., :n] / (sizes[:, None] * 2**0.5))
+            moved, drawn = moved + rows.T @ signs, drawn + len(rows)
+        return self.stack.width / drawn * moved
+
+    def _words_by_signs(self, r: Array, at_words: Array) -> WordSteps:
+        """By Stein's lemma, each input along its own gradient alone, of all given z."""
+        assert self.rows is not None, "inputs are rows of it behind a transform"
+        n, scale, sizes = len(self.kernel), self._scale, np.maximum(self._sizes(at_words), np.finfo(float).tiny)
+        of_words, density, drawn = r[..., :n], np.zeros((len(r), n)), 0
+        for rows in self._blocks(of_words):
+            density = density + np.exp(-((rows @ of_words / sizes[:, None]) ** 2) / 2).sum(-2)
+            drawn += len(rows)
+        c = scale**2 * (2 / np.pi) ** 0.5 * density / (drawn * sizes)
+        generator = np.random.default_rng(3)
+        picked, networks = (generator.integers(count, size=STREAM_SAMPLES) for count in (len(self.rows), len(r)))
+        along = (self.rows[picked][:, None] @ of_words[networks])[:, 0]
+        # `STREAM_SAMPLES` is a request: samples come in pairs, and some more.
+        return WordSteps(c[..., None] * np.eye(n), np.zeros((1, n, n)), scale, np.resize(along, (4 * len(along), n)))
+
+    def _sizes(self, at_words: Array) -> Array:
+        """Root mean squares of κ g's coordinates, (M or 1, N)."""
+        squares = np.linalg.diagonal(at_words) / self.stack.width
+        return np.asarray(self._scale * np.sqrt(np.maximum(squares, 0.0)))
+
+    def _blocks(self, r: Array) -> Iterator[Array]:
+        """Samples of z, some after the others, of as many as products with all gradients are affordable for."""
+        assert self.rows is not None
+        count = product_count(r.size, len(self.rows))
+        # Samples come in pairs of opposite sign before the units, half of them apart.
+        half, step = len(self.rows) // 2, max(1, _HELD // (len(r) * r.shape[-1]))
+        chosen = np.concatenate([self.rows[: count // 2], self.rows[half : half + count // 2]])
+        for start in range(0, len(chosen), step):
+            yield chosen[start : start + step]
+
+
+def product_count(numbers: float, most: int) -> int:
+    """How many samples of z are multiplied with so many numbers of gradients, where as many are drawn."""
+    return int(np.clip(_PRODUCTS // numbers, min(_FEWEST, most), most))
+
+
+def spectral_step(optimizer: Optimizer, stack: Stack, left: Array, right: Array) -> Array:
+    """The step of an output matrix whose gradient is LᵀR, Lᵀ times this, from LLᵀ and R (M, 2N, V)."""
+    # Rows of one length: those of gradients are much shorter than tokens.
+    lengths = np.sqrt(np.linalg.diagonal(left))
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    unit, given = left / (lengths[..., :, None] * lengths[..., None, :]), right * lengths[..., None]
+    use = MatrixUse("Wemb", (stack.width, stack.vocab), unit, np.zeros((1, left.shape[-1])))
+    return np.asarray(inverse(unit) @ RULES[optimizer](use, given @ given.mT) @ given / lengths[..., None])
