@@ -24,7 +24,7 @@ TRANSFORM = {"output_transform": "added", "activation": "gelu"}
 # Inputs of a small scale before a norm, whose moves with the output matrix count.
 BOTH = TRANSFORM | {"placement": "post", "embedding_norm": "added", "embedding_scale": 0.05, "positions": "learned"}
 CASES = [
-    (TIED, [("sgd", ("WV", "W1", "W2")), ("adam", ("W1", "W2")), ("sgd", ("Wemb",))]),
+    (TIED | {"positions": "sinusoidal"}, [("sgd", ("WV", "W1", "W2")), ("adam", ("W1", "W2")), ("sgd", ("Wemb",))]),
     (TIED | {"loss_share": 0.5}, [("polar", ("WV", "W1", "W2", "Wemb"))]),
     (PLAIN | TRANSFORM, [("sgd", ("WH",)), ("adam", ("WV", "W1", "W2", "WH")), ("adam", ("Wemb",))]),
     (PLAIN | {"mask": "causal", "loss_share": 0.5}, [("sgd", ("WV", "Wemb")), ("adam", ("WV", "W1", "W2"))]),

@@ -51,7 +51,7 @@ LACKING = {
     "two streams whose": {"placement": "normed-streams"},
     "untied embeddings, or layers alike": TIED | {"norm_gain": 2.0},
     "untied embeddings or loss_share 1": TIED | {"loss_share": 0.5},
-    "untied embeddings or no sinusoidal": TIED | {"positions": "sinusoidal"},
+    "untied embeddings, no sinusoidal": TIED | {"positions": "sinusoidal"},
     "norms": {"normalization": "tanh"},
     "loss_share 1": {"loss_share": 0.5},
     "a norm with random queries": {"normalization": "none", "query_key_scale": 1.0},

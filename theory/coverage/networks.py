@@ -38,6 +38,16 @@ def holds_words(stack: Stack) -> bool:
     return is_tied(stack) and stack.output_transform == "none"
 
 
+def keeps_means(stack: Stack) -> bool:
+    """Whether gradients have a part along the mean of coordinates, which sinusoidal positions have.
+
+    Norms take it off, unless they centre behind a branch that was given a mean.
+    """
+    composition = stack.composition
+    centred = stack.normalization == "layer" and composition.input_norm and composition.final_norm
+    return stack.positions == "sinusoidal" and stack.normalization != "rms" and not centred
+
+
 def is_annealable(stack: Stack) -> bool:
     """Whether random queries and keys have a closed form."""
     without = replace(stack, query_key_scale=0.0, query_key_norm="none")

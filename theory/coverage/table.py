@@ -17,6 +17,7 @@ from theory.coverage.networks import (
     is_plain,
     is_squashed,
     is_tied,
+    keeps_means,
     sees_overlaps,
 )
 from theory.stack import Stack
@@ -220,10 +221,10 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
-        "tied embeddings with sinusoidal positions",
-        "untied embeddings or no sinusoidal positions",
+        "tied embeddings with sinusoidal positions, but where norms do not centre or all branches are given their norm",
+        "untied embeddings, no sinusoidal positions, normalization 'rms' or a norm before branches",
         "what the mean of coordinates makes of a motion along the words has not been derived",
-        lambda stack: holds_words(stack) and stack.positions == "sinusoidal",
+        lambda stack: holds_words(stack) and keeps_means(stack),
     ),
     Gap(
         ("first_step",),

@@ -26,7 +26,7 @@ TIED = {"width": 256, "depth": 2, "tokens": 4, "vocab": 16, "embeddings": "tied"
 QUERIES = {"query_key_scale": 1.3, "output_projection": "random"}
 STACKS = [
     {"placement": "post", "depth": 1, "label_smoothing": 0.1},
-    {"placement": "peri", "layout": "parallel", "loss_on": "last", "embedding_scale": 0.4},
+    {"placement": "peri", "layout": "parallel", "loss_on": "last", "embedding_scale": 0.4, "positions": "sinusoidal"},
     {"placement": "pre", "ffn": "gated", "kv_heads": 2, "head_width": 48, "output_projection": "random"},
     {"placement": "pre", "mask": "causal", "logit_softcap": 2.0, "kv_heads": 4, **QUERIES},
     {"placement": "pre", "rotary": 1.0, "query_key_norm": "head", **QUERIES},

@@ -28,7 +28,7 @@ from theory.mean_field.inputs import attention_pattern, gaussian_inputs
 from theory.mean_field.kernels import Array, MatrixLayout, Number
 from theory.mean_field.passes import Forward
 from theory.mean_field.recursion import forward_pass
-from theory.mean_field.sublayers import SublayerState
+from theory.mean_field.sublayers import SublayerState, TokenMoments
 from theory.mean_field.tied.gradient import Gradient, Place
 from theory.stack import Stack
 
@@ -124,26 +124,27 @@ class TiedSolution:
     @property
     def first(self) -> Place:
         """Where inputs are."""
-        return self._place(self.forward.insides[0][0].stream.kernel, self.held[0])
+        return self._place(self.forward.insides[0][0].stream, self.held[0])
 
-    def _place(self, kernel: Array, of_words: Array) -> Place:
-        return Place(kernel, 0.0, np.eye(self.stack.rows), of_words)
+    def _place(self, tokens: TokenMoments[Array], of_words: Array) -> Place:
+        """Without means of coordinates, which norms take off both ways where there are any."""
+        return Place(tokens.centred().kernel, 0.0, np.eye(self.stack.rows), of_words)
 
     def down(self, own: Array, others: Array) -> Down:
         """From gradients at the logits of the batch's words, (..., N, N), and ΣΣ' of those at all others."""
         forward, scale = self.forward, self.stack.output_scale
-        none, last = 0.0 * own, self._place(forward.stream.kernel, self.held[-2])
+        none, last = 0.0 * own, self._place(forward.stream, self.held[-2])
         gradient = Gradient(scale**2 * others, none, scale * own, none[..., 0])
         gradient = gradient.below_norm(last, forward.output_scales)
         across, sublayers, below = none / roots(forward.output_scales)[..., :, None], list[SublayerGradient](), last
         for k in range(len(self.branches))[::-1]:
             insides = forward.insides[k]
             step = insides[0].step
-            total = self._place(insides[0].total.kernel, self.held[k] * step.residual)
+            total = self._place(insides[0].total, self.held[k] * step.residual)
             gradient = gradient.below_norm(total, insides[0].after_scales)
             rows = roots(insides[0].after_scales)
             across = across / rows[..., :, None]
-            below = self._place(insides[0].stream.kernel, self.held[k])
+            below = self._place(insides[0].stream, self.held[k])
             remains = self.remains[k] / step.residual  # of the sum
             arrived, ahead, matrices = gradient, across, Gradients()
             arriving, direct = gradient.kernel(total), gradient.noise
@@ -153,7 +154,7 @@ class TiedSolution:
                 own_part = tau * gradient.stream @ inside.added
                 own_kernel = tau * own_part @ gradient.stream.mT
                 into = Gradient(tau**2 * (arriving - own_kernel), tau**2 * gradient.stream, none, none[..., 0])
-                into = into.below_norm(self._place(inside.made, 0.0 * self.held[k]), inside.made_scales)
+                into = into.below_norm(self._place(TokenMoments(inside.made), 0.0 * self.held[k]), inside.made_scales)
                 noise, part, at_branch = branch.down(into.noise, into.stream)
                 noises, parts, matrices = noises + noise, parts + part, matrices | at_branch
                 direct = direct + own_kernel
@@ -198,15 +199,15 @@ class TiedSolution:
         """From how inputs move to how the output does."""
         for k, at in enumerate(down.sublayers):
             moved = self._above(k, moved, at, steps[k])
-        return moved.normed(self._place(self.forward.stream.kernel, self.held[-2]), self.forward.output_scales)
+        return moved.normed(self._place(self.forward.stream, self.held[-2]), self.forward.output_scales)
 
     def _above(self, k: int, moved: Moved, at: SublayerGradient, steps: Steps) -> Moved:
         """After a sub-layer."""
         insides, gradient = self.forward.insides[k], at.total
         step, stream, ahead = insides[0].step, moved.motion, moved.ahead
         alpha, remains = step.residual, self.remains[k] / step.residual
-        below = self._place(insides[0].stream.kernel, self.held[k])
-        total = self._place(insides[0].total.kernel, self.held[k] * alpha)
+        below = self._place(insides[0].stream, self.held[k])
+        total = self._place(insides[0].total, self.held[k] * alpha)
         given = stream.normed(below.kernel, insides[0].given_scales).scaled(step.input_scale**2)
         arriving, along = gradient.kernel(total), gradient.along(total)
         of_words = gradient.stream * total.held[..., None, :] + gradient.words
