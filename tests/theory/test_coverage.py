@@ -58,7 +58,7 @@ LACKING = {
     "untied embeddings": TIED,
     "fixed attention weights": {"query_key_scale": 1.0},
     "no dropout": {"dropout": 0.1},
-    "one stream without": {"source_tokens": 2},
+    "one stream": {"placement": "residual"},
     "at most 64": {"tokens": 65},
     "vocab of at most 200": {"width": 2, "vocab": 401},
     "exchangeable tokens": {"mask": "causal"},

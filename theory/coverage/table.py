@@ -190,10 +190,17 @@ GAPS = (
     ),
     Gap(
         ("first_step",),
-        "a source, or two streams",
-        "one stream without a source",
-        "their tangent kernel has more parts",
-        lambda stack: stack.source_tokens > 0 or stack.composition.second_stream,
+        "a source",
+        "no source_tokens",
+        "queries of one sequence and keys of another have a rule on the way down, and none for how both move",
+        lambda stack: stack.source_tokens > 0,
+    ),
+    Gap(
+        ("first_step",),
+        "two streams",
+        "one stream",
+        "how the second moves has not been derived",
+        lambda stack: bool(stack.composition.second_stream),
     ),
     Gap(
         ("training",),

@@ -31,15 +31,13 @@ def case(stack: Stack) -> dict[str, Any]:
     """Why there is no theory; or networks over theory given their outputs, with errors, and the stated error."""
     if lacking := gaps(stack, "first_step"):
         return {"refused": [gap.networks for gap in lacking]}
-    if gaps(stack, "hessian"):  # as tied embeddings have, whose networks are sampled in the suite
-        return {"not sampled": [gap.networks for gap in gaps(stack, "hessian")]}
     torch.set_num_threads(1)
     found: dict[str, Any] = {optimizer: {name: ([], []) for name in NUMBERS} for optimizer in OPTIMIZERS}
     for seed in range(NETWORKS):
         problem = first_step_problem(stack, seed=seed)
         loss, gradient = gradients(problem)
         ((given, labels),) = problem.data
-        p, r = outputs(stack, problem.model(given).detach(), labels)
+        p, r = outputs(stack, problem.model(given).detach(), labels, given.get("places"))
         for optimizer in OPTIMIZERS:
             measured = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
             theory = first_step_given(stack, p, r, optimizer, seed=seed)
@@ -56,18 +54,14 @@ def case(stack: Stack) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def outputs(stack: Stack, logits: torch.Tensor, labels: torch.Tensor) -> tuple[Any, Any]:
+def outputs(stack: Stack, logits: torch.Tensor, labels: torch.Tensor, places: torch.Tensor | None) -> tuple[Any, Any]:
     """Softmax of the positions that count, (1, P, V), and gradients at the logits of all, (1, N, V)."""
-    counted, rows = loss_positions(stack) > 0, logits.reshape(-1, stack.vocab)
-    p = torch.softmax(rows, -1).numpy()
-    whole, r = np.zeros((stack.rows, stack.vocab)), np.zeros((stack.rows, stack.vocab))
-    whole[counted] = p[counted] if len(p) == stack.rows else p
-    known = labels.reshape(-1).numpy()
-    certain = np.full_like(r, stack.label_smoothing / stack.vocab)
-    places = np.flatnonzero(counted) if len(known) != stack.rows else np.arange(stack.rows)
-    certain[places, known] += 1.0 - stack.label_smoothing
-    r[counted] = (whole - certain)[counted] / counted.sum()
-    return whole[counted][None], r[None]
+    counted = np.flatnonzero(loss_positions(stack)) if places is None else places.numpy()
+    p, r = torch.softmax(logits, -1).numpy(), np.zeros((stack.rows, stack.vocab))
+    certain = np.full_like(p, stack.label_smoothing / stack.vocab)
+    certain[np.arange(len(p)), labels.numpy()] += 1.0 - stack.label_smoothing
+    r[counted] = (p - certain) / len(p)
+    return p[None], r[None]
 
 
 def quotient(networks: list[float], theory: list[float]) -> list[float]:
