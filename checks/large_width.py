@@ -275,6 +275,8 @@ def unmeasured(stack: Stack) -> str:
     """
     if (name := family(stack)) not in coefficients():
         return f"the family '{name}' is not measured"
+    if stack.experts:
+        return "experts are not measured"
     if stack.branches != "both":
         return "layers of one kind of branch are not measured"
     given = (stack.residual_scale, stack.branch_scale, stack.branch_gain) != (None, None, None)

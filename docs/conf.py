@@ -89,6 +89,7 @@ CONTENTS = {
         "docs/layer_growth",
         "docs/queries",
         "docs/attention",
+        "docs/experts",
         "docs/encoder_decoder",
         "docs/hessian",
         "docs/first_step",

@@ -13,10 +13,10 @@ from checks.stacks.gradients_by_layer import matrices
 from theory import Stack
 from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.training_codes import TRAINING_CODES
-from theory.coverage import holds_words, is_fluctuating
+from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.stack import TITLES
 from theory.stack.quantities import QUANTITIES
-from theory.stack.weights import gain, weight_shapes
+from theory.stack.weights import copies, gain, weight_shapes
 
 _STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
 """What a table of layers has of the stream."""
@@ -26,6 +26,9 @@ _MATRICES = {
     ("XQ", "XK", "XV", "XO"): "of attention to the encoder",
     ("W1", "W2"): "of the feed-forward block",
     ("WG",): "of its gate",
+    ("WR",): "of the router (W1, W2 and WG are of all experts together)",
+    ("S1", "S2", "SG"): "of the shared expert",
+    ("SR",): "of the shared expert's gate",
 }
 """Whose each matrix is."""
 
@@ -136,7 +139,11 @@ def _sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     if not (worst := errors[printed].max()) > 0:
         return []
     least_sure = table.loc[errors[printed].idxmax()]
-    sampled = {"logits": holds_words(stack), "attention patterns": is_fluctuating(stack)}
+    sampled = {
+        "logits": holds_words(stack),
+        "attention patterns": attends_randomly(stack),
+        "choices of experts": has_experts(stack),
+    }
     what = " and ".join(name for name, asked in sampled.items() if asked)
     return [
         f"Theory samples {what} here, with standard errors of at most {100 * worst:.2g}% "
@@ -333,7 +340,7 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
         (name, layer): norm / size
         for name, norms in gradients.items()
         if name != "grad_scalar"
-        for layer, norm in enumerate(norms, start=1)
+        for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1)  # dense layers below have no router
         if (size := _size(stack, name, layer)) > 0  # beside 0 no step is small
     }
     if not steps:
@@ -356,9 +363,10 @@ def _of_layers(table: pd.DataFrame, name: str, value: str) -> NDArray[np.float64
 
 
 def _size(stack: Stack, name: str, layer: int) -> float:
-    """The root mean square of a matrix's Frobenius norm, by the name of its gradient's."""
+    """The root mean square of a matrix's Frobenius norm, of experts of all together, by the name of its gradient's."""
     role = name.removeprefix("grad_")
-    return float((gain(stack.of_layer(layer), role) * weight_shapes(stack)[role][1]) ** 0.5)
+    like = stack.of_layer(layer)
+    return float((gain(like, role) * weight_shapes(like)[role][1] * copies(like, role)) ** 0.5)
 
 
 def comparison_lines(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from simulate.network.engines import GradientNorms
 from theory.stack import Stack
-from theory.stack.weights import weight_shapes
+from theory.stack.weights import copies, weight_shapes
 
 Stream = Float[Tensor, "draws tokens width"]
 
@@ -43,10 +43,22 @@ class Record:
         self.per_network[name] = value
 
     def gradients(self, stack: Stack, norms: GradientNorms, prefix: str = "") -> None:
-        """Append ‖∂L/∂W‖_F² of every matrix of every layer; the engine's names of roles have a prefix."""
+        """Append ‖∂L/∂W‖_F² of every matrix of every layer; the engine's names of roles have a prefix.
+
+        Of experts it is the sum over all of a layer. What dense layers below those with experts do not have is NaN.
+        """
         for role in weight_shapes(stack):
-            for value in norms.of(prefix + role).unbind(1):
+            values, experts = norms.of(prefix + role), copies(stack, role)
+            if experts > 1:
+                dense = values[:, : stack.dense_layers]
+                summed = values[:, stack.dense_layers :].unflatten(1, (-1, experts)).sum(2)
+                values = torch.cat([dense, summed], 1)
+            for value in values.unbind(1):
                 self.layer(f"grad_sq_{role}", value)
+        if stack.dense_layers:
+            for name, of_layers in self.per_layer.items():
+                missing = [torch.full_like(of_layers[0], torch.nan)] * (stack.depth - len(of_layers))
+                self.per_layer[name] = missing + of_layers
 
 
 def record_last_norm(
@@ -66,8 +78,8 @@ def record_last_norm(
     jacobian_sq = jacobian.square()
     record.network("loss_gradient_sq", loss_sq.sum(1) / positions)
     record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
-    if stack.branches == "attention":
-        return  # the chain of the proof begins with feed-forward units
+    if stack.branches == "attention" or stack.experts:
+        return  # the chain of the proof begins with the feed-forward units of all tokens
     hidden_sq = record.hidden_sq
     record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
     record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from simulate.network.activations import activation_of
 from simulate.network.engines import ENCODER, EncoderEngine, Engine
+from simulate.network.experts import expert_weights
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
 from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
@@ -162,19 +163,42 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
     return logits.masked_fill(~seen, -torch.inf)
 
 
-def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+def _units(stack: Stack, engine: Engine, x: Stream, kind: str = "W") -> Float[Tensor, "draws tokens units"]:
+    """φ(x W1) or, gated, φ(x WG) ∘ x W1."""
     activation = activation_of(stack.activation, stack.leaky_slope)
     if stack.ffn == "gated":
-        gate = activation(apply_weight(stack, engine, "WG", x))
-        hidden = gate * apply_weight(stack, engine, "W1", x)
-    else:
-        hidden = activation(apply_weight(stack, engine, "W1", x))
+        return activation(apply_weight(stack, engine, kind + "G", x)) * apply_weight(stack, engine, kind + "1", x)
+    return activation(apply_weight(stack, engine, kind + "1", x))
+
+
+def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; with experts the sum of those that a router chooses."""
+    if stack.experts:
+        return _experts(stack, engine, record, x)
+    hidden = _units(stack, engine, x)
     record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
     record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / stack.ffn_width)
     largest, least = hidden.detach().amax((1, 2)), hidden.detach().amin((1, 2))
     record.layer("ffn_hidden_max_sq", torch.maximum(largest, -least).square())
     return apply_weight(stack, engine, "W2", hidden)
+
+
+def _experts(stack: Stack, engine: Engine, record: Record, x: Stream) -> Stream:
+    """Every expert of all tokens, with weights that are 0 where it is not chosen; and the shared one."""
+    weights = expert_weights(stack, record, apply_weight(stack, engine, "WR", x))
+    output, energies, largest = torch.zeros_like(x), [], []
+    for weight in weights.unbind(-1):
+        hidden = _units(stack, engine, x)
+        output = output + weight[..., None] * apply_weight(stack, engine, "W2", hidden)
+        energies.append(hidden.detach().square().mean(-1))
+        largest.append(hidden.detach().abs().amax(-1))
+    chosen = weights.detach() > 0
+    record.layer("ffn_hidden_energy", (torch.stack(energies, -1) * chosen).sum((1, 2)) / chosen.sum((1, 2)))
+    record.layer("ffn_hidden_max_sq", (torch.stack(largest, -1) * chosen).amax((1, 2)).square())
+    if not stack.shared_ratio:
+        return output
+    gate = apply_weight(stack, engine, "SR", x).sigmoid() if stack.shared_gate == "sigmoid" else 1.0
+    return output + gate * apply_weight(stack, engine, "S2", _units(stack, engine, x, "S"))
 
 
 def layers(

@@ -11,7 +11,7 @@ from simulate.network.conditioned import NORMAL_ONLY
 from simulate.text import TextWindows
 from theory.stack import Stack, check_stack
 from theory.stack.initializations import NORMAL
-from theory.stack.weights import law, rows_met, weight_shapes
+from theory.stack.weights import copies, law, rows_met, weight_shapes
 
 EngineName = Literal["auto", "conditioned", "dense"]
 DtypeName = Literal["float32", "float64"]
@@ -80,12 +80,16 @@ class Cell:
         """How many draws make a block: a power of two that depends on the Stack and the engine alone."""
         s, parts = self.stack, self.stack.parts
         if self.engine == "dense":
-            each = sum(part.depth * a * b for part in parts for a, b in weight_shapes(part).values())
+            each = sum(
+                part.depth * copies(part, role) * a * b
+                for part in parts
+                for role, (a, b) in weight_shapes(part).items()
+            )
             normals = each + s.vocab * s.width + sum(part.rows for part in parts) * s.width
         else:
             # Rows of every matrix, forward and back; about as many more numbers are kept for the backward pass.
             each = sum(
-                part.depth * rows_met(part)[role] * (a + b)
+                part.depth * copies(part, role) * rows_met(part)[role] * (a + b)
                 for part in parts
                 for role, (a, b) in weight_shapes(part).items()
             )

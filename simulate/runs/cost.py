@@ -5,7 +5,7 @@ from itertools import chain
 
 from simulate.runs.cell import Cell
 from theory.stack import Stack
-from theory.stack.weights import rows_met, weight_shapes
+from theory.stack.weights import copies, rows_met, weight_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,24 @@ def block_work(cell: Cell) -> Work:
 
 def _kept(s: Stack, streams: int) -> int:
     """Entries of so many streams and twice the units in every layer."""
-    return sum(part.rows * part.depth * (streams * part.width + 2 * part.ffn_width) for part in s.parts)
+    return sum(part.rows * part.depth * (streams * part.width + 2 * _units(part)) for part in s.parts)
+
+
+def _units(part: Stack) -> int:
+    """Units of a layer, of all its experts."""
+    return part.ffn_width * max(1, part.experts) + part.shared_width
 
 
 def _maps(s: Stack) -> list[tuple[int, int, int]]:
     """Rows, d_in and d_out of every matrix but the output matrix."""
     each = [
-        [(rows_met(part)[role], a, b) for role, (a, b) in weight_shapes(part).items()] * part.depth for part in s.parts
+        [
+            (rows_met(part)[role], a, b)
+            for role, (a, b) in weight_shapes(part).items()
+            for _ in range(copies(part, role))
+        ]
+        * part.depth
+        for part in s.parts
     ]
     return [*chain(*each), *[(s.rows, s.width, s.width)] * (s.output_transform == "added")]
 
@@ -78,12 +89,14 @@ def block_bytes(cell: Cell) -> float:
     s, size = cell.stack, 4 if cell.dtype == "float32" else 8
     maps = _maps(s)
     # Before and after the norm of each sub-layer, one more for whatever else there is; units before and after.
-    kept = sum(p.rows * p.depth * (5 * p.width + (4 if p.ffn == "gated" else 2) * p.ffn_width) for p in s.parts)
+    kept = sum(p.rows * p.depth * (5 * p.width + (4 if p.ffn == "gated" else 2) * _units(p)) for p in s.parts)
+    # Of every expert its output.
+    kept += sum(2 * p.rows * p.depth * p.experts * p.width for p in s.parts)
     kept += sum(3 * p.depth * p.heads * p.rows * p.tokens for p in s.parts if p.query_key_scale)
     if cell.engine == "dense":
         transient = sum(a * b for _, a, b in maps) + s.vocab * s.width + 2 * min(s.vocab, s.width) ** 2
     else:
         # Of every map its random numbers, and two Gram matrices in float64.
         transient = sum(rows * b + 4 * rows**2 for rows, _, b in [*maps, (s.rows, s.width, s.vocab)])
-        transient += 4 * s.rows * max(s.width, s.ffn_width, s.vocab)
+        transient += 4 * s.rows * max(s.width, s.ffn_width, s.shared_width, s.vocab)
     return float(cell.draws_per_block * size * (kept + transient + 4 * s.rows * s.vocab))

@@ -116,7 +116,8 @@ def _rounds_alike(cell: Cell) -> bool:
     """Whether a block's numbers are, to the last bit, the same in any batch of a CPU.
 
     They are not where the network itself multiplies matrices of a batch, by attention other than the mean over all
-    tokens and by tied embeddings; nor where matrices of the conditioned engine begin at odd places of memory.
+    tokens and by tied embeddings, nor where experts are chosen, which the last bit may change; nor where matrices of
+    the conditioned engine begin at odd places of memory.
     """
     stack = cell.stack
     aligned = cell.engine == "dense" or not any(
@@ -128,7 +129,7 @@ def _rounds_alike(cell: Cell) -> bool:
         for role in weight_shapes(part)
         if role in ("WV", "XV")
     )
-    return aligned and means and stack.embeddings == "untied"
+    return aligned and means and stack.embeddings == "untied" and not stack.experts
 
 
 def next_batch(left: int, most: int) -> int:

@@ -18,7 +18,7 @@ from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
 from theory.first_step.prediction import first_step
-from theory.stack import SIZES
+from theory.stack import SIZES, Experts
 
 
 def named(relaxed):
@@ -26,10 +26,13 @@ def named(relaxed):
 
 
 def test_every_field_is_relaxed_somewhere():
-    """Queries and keys have tests of their own, `test_queries`."""
+    """Queries and keys, and experts, have tests of their own, `test_queries` and `test_experts`."""
     queries = {"query_key_scale", "query_key", "query_key_norm", "attention_scale", "rotary", "rotary_base"}
     queries |= {"logit_softcap", "query_gain", "key_gain"}
-    assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(SIZES) - queries
+    experts = {"router_gain", *Experts.__annotations__}
+    assert {name for relaxed in ALONE for name in relaxed} == {f.name for f in fields(Stack)} - set(
+        SIZES
+    ) - queries - experts
 
 
 TWINS = [r for r in (*ALONE, *TOGETHER) if not {"placement", "dropout", "attention_dropout", "loss_share"} & set(r)]

@@ -20,7 +20,7 @@ from checks.large_width import (
 )
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
 from theory import Stack, register_activation
-from theory.stack import Matrices
+from theory.stack import Experts, Matrices
 
 USUAL = {"depth": 3, "tokens": 4, "vocab": 16}
 LINEAR = {"query_key_scale": 1.5, "heads": 32, "attention_scale": "linear"}
@@ -181,6 +181,7 @@ LATER |= {
 }
 LATER |= {"query_key_norm", "rotary", "rotary_base", "output_transform"}
 LATER |= {"logit_softcap", "attention_factor", "feed_forward_factor", "input_scaling", "encoder_depth"}
+LATER |= {*Experts.__annotations__}
 """Fields that came after the calibration, whose stacks a field more would change."""
 
 

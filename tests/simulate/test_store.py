@@ -102,7 +102,7 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Later(Stack):
-        experts: int = integer(1, 1, "of a field to come")
+        to_come: int = integer(1, 1, "of a field to come")
 
         def non_default(self) -> dict[str, Any]:
             return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
@@ -113,17 +113,17 @@ def test_a_field_added_later_leaves_numbers_and_folders_valid(tmp_path, cells, m
     assert [c.key for c in later] == [c.key for c in cells]
     assert [c.block_seed(3, 1) for c in later] == [c.block_seed(3, 1) for c in cells]
     after = run.samples()
-    assert [s.stack.experts for s in after] == [1, 1, 1]
+    assert [s.stack.to_come for s in after] == [1, 1, 1]
     for a, b in zip(before, after, strict=True):
         for name in a:
             np.testing.assert_array_equal(a[name], b[name])
     calls = []
     sample_into(later, draws=64, seed=3, run=run, on_block=calls.append)
     assert not calls, "every block had landed"
-    relaxed = Cell(Later(width=8, depth=2, experts=2))
+    relaxed = Cell(Later(width=8, depth=2, to_come=2))
     assert relaxed.key != later[0].key
     sample_into([relaxed], draws=64, seed=3, run=run)
-    assert sorted(s.stack.experts for s in run.samples()) == [1, 1, 1, 2], "old and new files in one folder"
+    assert sorted(s.stack.to_come for s in run.samples()) == [1, 1, 1, 2], "old and new files in one folder"
     monkeypatch.undo()
     with pytest.raises(ValueError, match="^run must hold cells that this version of gradbounds describes"):
         run.samples()

@@ -72,6 +72,9 @@ LACKING = {
     "ffn 'plain'": {"activation": "gelu"},
     "no source_tokens": {"source_tokens": 2},
     "both branches one after": {"norm_epsilon": 0.1},
+    "no experts": {"experts": 2},
+    "untied embeddings or no experts": TIED | {"experts": 2},
+    "a norm of sums, branches": {"normalization": "none", "experts": 2},
     "output_transform 'none'": {"output_transform": "added"},
 }
 

@@ -1,6 +1,13 @@
 """What theory has a rule for: one table of gaps, read by every prediction and by the pages."""
 
-from theory.coverage.networks import holds_words, is_exchangeable, is_fluctuating, is_tied
+from theory.coverage.networks import (
+    attends_randomly,
+    has_experts,
+    holds_words,
+    is_exchangeable,
+    is_fluctuating,
+    is_tied,
+)
 from theory.coverage.table import GAPS, SUBJECTS, Gap
 from theory.stack import Stack
 
@@ -9,7 +16,9 @@ __all__ = [
     "SUBJECTS",
     "Gap",
     "NoRuleError",
+    "attends_randomly",
     "gaps",
+    "has_experts",
     "holds_words",
     "is_exchangeable",
     "is_fluctuating",

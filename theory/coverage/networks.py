@@ -7,14 +7,31 @@ from theory.stack.stack import BY_LAYER
 
 
 def is_fluctuating(stack: Stack) -> bool:
+    """Whether attention weights, or the choice of experts, differ from network to network at large width."""
+    return attends_randomly(stack) or has_experts(stack)
+
+
+def attends_randomly(stack: Stack) -> bool:
     """Whether attention weights differ from network to network at large width."""
     return stack.attention_dropout > 0.0 or stack.query_key_scale > 0.0
+
+
+def has_experts(stack: Stack) -> bool:
+    """Whether a router chooses feed-forward units for every token."""
+    return stack.experts > 0
+
+
+def is_unprojected(stack: Stack) -> bool:
+    """Whether experts' gradients keep a certain part along the stream: no norm of sums, branches or the output."""
+    composition = stack.composition
+    normed = composition.output_norm or composition.normalized_output
+    return has_experts(stack) and (stack.normalization == "tanh" or not normed)
 
 
 def is_exchangeable(stack: Stack) -> bool:
     """Whether no token differs in law from another, so that a pair of numbers says all of a kernel."""
     telling_apart = {"input_gram", "positions", "mask", "loss_on", "sequences", "embeddings", "label_groups"}
-    telling_apart |= {"attention_dropout", "query_key_scale", "rotary"}
+    telling_apart |= {"attention_dropout", "query_key_scale", "rotary", "experts"}
     return not telling_apart & set(stack.relaxed) and not stack.composition.second_stream
 
 

@@ -4,20 +4,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from theory.coverage.networks import (
+    attends_randomly,
     ends_on_a_sphere,
     has_closed_growth,
+    has_experts,
     has_other_two_streams,
     has_unlike_layers,
     holds_words,
     is_annealable,
     is_approximate,
     is_exchangeable,
-    is_fluctuating,
     is_known_at_finite_width,
     is_plain,
     is_squashed,
     is_tied,
     keeps_means,
+    is_unprojected,
     sees_overlaps,
 )
 from theory.stack import Stack
@@ -168,11 +170,32 @@ GAPS = (
         is_tied,
     ),
     Gap(
+        (*_RESPONSE, *_SAMPLED, "grouped", "noise_scale", "mean_hessian", "layer_growth"),
+        "experts",
+        "no experts",
+        "what a router and its choice add has been derived for gradients at initialization alone",
+        has_experts,
+    ),
+    Gap(
+        _TIED,
+        "tied embeddings with experts",
+        "untied embeddings or no experts",
+        "the router then feels the words' certain part of the gradient, which has not been derived for it",
+        lambda stack: holds_words(stack) and has_experts(stack),
+    ),
+    Gap(
+        _TIED,
+        "experts without a norm of sums, branches or the output, or with tanh in its place",
+        "a norm of sums, branches or the output with experts",
+        "without one the gradient keeps a part along the stream, which the router feels at any width",
+        is_unprojected,
+    ),
+    Gap(
         _RESPONSE[1:],
         "random queries and keys, or dropped attention weights",
         "fixed attention weights",
         "the mean over attention patterns of a product of two Gauss-Newton matrices has not been derived",
-        is_fluctuating,
+        attends_randomly,
     ),
     Gap(
         (*_RESPONSE, "hessian", "sampled_step"),

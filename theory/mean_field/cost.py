@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from theory.coverage import gaps, holds_words, is_exchangeable, is_fluctuating
+from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
 from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
 from theory.mean_field.tied.grouped_branches import POINTS as GROUPED_POINTS
 from theory.mean_field.tied.grouped_output import LARGEST_GROUPED_TABLE
@@ -118,7 +118,7 @@ def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     if grouped:
         sampled = is_fluctuating(stack) or holds_words(stack)
         return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if sampled else 1
-    each = sum(part.depth * stack.heads * part.rows**2 for part in stack.parts)
+    each = sum(part.depth * part.rows * (stack.heads * part.rows + part.experts) for part in stack.parts)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4 * (1 + is_mirrored(stack)), 4096))
@@ -135,8 +135,8 @@ def is_mirrored(stack: Stack) -> bool:
 
 
 def _numbers(stack: Stack) -> int:
-    """Weights of a pattern, of all layers and heads."""
-    return stack.rows**2 * stack.depth * stack.heads
+    """Weights of a pattern, of all layers and heads, and of experts with their slopes."""
+    return stack.rows * stack.depth * (stack.rows * stack.heads + 4 * stack.experts)
 
 
 def repeats(stack: Stack, patterns: int, entries: int) -> int:
@@ -301,7 +301,12 @@ def _layer(stack: Stack) -> tuple[Cost, float, float]:
             entries=150.0 * n**2 + 25.0 * OWN_POINTS * n * gated, slow=3.0 * OWN_POINTS * n * gated,
             products=60.0 * n**3 + 10.0 * OWN_POINTS * n**2 * gated, matrices=60,
         )  # fmt: skip
-    if not is_fluctuating(stack):
+    if has_experts(stack):
+        # Logits and weights of every expert, products over experts, and the units of a shared one.
+        each = float(stack.rows * stack.experts)
+        cost += Cost(entries=14.0 * each + entries, slow=2.5 * each, products=9.0 * n * each, matrices=12)
+        kept, passing = kept + 4.0 * each + 8.0 * n**2, passing + 6.0 * each
+    if not attends_randomly(stack):
         return cost + Cost(products=4.0 * n**3, matrices=4), kept, passing
     cost += Cost(entries=40.0 * n**2 if stack.query_key_scale else 0.0)
     sources = [stack.rows, *([stack.source_tokens * stack.sequences] if stack.source_tokens else [])]

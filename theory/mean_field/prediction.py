@@ -211,7 +211,8 @@ def _averaged(
             }
         errors = {name: _error(value, 1 + tokens.mirrored) for name, value in values.items()}
         aimed = [name for name in means if name in _AIMED_AT or name.startswith("grad_sq_")]
-        met = target is None or all((errors[name] <= target * np.abs(means[name])).all() for name in aimed)
+        # What layers do not have is NaN.
+        met = target is None or not any((errors[name] > target * np.abs(means[name])).any() for name in aimed)
         if met or values["loss"].size >= _MOST_PATTERNS:
             return Prediction(stack, means, errors)
         if max_time is not None and spent + cost.seconds > max_time:

@@ -18,11 +18,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words, is_fluctuating
+from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.mean_field.attention.annealed import annealed_attention
 from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
+from theory.mean_field.experts import experts
 from theory.mean_field.inputs import Inputs, loss_count
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
 from theory.mean_field.outputs import expected_loss, output_gradient, transformed, word_energy
@@ -105,7 +106,8 @@ def quantities_of(
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
         "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
     }
-    if stack.branches == "attention":  # the chain of the proof begins with feed-forward units
+    # The chain of the proof begins with the feed-forward units of all tokens.
+    if stack.branches == "attention" or has_experts(stack):
         del values["chain_positions_sq"], values["chain_jacobian_sq"]
     values |= {f"grad_sq_{role}": stack.width * energy for role, energy in backward.transform.items()}
     values |= forward.layers | _weight_gradients(stack, backward.energies)
@@ -149,7 +151,16 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
         slopes = [part["scalar"] for part in reversed(energies) if "scalar" in part]
         each = len(slopes) // stack.depth
         roles["scalar"] = [sum(slopes[start : start + each]) for start in range(0, len(slopes), each)]
-    return {f"grad_sq_{role}": [stack.width * energy for energy in layers] for role, layers in roles.items() if layers}
+    return {
+        f"grad_sq_{role}": _above_dense(stack, [stack.width * energy for energy in layers])
+        for role, layers in roles.items()
+        if layers
+    }
+
+
+def _above_dense(stack: Stack, values: list[Number]) -> list[Number]:
+    """One value a layer of what layers with experts alone have: NaN in the dense ones below them."""
+    return [values[0] * np.nan] * (stack.dense_layers if len(values) < stack.depth else 0) + values
 
 
 def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
@@ -170,8 +181,8 @@ def _branch(
 ) -> Branch[Any]:  # fmt: skip
     """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
     if kind == "units":
-        return feed_forward(stack)
-    sampled = is_fluctuating(stack)
+        return cast(Branch[Any], experts(stack, generator)) if has_experts(stack) else feed_forward(stack)
+    sampled = attends_randomly(stack)
     if kind == "cross":
         assert memory is not None, "a source was read"
         mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
@@ -241,7 +252,7 @@ def forward_pass(
     output, transform = transformed(stack, tokens, read)
     _, total_scales = normed(stack, tokens, total, composition.normalized_output)
     pullbacks.append(pullback)
-    layers = {name: values for name, values in layers.items() if values}
+    layers = {name: _above_dense(stack, values) for name, values in layers.items() if values}
     return Forward(
         layers, pullbacks, insides, total, total_scales, hidden, stream, output, transform, output_scales, encoded
     )

@@ -14,6 +14,7 @@ from typing import Any, Generic
 
 import numpy as np
 
+from theory.coverage import has_experts
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number
 from theory.stack import Stack
@@ -80,17 +81,18 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
     return branch
 
 
-def feed_forward(stack: Stack) -> Branch[Kernel]:
-    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2."""
+def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
+    """φ(x W1) W2 or, gated, (φ(x WG) ∘ x W1) W2; of the kind S the shared expert's."""
+    units, _ = weight_shapes(stack)[kind + "2"]
     activation, ratio, gated = (
         activation_of(stack.activation, stack.leaky_slope),
-        stack.ffn_width / stack.width,
+        units / stack.width,
         stack.ffn == "gated",
     )
-    first, second = gain(stack, "W1"), gain(stack, "W2")
-    gate = gain(stack, "WG") if gated else first
+    first, second = gain(stack, kind + "1"), gain(stack, kind + "2")
+    gate = gain(stack, kind + "G") if gated else first
 
-    def units(u: Array, *linear: Array) -> Array:
+    def of_inputs(u: Array, *linear: Array) -> Array:
         return np.asarray(activation.value(u) * linear[0] if gated else activation.value(u))
 
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
@@ -98,17 +100,17 @@ def feed_forward(stack: Stack) -> Branch[Kernel]:
         active = activation.kernel(tokens, before)
         hidden = active * lines if gated else active
         given = (before, lines) if gated else (before,)
-        hidden = tokens.features(hidden, units, given, stack.ffn_width)
+        hidden = tokens.features(hidden, of_inputs, given, units)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             above, slope = gradient * second, activation.slope_kernel(tokens, before)
-            energies = {"W2": tokens.total(hidden * gradient) * ratio}
+            energies = {kind + "2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
-            energies["W1"] = tokens.total(kernel * below)
+            energies[kind + "1"] = tokens.total(kernel * below)
             below = below * first
             if gated:
                 to_gate = above * slope * lines
-                energies["WG"] = tokens.total(kernel * to_gate)
+                energies[kind + "G"] = tokens.total(kernel * to_gate)
                 below = below + to_gate * gate
             return below, energies
 
@@ -248,7 +250,8 @@ def slope_sq(tokens: KernelLayout[Kernel], gradient: Kernel, branches: Sequence[
 
 def asks_for_overlaps(stack: Stack, tokens: KernelLayout[Kernel]) -> bool:
     """Whether what norms remove matters, and tokens are arrays, which it is known for."""
-    return stack.query_key_scale > 0.0 and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
+    asked = stack.query_key_scale > 0.0 or has_experts(stack)
+    return asked and stack.normalization != "tanh" and isinstance(tokens, MatrixLayout)
 
 
 def removed(

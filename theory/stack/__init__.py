@@ -1,12 +1,13 @@
 """What a network is: fields, placements, initializations, weights and the names of quantities; no formula."""
 
 from theory.stack.activations import Activation
-from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
+from theory.stack.groups import Attention, Experts, FeedForward, Inputs, Loss, Matrices, Residual, Sizes
 from theory.stack.stack import PAPER, SIZES, TITLES, Placement, Stack, title
 
 __all__ = [
     "Activation",
     "Attention",
+    "Experts",
     "FeedForward",
     "Inputs",
     "Loss",

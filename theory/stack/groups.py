@@ -38,6 +38,9 @@ OutputTransform = Literal["none", "added"]
 FinalNorm = Literal["own", "added"]
 Branches = Literal["both", "attention", "feed_forward"]
 Layout = Literal["sequential", "parallel"]
+RouterScores = Literal["softmax", "sigmoid"]
+RouterNorm = Literal["none", "sum"]
+SharedGate = Literal["none", "sigmoid"]
 
 _TANH = 0.5
 _SOME = "a number from 0 to 1e100"
@@ -79,6 +82,48 @@ class FeedForward(Group):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
+class Experts(Group):
+    """Experts in the place of a layer's feed-forward units, and the router that chooses some of them for every token.
+
+    Each expert has units of the width r d. A token's scores are the softmax or the sigmoid of its router's logits; its
+    k largest choose the experts, whose outputs are added with their scores, or with these over their sum. The softmax
+    over its sum is the softmax of the chosen logits alone.
+    """
+
+    experts: int = integer(0, 0, "E; experts in the place of the feed-forward units; 0 for none", most=2**16)
+    experts_per_token: int = integer(1, 1, "k; experts of the largest scores, which are added", most=2**16)
+    router_scores: RouterScores = choice(
+        "softmax", get_args(RouterScores), "scores: the softmax of all the router's logits, or the sigmoid of each"
+    )
+    router_norm: RouterNorm = choice(
+        "none", get_args(RouterNorm), "weights of the chosen experts: their scores, or these over their sum"
+    )
+    routed_scale: float = real(1.0, "factor on the weights of the chosen experts", **_POSITIVE)
+    shared_ratio: float = real(
+        0.0, "width over d of an expert that every token has besides; 0 for none", allowed=_SOME, low=0
+    )
+    shared_gate: SharedGate = choice(
+        "none", get_args(SharedGate), "weight of the shared expert: 1, or the sigmoid of a logit of its own"
+    )
+    dense_layers: int = integer(0, 0, "first layers that have feed-forward units without experts")
+    dense_ratio: float = real(0.0, "width over d of these layers' units; 0 for ffn_ratio", allowed=_SOME, low=0)
+
+    def _check(self) -> None:
+        super()._check()
+        without = self.non_default().keys() & Experts.__annotations__.keys()
+        if not self.experts and without:
+            raise ValueError(f"experts must be at least 1 with {', '.join(sorted(without))}, got 0.")
+        if self.experts and self.experts_per_token > self.experts:
+            raise ValueError(
+                f"experts_per_token must be at most experts = {self.experts}, got {self.experts_per_token}."
+            )
+        if self.shared_gate != "none" and not self.shared_ratio:
+            raise ValueError(f"shared_ratio must be above 0 with shared_gate {self.shared_gate!r}, got 0.")
+        if self.dense_ratio and not self.dense_layers:
+            raise ValueError(f"dense_layers must be above 0 with dense_ratio {self.dense_ratio!r}, got 0.")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Matrices(Group):
     """How large the entries of the layers' matrices are."""
 
@@ -106,6 +151,9 @@ class Matrices(Group):
     up_gain: float = real(1.0, "factor on the standard deviation of W1", **_POSITIVE)
     down_gain: float = real(1.0, "factor on the standard deviation of W2", **_POSITIVE)
     transform_gain: float = real(1.0, "factor on the standard deviation of W^H", **_POSITIVE)
+    router_gain: float = real(
+        1.0, "factor on the standard deviation of the router's W^R, and of the gate of a shared expert", **_POSITIVE
+    )
 
     def _check(self) -> None:
         super()._check()
@@ -310,5 +358,5 @@ class Loss(Group):
             raise ValueError(f"loss_share must be 1 with loss_on {self.loss_on!r}, got {self.loss_share!r}.")
 
 
-GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Matrices, Residual, Attention, Inputs, Loss)
+GROUPS: tuple[type[Group], ...] = (Sizes, FeedForward, Experts, Matrices, Residual, Attention, Inputs, Loss)
 """In the order in which a Stack has their fields."""

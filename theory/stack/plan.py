@@ -11,7 +11,7 @@ Kind = Literal["attention", "cross", "units"]
 ROLES: dict[Kind, tuple[str, ...]] = {
     "attention": ("WQ", "WK", "WV", "WO"),
     "cross": ("XQ", "XK", "XV", "XO"),
-    "units": ("WG", "W1", "W2"),
+    "units": ("WR", "WG", "W1", "W2", "SR", "SG", "S1", "S2"),
 }
 """The matrices that a kind of branch may have, in the order in which a token meets them."""
 

@@ -47,7 +47,9 @@ def _weight_gradient(matrix: str, role: str) -> Quantity:
 
 def _with_encoder(quantities: dict[str, Quantity]) -> dict[str, Quantity]:
     """The same, and after them those of an encoder's layers, which have the same names after `encoder_`."""
-    absent = {name for name in quantities if name.startswith("grad_sq_X")} | {"cross_energy", "grad_sq_scalar"}
+    # Neither has an encoder experts.
+    absent = {name for name in quantities if name.startswith(("grad_sq_X", "grad_sq_S", "grad_sq_WR", "expert_"))}
+    absent |= {"cross_energy", "grad_sq_scalar"}
     encoder_quantities = [
         replace(q, name=_ENCODER + name, meaning=f"{q.meaning}, in the encoder", in_paper=False)
         for name, q in quantities.items()
@@ -92,6 +94,25 @@ _OF_STACK: dict[str, Quantity] = {
         _weight_gradient("XV", "the value matrix of the attention to a source"),
         _weight_gradient("XO", "the matrix after the attention to a source"),
         _weight_gradient("WG", "the gate's matrix, where feed-forward units are gated"),
+        _weight_gradient(
+            "WR", "the router's matrix, where there are experts; that of W1, W2 and WG is then a sum over all"
+        ),
+        _weight_gradient("S1", "the shared expert's first matrix"),
+        _weight_gradient("S2", "the shared expert's second matrix"),
+        _weight_gradient("SG", "the gate's matrix of the shared expert's units"),
+        _weight_gradient("SR", "the gate of the shared expert, one logit"),
+        Quantity(
+            name="expert_load_max",
+            meaning="share of the tokens that the expert with the most of them has",
+            per_layer=True,
+            in_paper=False,
+        ),
+        Quantity(
+            name="expert_load_deviation",
+            meaning="standard deviation over experts of the number of their tokens, over its mean",
+            per_layer=True,
+            in_paper=False,
+        ),
         Quantity(
             name="grad_sq_scalar",
             meaning="squared loss gradient with respect to a layer's scalar, which multiplies its branches (ReZero)",

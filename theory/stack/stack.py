@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theory.stack.activations import ACTIVATIONS
 from theory.stack.fields import LARGEST, LARGEST_INTEGER, Group
-from theory.stack.groups import Attention, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
+from theory.stack.groups import Attention, Experts, FeedForward, Inputs, Loss, Matrices, Placement, Residual, Sizes
 from theory.stack.initializations import INITIALIZATIONS
 from theory.stack.placements import COMPOSITIONS, TITLES, Composition, title
 from theory.stack.registry import Table
@@ -42,7 +42,7 @@ SIZES = tuple(f.name for f in fields(Sizes))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
+class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, Sizes):
     """A random Transformer stack at initialization: everything about the network, nothing about sampling.
 
     The defaults are the simplified setting of the paper: one head, W^Q = W^K = 0 (uniform attention),
@@ -91,6 +91,7 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
     def of_layer(self, layer: int) -> "Stack":
         """The stack whose layers are all like this one's layer 1..L."""
         alike = self.depth_scaling not in BY_LAYER and self.branch_scaling != "layer" and not self.lower_layers
+        alike = alike and not self.dense_layers
         return self if alike else _of_layer(self, layer)
 
     def _check(self) -> None:
@@ -144,7 +145,36 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
             raise ValueError(
                 f"lower_share must leave layers of both placements, got {self.lower_layers} of {self.depth} layers."
             )
+        self._check_experts()
         _ = self.encoder  # which refuses what it cannot take
+
+    def _check_experts(self) -> None:
+        if not self.experts:
+            if self.router_gain != 1.0:
+                raise ValueError(
+                    f"router_gain must be 1 without experts, which have a router, got {self.router_gain!r}."
+                )
+            return
+        for name in ("shared_ratio", "dense_ratio"):
+            if (ratio := getattr(self, name)) and (
+                abs(ratio * self.width - round(ratio * self.width)) > 1e-6
+                or not 1 <= round(ratio * self.width) <= LARGEST_INTEGER
+            ):
+                raise ValueError(
+                    f"{name} must be 0, or make {name} * width an integer from 1 to {LARGEST_INTEGER}, got {ratio!r} "
+                    f"at width {self.width}."
+                )
+        if self.dense_layers >= self.depth:
+            raise ValueError(
+                f"dense_layers must be less than depth = {self.depth}, so that some layer has experts, got "
+                f"{self.dense_layers}."
+            )
+        if self.source_tokens or self.branches == "attention" or self.composition.second_stream:
+            raise ValueError(
+                "experts must be 0 with a source, without feed-forward branches or with two streams, got "
+                f"{self.experts} with {self.source_tokens} source tokens, branches {self.branches!r} and placement "
+                f"{self.placement!r}."
+            )
 
     def _check_inputs(self) -> None:
         for name in ("tokens", "source_tokens"):
@@ -225,6 +255,11 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, FeedForward, Sizes):
     def ffn_width(self) -> int:
         """The number of feed-forward units, r d."""
         return round(self.ffn_ratio * self.width)
+
+    @property
+    def shared_width(self) -> int:
+        """The number of units of the shared expert, 0 without one."""
+        return round(self.shared_ratio * self.width)
 
     @property
     def key_heads(self) -> int:
@@ -319,11 +354,19 @@ def _constant(value: float, _: int) -> float:
     return value
 
 
+_NO_EXPERTS = {f.name: f.default for f in fields(Experts)} | {"router_gain": 1.0}
+
+
 @lru_cache(maxsize=4096)
 def _of_layer(stack: Stack, layer: int) -> Stack:
     if stack.lower_layers:
         placement = stack.lower_placement if layer <= stack.lower_layers else stack.placement
         stack = replace(stack, placement=placement, lower_placement="post", lower_share=0.0)
+    if stack.dense_layers:
+        plain: dict[str, Any] = {"dense_layers": 0, "dense_ratio": 0.0}
+        if layer <= stack.dense_layers:
+            plain = _NO_EXPERTS | {"ffn_ratio": stack.dense_ratio or stack.ffn_ratio}
+        stack = replace(stack, **plain)
     if stack.depth_scaling in BY_LAYER:
         gains = {name: getattr(stack, name) * (2.0 * layer) ** -0.5 for name in BY_LAYER[stack.depth_scaling]}
         stack = replace(stack, depth_scaling="none", **gains)

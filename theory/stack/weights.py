@@ -16,15 +16,25 @@ def weight_shapes(stack: Stack) -> Mapping[str, tuple[int, int]]:
     shared = stack.key_heads * stack.key_width
     # By the letter behind W, or behind X in attention to a source, whose matrices are like the first attention's.
     shapes = {"Q": (d, inner), "K": (d, shared), "V": (d, shared), "O": (inner, d)}
-    shapes |= {"G": (d, hidden), "1": (d, hidden), "2": (hidden, d)}
+    shapes |= {"G": (d, hidden), "1": (d, hidden), "2": (hidden, d), "R": (d, stack.experts)}
     missing = {
         "Q": not stack.query_key_scale,
         "K": not stack.query_key_scale or stack.query_key == "tied",
         "O": stack.output_projection == "identity",
         "G": stack.ffn == "plain",
+        "R": not stack.experts,
     }
+    # Of the shared expert, whose router is a gate of one logit.
+    shared, s = stack.shared_width, {"SR": (d, 1)}
+    s |= {"SG": (d, shared), "S1": (d, shared), "S2": (shared, d)}
     roles = [role for kind in kinds(stack) for role in ROLES[kind] if not missing.get(role[1], False)]
-    return MappingProxyType({role: shapes[role[1]] for role in roles})
+    roles = [role for role in roles if role[0] != "S" or (shared and (role != "SR" or stack.shared_gate != "none"))]
+    return MappingProxyType({role: s[role] if role in s else shapes[role[1]] for role in roles})
+
+
+def copies(stack: Stack, role: str) -> int:
+    """How many matrices of one role a layer has: one, or one for each expert."""
+    return max(1, stack.experts) if role in ("WG", "W1", "W2") else 1
 
 
 def rows_met(stack: Stack) -> dict[str, int]:
@@ -60,24 +70,34 @@ def _energy_gain(stack: Stack, role: str, d_in: int, d_out: int) -> float:
     return law(stack).variance * float(INITIALIZATIONS[stack.initialization].gain(role, d_in, d_out))
 
 
-_GAINS = {"WV": "value_gain", "WO": "projection_gain", "WG": "gate_gain", "W1": "up_gain", "W2": "down_gain"}
+_GAINS = {
+    "WR": "router_gain",
+    "WV": "value_gain",
+    "WO": "projection_gain",
+    "WG": "gate_gain",
+    "W1": "up_gain",
+    "W2": "down_gain",
+}
 
 
 def gain(stack: Stack, role: str) -> float:
     """Variance of an entry times d_in: what a matrix does to the energy per coordinate, the placement's β² included.
 
-    Queries and keys have their own, s² times the square of their factor.
+    Queries and keys have their own, s² times the square of their factor. Routers have no β.
 
     Raises:
         ValueError: gains differ from layer to layer, so that they are those of `stack.of_layer(layer)`.
     """
-    role = role.replace("X", "W")
+    shape = weight_shapes(stack)[role] if role[0] == "S" else None
+    role = role.replace("X", "W").replace("S", "W")
     if role in ("WQ", "WK"):
         factor = stack.query_gain if role == "WQ" else stack.key_gain
         return law(stack).variance * (stack.query_key_scale * factor) ** 2
-    d_in, d_out = weight_shapes(stack)[role]
-    energy_gain = _energy_gain(stack, role, d_in, d_out)
-    energy_gain *= getattr(stack, _GAINS[role]) ** 2 * stack.composition.gain(stack.depth) ** 2
+    d_in, d_out = shape or weight_shapes(stack)[role]
+    energy_gain = _energy_gain(stack, role, d_in, d_out) * getattr(stack, _GAINS[role]) ** 2
+    if role == "WR":
+        return float(energy_gain)
+    energy_gain *= stack.composition.gain(stack.depth) ** 2
     if stack.lower_layers:
         raise ValueError("lower_share must be 0 where layers are alike, got another placement below.")
     if stack.depth_scaling in BY_LAYER and _GAINS[role] in BY_LAYER[stack.depth_scaling]:

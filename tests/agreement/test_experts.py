@@ -1,0 +1,134 @@
+"""Experts: the network against a slow twin, theory against samples, and what is known without either."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulate import sample
+from simulate.network import transformer as network
+from tests.helpers.agreement import off
+from tests.helpers.same_law import differences, numbers
+from tests.helpers.twins.relaxed import deviation
+from theory import Stack, predict
+from theory.mean_field import experts as rules
+
+CASES = {
+    "one of four, its sigmoid": {
+        "placement": "post", "experts": 4, "router_scores": "sigmoid", "initialization": "he", "mask": "causal",
+    },
+    "two of six, softmax over all": {
+        "placement": "pre", "experts": 6, "experts_per_token": 2, "routed_scale": 3.0, "layout": "parallel",
+    },
+    "two of five, softmax of the chosen": {
+        "placement": "peri", "experts": 5, "experts_per_token": 2, "router_norm": "sum", "router_gain": 2.0,
+        "shared_ratio": 2.0, "dropout": 0.2, "loss_on": "last",
+    },
+    "gated, with a shared one and a dense layer": {
+        "placement": "pre", "normalization": "rms", "experts": 4, "experts_per_token": 3, "router_scores": "sigmoid",
+        "router_norm": "sum", "routed_scale": 2.5, "ffn": "gated", "activation": "silu", "shared_ratio": 0.5,
+        "shared_gate": "sigmoid", "dense_layers": 1, "dense_ratio": 2.0, "query_key_scale": 1.0, "heads": 4,
+        "mask": "causal", "output_projection": "random", "init_std": 0.05,
+    },
+}  # fmt: skip
+ALL = pytest.mark.parametrize("case", CASES)
+
+
+@ALL
+def test_the_network_is_the_slow_one(case):
+    fields = CASES[case] | {"width": 16, "depth": 2, "tokens": 4, "vocab": 5, "dropout": 0.0, "placement": "pre"}
+    for placement in ("post", "pre"):
+        assert deviation(Stack(**fields | {"placement": placement})) < 1e-9
+
+
+@pytest.mark.parametrize(("name", "wrong"), [
+    ("router_norm", "none"), ("router_scores", "softmax"), ("experts_per_token", 2), ("routed_scale", 1.0),
+])  # fmt: skip
+def test_a_router_with_another_rule_is_seen(monkeypatch, name, wrong):
+    right = network.expert_weights
+    monkeypatch.setattr(network, "expert_weights", lambda stack, *rest: right(replace(stack, **{name: wrong}), *rest))
+    fields = CASES["gated, with a shared one and a dense layer"]
+    assert deviation(Stack(**fields | {"width": 16, "depth": 2, "tokens": 4, "vocab": 5})) > 1e-4
+
+
+@ALL
+def test_theory_is_what_samples_do(case):
+    """Every quantity of every layer within 3% or 4 standard errors: at most 0.3% of false alarms a case, seed fixed."""
+    stack = Stack(**{"width": 1024, "depth": 3, "tokens": 4, "vocab": 16} | CASES[case])
+    worst, names = off(sample(stack, draws=160, seed=1), predict(stack, patterns=4096))
+    assert worst <= 1, names
+
+
+PLANTED = {
+    "the router's path left out": ("at_logits", lambda right: lambda self, output, gradient, _: 0.0 * output),
+    "what norms removed left out": (
+        "at_logits", lambda right: lambda self, output, gradient, _: right(self, output, gradient, None),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("error", PLANTED)
+def test_planted_errors_are_seen(monkeypatch, error):
+    name, wrong = PLANTED[error]
+    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 16} | CASES["one of four, its sigmoid"])
+    samples = sample(stack, draws=256, seed=1)
+    assert off(samples, predict(stack, patterns=1024))[0] <= 1
+    monkeypatch.setattr(rules.Routing, name, wrong(getattr(rules.Routing, name)))
+    assert off(samples, predict(stack, patterns=1024))[0] > 1
+
+
+def test_both_engines_have_one_law():
+    """5000 draws of each, in float64; a comparison is wrong once in 10^5."""
+    fields = CASES["two of five, softmax of the chosen"]
+    stack = Stack(**fields | {"width": 8, "depth": 2, "tokens": 3, "vocab": 5, "experts": 3, "shared_gate": "sigmoid"})
+    assert not differences(numbers(stack, "dense", 5000, 1), numbers(stack, "conditioned", 5000, 2))
+
+
+def test_one_expert_of_weight_one_is_a_plain_network():
+    """And its router has no gradient: nothing depends on its logit."""
+    stack = Stack(width=64, depth=3, tokens=4, experts=1, router_norm="sum", mask="causal")
+    one, plain = predict(stack, patterns=2), predict(replace(stack, experts=0, router_norm="none"))
+    for name in plain:
+        if name in one:
+            np.testing.assert_allclose(one[name], plain[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(one["grad_sq_WR"], 0.0)
+    np.testing.assert_array_equal(one["expert_load_max"], 1.0)
+    samples = sample(replace(stack, width=32), draws=8, seed=0, dtype="float64")
+    assert samples["grad_sq_WR"].max() < 1e-24 * samples["grad_sq_W1"].min()
+
+
+def test_a_shared_expert_alone_is_a_plain_network():
+    """Of routed experts of no weight nothing is left but the shared one."""
+    stack = Stack(width=64, depth=3, tokens=4, experts=2, routed_scale=1e-30, shared_ratio=1.0)
+    shared = predict(stack, patterns=2)
+    plain = predict(replace(stack, experts=0, routed_scale=1.0, shared_ratio=0.0))
+    for name, other in (("grad_sq_S1", "grad_sq_W1"), ("grad_sq_S2", "grad_sq_W2"), ("hidden_energy",) * 2):
+        np.testing.assert_allclose(shared[name], plain[other], rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("norm", ["none", "sum"])
+def test_slopes_of_the_weights_are_their_derivatives(scores, norm):
+    stack = Stack(experts=5, experts_per_token=3, router_scores=scores, router_norm=norm, routed_scale=1.7)
+    logits, step = np.random.default_rng(0).standard_normal((1, 2, 5)), 1e-6
+    found = rules.routing(stack, logits)
+    for f in range(5):
+        moved = step * np.eye(5)[f]
+        up, down = (rules.routing(stack, logits + sign * moved).weights for sign in (1, -1))
+        slope = found.slopes * np.eye(5)[f] - found.weights * found.shares[..., f : f + 1]
+        np.testing.assert_allclose((up - down) / (2 * step), slope, atol=1e-8)
+
+
+def test_loads_of_a_token_are_known():
+    """A token fills k of E experts: the fullest has it, and loads are k ones and zeros."""
+    prediction = predict(Stack(width=64, depth=1, tokens=1, experts=8, experts_per_token=2), patterns=4)
+    np.testing.assert_allclose(prediction["expert_load_max"], 1.0)
+    np.testing.assert_allclose(prediction["expert_load_deviation"], (0.25 * 0.75) ** 0.5 / 0.25)
+
+
+def test_loads_of_orthogonal_tokens_are_counted():
+    """Independent tokens choose one of two experts like coins: E max(c, n - c)/n of n = 2 is 3/4; 5 standard errors."""
+    stack = Stack(placement="pre", branches="feed_forward", width=64, depth=1, tokens=2, experts=2)
+    prediction = predict(stack, patterns=4096)
+    assert abs(prediction["expert_load_max"][0] - 0.75) < 5 * 0.25 / 64
+    np.testing.assert_allclose(prediction.errors["expert_load_max"], 0.25 / 64, rtol=0.05)

@@ -1,0 +1,142 @@
+"""Experts in the place of a layer's feed-forward units: the router's choice for every token, and both ways through it.
+
+A token u_i has the logits r_ie = w_e·u_i of its router, Gaussian with Cov(r_ie, r_jf) = s² Q_ij δ_ef at any number of
+experts, which the recursion samples like attention patterns. They give the weights p_ie of the k experts of the largest
+scores, and 0 of the others, all independent of the experts' matrices. So f(u_i) = Σ_e p_ie F_e(u_i) has the kernel
+S ∘ K, with S_ij = Σ_e p_ie p_je and K that of one expert's units; and a gradient kernel G at the output is S ∘ G for
+the units, whose squared gradients are sums over experts. The router is given t_ie = g_i·F_e(u_i) and hands on
+a_if = Σ_e t_ie ∂p_ie/∂r_if. Derived in docs/theory.md.
+"""
+
+from __future__ import annotations  # those of pullbacks would be evaluated in every layer
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from theory.mean_field.kernels import Array, KernelLayout, cholesky
+from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
+from theory.stack import Stack
+from theory.stack.weights import gain
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """The weights p_ie of experts, 0 where they are not chosen, and their slopes ∂p_ie/∂r_if = D_ie δ_ef − p_ie π_if.
+
+    Attributes:
+        weights: p, (batch, N, E).
+        slopes: D, likewise.
+        shares: π, likewise.
+    """
+
+    weights: Array
+    slopes: Array
+    shares: Array
+
+    @property
+    def overlap(self) -> Array:
+        """S_ij = Σ_e p_ie p_je."""
+        return np.asarray(self.weights @ self.weights.mT)
+
+    def at_logits(self, output: Array, gradient: Array, overlaps: Overlaps[Array]) -> Array:
+        """E Σ_f a_if a_jf, the gradient kernel at the router's logits.
+
+        Where a norm above removed the gradient's component along the stream, which holds Σ_e p_ie F_e, t varies less:
+        Cov(t_ie, t_jf) = δ_ef K_ij G_ij − E1_ij p_ie K_ii p_if K_ij − E1_ji p_je K_ij p_jf K_jj + E2_ij p_ie K_ii p_jf
+        K_jj, with E1 and E2 the overlaps.
+
+        Args:
+            output: K, of one expert's output.
+            gradient: G, at the output of all.
+            overlaps: as in `theory.mean_field.sublayers`.
+        """
+        p, slopes, shares, overlap = self.weights, self.slopes, self.shares, self.overlap
+        crossed = slopes @ (p * shares).mT
+        kernel = output * gradient * (slopes @ slopes.mT - crossed - crossed.mT + overlap * (shares @ shares.mT))
+        if overlaps is None:
+            return np.asarray(kernel)
+        # What the logits change of the overlap of f with itself.
+        along = slopes * p - shares * np.linalg.diagonal(overlap)[..., None]
+        along = along * np.linalg.diagonal(output)[..., None]
+        first = overlaps.first * output * ((along * p) @ slopes.mT - (along @ shares.mT) * overlap)
+        return np.asarray(kernel - first - first.mT + overlaps.second * (along @ along.mT))
+
+
+def routing(stack: Stack, logits: Array) -> Routing:
+    """The k experts of the largest logits of every token, and their weights."""
+    scores = softmax(logits, axis=-1) if stack.router_scores == "softmax" else expit(logits)
+    others = logits.shape[-1] - stack.experts_per_token
+    chosen = np.zeros(logits.shape)
+    np.put_along_axis(chosen, np.argpartition(logits, others, axis=-1)[..., others:], 1.0, axis=-1)
+    weights = shares = scores * chosen
+    if stack.router_norm == "sum":
+        weights = shares = weights / weights.sum(-1, keepdims=True)
+    elif stack.router_scores == "softmax":
+        shares = scores
+    slopes = weights
+    if stack.router_scores == "sigmoid":
+        slopes = weights * (1.0 - scores)
+        shares = slopes if stack.router_norm == "sum" else 0.0 * scores
+    return Routing(stack.routed_scale * weights, stack.routed_scale * slopes, shares)
+
+
+def _shared(stack: Stack, logits: Array | None, like: Array) -> Routing:
+    """The one expert that all tokens have, with its gate's logits, (batch, N, 1), or without a gate."""
+    if logits is None:
+        ones = np.ones((*like.shape[:-1], 1))
+        return Routing(ones, 0.0 * ones, 0.0 * ones)
+    gate = expit(logits)
+    return Routing(gate, gate * (1.0 - gate), 0.0 * gate)
+
+
+def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
+    """Σ_e p_ie F_e(u_i) over the chosen experts, and a shared one with or without a gate.
+
+    Args:
+        stack: the network.
+        generator: of the routers' logits, of every entry of the batch.
+    """
+    routed: Branch[Array] = feed_forward(stack)
+    shared: Branch[Array] | None = feed_forward(stack, "S") if stack.shared_ratio else None
+
+    def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
+        root = cholesky(kernel)
+
+        def sampled(role: str, count: int) -> Array:
+            return gain(stack, role) ** 0.5 * (root @ generator.standard_normal((*kernel.shape[:-1], count)))
+
+        chosen = routing(stack, sampled("WR", stack.experts))
+        of_units, units_back, recorded = routed(tokens, kernel)
+        parts = [("WR", chosen, of_units, units_back)]
+        if shared is not None:
+            gate = sampled("SR", 1) if stack.shared_gate == "sigmoid" else None
+            of_shared, shared_back, _ = shared(tokens, kernel)
+            parts.append(("SR" if gate is not None else "", _shared(stack, gate, kernel), of_shared, shared_back))
+
+        def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
+            below, energies = 0.0 * kernel, SquaredNorms()
+            for role, route, output, back in parts:
+                to_tokens, unit_energies = back(route.overlap * gradient, None)
+                below, energies = below + to_tokens, energies | unit_energies
+                if role:
+                    at_logits = route.at_logits(output, gradient, overlaps)
+                    # Of a weight that is always 1 this is zero, which rounding must not make negative.
+                    energies[role] = np.maximum((kernel * at_logits).sum((-2, -1)), 0.0)
+                    below = below + gain(stack, role) * at_logits
+            return below, energies
+
+        out = sum(route.overlap * output for _, route, output, _ in parts)
+        return np.asarray(out), pullback, recorded | _loads(chosen.weights)
+
+    return branch
+
+
+def _loads(weights: Array) -> Recorded:
+    """The fullest expert's share of the tokens, and the standard deviation of loads over their mean, by entry."""
+    loads = (weights > 0.0).sum(-2)
+    return {
+        "expert_load_max": loads.max(-1) / weights.shape[-2],
+        "expert_load_deviation": loads.std(-1) / loads.mean(-1),
+    }
