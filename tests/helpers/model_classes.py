@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import json
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from theory.configurations.classes import ModelClass
+from theory.configurations.classes import CLASSES, ModelClass
 from theory.configurations.stack_from_config import FAMILIES
 
 transformers = pytest.importorskip("transformers")  # an extra, which the suite does without
@@ -32,6 +33,9 @@ BY_SIZE: dict[str, tuple[str, ...]] = {
         "decoder_ffn_dim",
     ),
     "shared": ("num_key_value_heads",),
+    "experts": ("num_experts", "num_local_experts"),
+    "chosen": ("num_experts_per_tok",),
+    "of expert": ("moe_intermediate_size", "shared_expert_intermediate_size"),
     "head": ("head_dim", "d_kv"),
     "vocab": ("vocab_size",),
     "std": ("initializer_range", "init_std"),
@@ -79,7 +83,7 @@ def small_fields(family: str, **others: Any) -> dict[str, Any]:
     known = field_defaults(family)
     sizes = {
         "width": WIDTH, "depth": DEPTH, "heads": HEADS, "hidden": 2 * WIDTH, "shared": 2, "head": WIDTH // HEADS,
-        "vocab": VOCAB, "std": STD,
+        "vocab": VOCAB, "std": STD, "experts": 4, "chosen": 2, "of expert": WIDTH,
     }  # fmt: skip
     found = {name: sizes[size] for size, names in BY_SIZE.items() for name in names if name in known}
     found |= {"rotary_dim": 32} if "rotary_dim" in known else {}
@@ -106,12 +110,15 @@ def matrices(model: torch.nn.Module, *, gradient: bool = False) -> Iterator[tupl
     both = config.is_encoder_decoder
     for name, parameter in model.named_parameters():
         value = parameter.grad if gradient else parameter.detach()
-        if parameter.ndim != 2 or value is None:
+        if parameter.ndim < 2 or value is None:
             continue
         layer = next((int(part) for part in name.split(".") if part.isdigit()), None)
         if layer is None:
             if any(part in name for part in _WHOLE):
                 yield "WH", 0, value
+            continue
+        if parameter.ndim == 3 or "shared_expert" in name or name.endswith(("mlp.gate.weight", "router.weight")):
+            yield from ((role, layer, part) for role, part in _of_experts(name, value))
             continue
         if any(part in name.split(".")[-2].lower() for part in _NOT_LAYERS):
             continue
@@ -119,6 +126,18 @@ def matrices(model: torch.nn.Module, *, gradient: bool = False) -> Iterator[tupl
         cross = "EncDecAttention" in name or "encoder_attn" in name
         for role, part in _parts(name, value, config):
             yield prefix + (role.replace("W", "X") if cross else role), layer, part
+
+
+def _of_experts(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Those of a layer's experts together, (experts, out, in); of a shared one; and of the router."""
+    if name.endswith("experts.gate_up_proj"):
+        yield from zip(("WG", "W1"), value.chunk(2, 1), strict=True)
+    elif value.ndim == 3:
+        yield "W2", value
+    elif "shared_expert." in name:
+        yield _ROLES[name.split(".")[-2]].replace("W", "S"), value
+    else:
+        yield ("SR" if "shared_expert_gate" in name else "WR"), value
 
 
 def _parts(name: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
@@ -158,15 +177,22 @@ def _parts(name: str, value: Tensor, config: Any) -> Iterator[tuple[str, Tensor]
         yield _ROLES[leaf], value
 
 
-def deviations(model: torch.nn.Module) -> dict[str, float]:
-    """Root mean squares of the entries of each matrix over all layers.
+_ENTRIES = 2**16
+"""Of each matrix, in all layers and networks: their root mean square then errs by 0.3%."""
+
+
+def deviations(family: str, fields: dict[str, Any]) -> dict[str, float]:
+    """Root mean squares of the entries of each matrix over all layers, of as many networks as have entries enough.
 
     Raises:
         ValueError: a layer's is off that by more than 6 standard errors.
     """
     found: dict[str, list[tuple[float, int]]] = {}
-    for role, _, value in matrices(model):
-        found.setdefault(role, []).append((float(value.square().mean()), value.numel()))
+    for seed in itertools.count():
+        for role, _, value in matrices(build(family, fields, seed=seed)):
+            found.setdefault(role, []).append((float(value.square().mean()), value.numel()))
+        if min(sum(count for _, count in squares) for squares in found.values()) >= _ENTRIES:
+            break
     for role, squares in found.items():
         mean = sum(one for one, _ in squares) / len(squares)
         if any(abs(one / mean - 1) > 6 * (2 / count) ** 0.5 for one, count in squares):
@@ -194,7 +220,7 @@ def measured(family: str) -> ModelClass:
     """What the classes of one family have."""
     kind, fields = transformers.CONFIG_MAPPING[family], small_fields(family)
     rope = getattr(kind(), "rope_parameters", None)
-    rounded = {role: float(f"{value:.4g}") for role, value in deviations(build(family, fields)).items()}
+    rounded = {role: float(f"{value:.4g}") for role, value in deviations(family, fields).items()}
     tied = (_is_tied(family, fields, False), _is_tied(family, fields, True))
     names, own = dict(kind.attribute_map), _own_heads(family, fields)
     return ModelClass(lm_class(family), field_defaults(family), names, rope, tied, own, fields, rounded)
@@ -203,6 +229,11 @@ def measured(family: str) -> ModelClass:
 def read_families() -> list[str]:
     """Families of transformers that are read."""
     return sorted(set(FAMILIES) - {"nanogpt"})
+
+
+def with_experts() -> set[str]:
+    """Families of these whose layers have a router."""
+    return {name for name in read_families() if "num_experts_per_tok" in CLASSES[name].keys}
 
 
 def families_of_words() -> dict[str, str]:

@@ -40,7 +40,7 @@ class ModelClass:
     @property
     def keys(self) -> frozenset[str]:
         """All names that the configuration's class knows."""
-        return frozenset(self.defaults) | frozenset(self.names)
+        return frozenset(self.defaults) | frozenset(self.names) | frozenset(self.names.values())
 
 
 _TABLE: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")

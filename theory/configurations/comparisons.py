@@ -32,8 +32,9 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
     also = ", as they are in networks of that width sampled here" if counts["beyond"] and counts["ours"] else ""
     other = f", with {ends} embeddings" if ends != stack.embeddings else ""
     length = f" (not at the {stack.tokens} of this network)" if stack.tokens != table["tokens"] else ""
+    width = counts.get("width", table["width"])
     return (
-        f"Compared with transformers' own {CLASSES[family].name} at width {table['width']} and {table['tokens']} "
+        f"Compared with transformers' own {CLASSES[family].name} at width {width} and {table['tokens']} "
         f"tokens{length}{other}: {of}{also}."
     )
 

@@ -492,6 +492,53 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
     _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))
 
 
+def _experts(r: Reading, fields: Fields, tokens: int) -> None:
+    """Experts in all layers but the first ones that the file names, with the weights of the chosen as the class has.
+
+    Raises:
+        ValueError: more are chosen than there are, or layers without experts are not the first ones.
+    """
+    count = r.count("num_local_experts", "num_experts")
+    chosen = r.count("num_experts_per_tok")
+    if chosen > count:
+        raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
+    fields |= {"experts": count, "experts_per_token": chosen}
+    # Over the sum of the chosen where the class does not ask.
+    normed = r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True
+    fields["router_norm"] = "sum" if normed else "none"
+    if r.knows("moe_intermediate_size"):
+        dense = _dense_layers(r, fields["depth"])
+        fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
+        fields["ffn_ratio"] = r.count("moe_intermediate_size") / fields["width"]
+    if r.knows("shared_expert_intermediate_size"):
+        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / fields["width"]
+        fields["shared_gate"] = "sigmoid"
+    if r.left.get("output_router_logits"):
+        r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
+    r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
+    r.left_out("the router's inputs have no noise here, as in evaluation", "router_jitter_noise")
+
+
+def _dense_layers(r: Reading, depth: int) -> int:
+    """How many layers have no experts.
+
+    Raises:
+        ValueError: they are not the first ones, or all; or the file has no list of numbers.
+    """
+    every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
+    if not isinstance(listed, list) or not all(
+        isinstance(layer, int) and not isinstance(layer, bool) for layer in listed
+    ):
+        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, got {listed!r}.")
+    dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
+    if dense != list(range(len(dense))) or len(dense) == depth:
+        raise ValueError(
+            f"mlp_only_layers and decoder_sparse_step must leave experts to all layers but the first ones, got "
+            f"{listed!r} and {every} of {depth} layers."
+        )
+    return len(dense)
+
+
 def _unrotated(r: Reading, fields: Fields, tokens: int) -> None:
     """Layers without rotations: SmolLM 3's that the file names, Cohere 2's and EXAONE 4's without a window.
 
@@ -623,6 +670,12 @@ FAMILIES: dict[str, Family] = {
     "vaultgemma": _GEMMA,
     "gemma2": _GEMMA.but(placement="peri"),
     "gemma3_text": Family({**_LLAMA.fields, "placement": "peri", "query_key_norm": "head"}, (_gemma,)),
+    # With experts.
+    "mixtral": _LLAMA.but(_experts),
+    "qwen2_moe": _LLAMA.but(_experts),
+    "qwen3_moe": _LLAMA.but(_experts, query_key_norm="head"),
+    "olmoe": _LLAMA.but(_experts, _clipped, query_key_norm="all"),
+    "granitemoe": _LLAMA.but(_granite, _experts),
     # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
     "olmo": _NORMED.but(_clipped, norm_epsilon=1e-5),
     "stablelm": _NORMED.but(_parallel, _head_norms),

@@ -4,12 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 _REASONS = {
-    "a router picks experts for each token, which has no rule": (
-        "mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 gpt_oss olmoe glm4_moe "
-        "glm_moe_dsa minimax minimax_m2 minimax_m3 dbrx phimoe granitemoe granitemoeshared jetmoe ernie4_5_moe "
-        "hunyuan_v1_moe switch_transformers nllb-moe llama4_text llama4 dots1 flex_olmo mimo_v2_flash step3p7 afmoe "
-        "exaone_moe deepseek"
+    "queries, keys and values come from narrow matrices, and experts are chosen by groups, which have no rule": (
+        "deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 kimi_k2 glm_moe_dsa deepseek"
     ),
+    "a bias enters its router's choice of experts, which no field describes": (
+        "glm4_moe dots1 exaone_moe ernie4_5_moe minimax_m2 minimax_m3 mimo_v2_flash step3p7 afmoe"
+    ),
+    "its attention has sinks, and its experts clamped units, which no field describes": "gpt_oss",
+    "its router masks scores before their softmax (sparse mixer), which no field describes": "phimoe",
+    "its attention is made of experts as well, which no field describes": "jetmoe",
+    "its router's weights multiply what experts are given, which no field describes": "llama4_text llama4",
+    "its experts take a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
+    "most of its attention is linear, without a softmax, which has no rule": "minimax",
+    "its router of experts has not been compared with its class": "dbrx granitemoeshared flex_olmo hunyuan_v1_moe",
     "its layers mix tokens by a recurrence, which is no attention": (
         "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 lfm2 lfm2_moe falcon_mamba falcon_h1 bamba recurrent_gemma "
         "xlstm qwen3_next qwen3_5_text granitemoehybrid olmo_hybrid"
@@ -42,7 +49,7 @@ _REASONS = {
     ),
 }
 _SIGNS = {
-    "it has a router that picks experts for each token, which has no rule": (
+    "it has a router of experts, and none that is known": (
         "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_experts_per_tok",
     ),
     "it has a recurrence's sizes, and layers that are no attention have no rule": (
@@ -59,7 +66,7 @@ def sign(fields: Mapping[str, Any]) -> str:
     """Why a model of an unknown family is not read, as far as its fields tell; "" if they do not.
 
     >>> sign({"hidden_size": 64, "num_experts": 8})
-    'it has a router that picks experts for each token, which has no rule'
+    'it has a router of experts, and none that is known'
     """
     return next((reason for reason, names in _SIGNS.items() if any(fields.get(name) for name in names)), "")
 

@@ -183,7 +183,7 @@ def _other(what: str, one: Any) -> str:
 def read_families() -> str:
     """Families that are read, and the matrix whose gradient is furthest from what its configuration predicts."""
     classes = json.loads((_FOLDER.parents[1] / "theory/configurations/classes.json").read_text(encoding="utf-8"))
-    measured = committed("configuration-gradients")["models"]
+    measured = committed("configuration-gradients")["models"] | committed("configuration-experts")["models"]
     rows = []
     for family, one in classes["classes"].items():
         text = "in the next section"
@@ -191,6 +191,15 @@ def read_families() -> str:
             text = _furthest(measured[family])
         rows.append([f"`{family}`", one["name"], text])
     return table(["model_type", "class", "furthest norm over prediction"], rows)
+
+
+def experts() -> str:
+    """Norms of models with experts over their predictions: the router's, the experts', and the furthest of all."""
+    rows = []
+    for name, one in committed("configuration-experts")["models"].items():
+        shown = [f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in (one["matrices"][r] for r in ("WR", "W1", "W2"))]
+        rows.append([name, str(one["draws"]), *shown, _furthest(one)])
+    return table(["model", "networks", "dL/dWR", "dL/dW1", "dL/dW2", "furthest of all"], rows)
 
 
 def _furthest(found: dict[str, Any]) -> str:
@@ -202,6 +211,14 @@ def _furthest(found: dict[str, Any]) -> str:
         return text
     ours = found["networks of the Stack"]["matrices"][role]
     return f"{text}; ours {ours['ratio']:.3f} ± {ours['sem']:.3f}"
+
+
+def _counted(found: dict[str, Any]) -> dict[str, Any]:
+    """How many matrices of a family are compared, how many are beyond, and whether those of the Stack are too."""
+    beyond = [role for role, row in found["matrices"].items() if abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"])]
+    ours = found.get("networks of the Stack", {"matrices": {}})["matrices"]
+    too = bool(beyond) and all(abs(ours[role]["ratio"] - 1) > 0.05 for role in beyond)
+    return {"numbers": len(found["matrices"]), "beyond": len(beyond), "ours": too}
 
 
 def comparisons() -> dict[str, Any]:
@@ -216,11 +233,15 @@ def comparisons() -> dict[str, Any]:
     )
     families: dict[str, Any] = {}
     for family, one in of_matrices["models"].items():
-        beyond = [role for role, row in one["matrices"].items() if abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"])]
         ends = "tied" if "WH" in classes["classes"][family]["deviations"] else "untied"
-        ours = one.get("networks of the Stack", {"matrices": {}})["matrices"]
-        too = bool(beyond) and all(abs(ours[role]["ratio"] - 1) > 0.05 for role in beyond)
-        families[family] = {ends: {"numbers": len(one["matrices"]), "beyond": len(beyond), "ours": too}}
+        families[family] = {ends: _counted(one)}
+    of_experts = committed("configuration-experts")
+    for name, one in of_experts["models"].items():
+        counts, before = _counted(one), families.get(family := name.partition(",")[0], {}).get("untied")
+        if before is not None:  # in two forms
+            counts |= {key: before[key] + counts[key] for key in ("numbers", "beyond")}
+            counts["ours"] = before["ours"] or counts["ours"]
+        families[family] = {"untied": counts | {"width": of_experts["width"]}}
     plain = {family.replace("_", ""): family for family in classes["classes"]}
     for name, one in of_layers["models"].items():
         built, _, tied = name.partition(", ")
