@@ -90,8 +90,8 @@ def block_bytes(cell: Cell) -> float:
     maps = _maps(s)
     # Before and after the norm of each sub-layer, one more for whatever else there is; units before and after.
     kept = sum(p.rows * p.depth * (5 * p.width + (4 if p.ffn == "gated" else 2) * _units(p)) for p in s.parts)
-    # Of every expert its output.
-    kept += sum(2 * p.rows * p.depth * p.experts * p.width for p in s.parts)
+    # Of every expert its output, that times its weight, and what is kept of the sum.
+    kept += sum(3 * p.rows * p.depth * p.experts * p.width for p in s.parts)
     kept += sum(3 * p.depth * p.heads * p.rows * p.tokens for p in s.parts if p.query_key_scale)
     if cell.engine == "dense":
         transient = sum(a * b for _, a, b in maps) + s.vocab * s.width + 2 * min(s.vocab, s.width) ** 2
