@@ -18,8 +18,8 @@ from theory.coverage.networks import (
     is_plain,
     is_squashed,
     is_tied,
-    keeps_means,
     is_unprojected,
+    keeps_means,
     sees_overlaps,
 )
 from theory.stack import Stack
@@ -170,7 +170,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "grouped", "noise_scale", "mean_hessian", "layer_growth"),
+        (*_RESPONSE, *_SAMPLED, "sampled_step", "grouped", "noise_scale", "mean_hessian", "layer_growth"),
         "experts",
         "no experts",
         "what a router and its choice add has been derived for gradients at initialization alone",
