@@ -233,3 +233,15 @@ def test_chunks_are_those_of_the_prediction(monkeypatch):
     after = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
     assert after[0] < before[0] / 2
     assert after[1] < before[1] / 2
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_token_takes_one_pattern():
+    """Its weights are 1, so that nothing reaches queries and keys, and nothing scatters."""
+    stack, _ = stack_from_config(like="pythia-1.4b", tokens=1)
+    assert quick_patterns(stack) == 4
+    found = predict(stack)
+    assert not found["grad_sq_WQ"].any()
+    assert not found["grad_sq_WK"].any()
+    np.testing.assert_allclose(found["grad_sq_WV"], predict(stack, patterns=64)["grad_sq_WV"], rtol=1e-9)
+    assert (found.errors["grad_sq_WV"] < 1e-9 * found["grad_sq_WV"]).all()

@@ -114,10 +114,16 @@ def prediction_cost(
 
 
 def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
-    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine."""
+    """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine.
+
+    One token has one pattern, which is taken twice.
+    """
     if grouped:
         sampled = is_fluctuating(stack) or holds_words(stack)
         return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if sampled else 1
+    dropped = stack.attention_dropout or stack.source_tokens
+    if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
+        return 2 * (1 + is_mirrored(stack))
     each = sum(part.depth * part.rows * (stack.heads * part.rows + part.experts) for part in stack.parts)
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0

@@ -187,10 +187,11 @@ def _controlled(
 
     Given a pattern the energies are linear in these products, whose mean is the kernel, given all that is below. Of one
     half of the batch the coefficients are those of the other half's mean pattern and gradient, which are independent
-    of it, so that nothing is biased. After a norm of queries and keys the mean is another one, and nothing is done.
+    of it, so that nothing is biased. After a norm of queries and keys the mean is another one, and nothing is done; nor
+    for one token, whose weights are 1 whatever its products.
     """
     half = len(kernel) // 4 * 2
-    if patterns.sizes is not None or not half:
+    if patterns.sizes is not None or not half or stack.tokens == 1:
         return energies
     controlled: dict[str, Any] = {name: np.array(value) for name, value in energies.items()}
     removed = _of_a_head(stack, "W", overlaps)
