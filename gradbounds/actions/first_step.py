@@ -114,7 +114,7 @@ def first_steps(
             *said_of_ends,
             *_exponents(table),
             *_doubled(stacks, table, budget if every_power else None, patterns),
-            *(_compared(notes, optimizers) if drawn_by(notes) == HUGGING_FACE else []),
+            *(_compared(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *_recipes(notes, table),
             *(_not_sampled(stacks) if draws else []),
             *note_lines(notes),
@@ -366,9 +366,11 @@ def _families(notes: Sequence[Note]) -> list[str]:
     return [str(note.value) for note in notes if note.field == "model_type"]
 
 
-def _compared(notes: Sequence[Note], optimizers: Sequence[Optimizer]) -> list[str]:
+def _compared(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
     """How steps of the family's own class compare."""
-    sentences = [compared_step(family, optimizer) for family in _families(notes) for optimizer in optimizers]
+    sentences = [
+        compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
+    ]
     return ["", *filter(None, sentences)] if any(sentences) else []
 
 

@@ -121,6 +121,19 @@ def test_families_are_as_is_said():
     assert all(abs(row["ratio"] - 1) < 3 * row["sem"] for row in wide)
 
 
+def test_tied_families_are_as_is_said():
+    assert says("first_step.md", "BERT and GPT-2 have every number as near", "10% above, within two of its errors")
+    found, beyond = evidence("configuration-steps-tied")["models"], []
+    for family, one in found.items():
+        for optimizer, numbers in one["optimizers"].items():
+            for name, row in numbers.items():
+                if abs(row["ratio"] - 1) >= max(0.05, min(0.1, 3 * row["sem"])) - 1e-9:
+                    beyond.append((family, optimizer, name, round(100 * (row["ratio"] - 1))))
+                    assert abs(row["ratio"] - 1) < 2 * row["sem"]
+    assert set(found) == {"bert", "llama", "gpt2"}
+    assert beyond == [("llama", "sgd", "change", 10)]
+
+
 def test_published_rates():
     found = evidence("first-step-translation")
     rates = found["published rates"]

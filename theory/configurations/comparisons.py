@@ -39,16 +39,24 @@ def compared(family: str | None, stack: Stack, changed: frozenset[str] = frozens
     )
 
 
-def compared_step(family: str | None, optimizer: str) -> str:
-    """What the first step of a family's own class came to beside theory, in a sentence; "" if it was not compared."""
+def compared_step(family: str | None, optimizer: str, embeddings: str) -> str:
+    """What the first step of a family's own class came to beside theory, in a sentence; "" if it was not compared.
+
+    Args:
+        family: its `model_type`.
+        optimizer: that steps.
+        embeddings: "tied" or "untied", as the network's; the others' numbers are said where there are no such.
+    """
     table: dict[str, Any] = parsed(FILE.read_bytes(), "JSON")
-    of_family = table["steps"].get(family, {})
+    by_ends = table["steps"].get(family, {})
+    of_family: dict[str, Any] = by_ends.get(embeddings) or next(iter(by_ends.values()), {})
     if optimizer not in of_family:
         return ""
     gain, gain_error, curvature, error = of_family[optimizer]
     assert family is not None, "it is in the table"
+    ends = "tied" if of_family is by_ends.get("tied") else "apart"
     return (
         f"Compared with transformers' own {CLASSES[family].name} at width {of_family['width']} and "
-        f"{table['step_tokens']} tokens, {optimizer}, embeddings apart: g.u {gain:.3f} +- {gain_error:.2g} and u'Gu "
+        f"{table['step_tokens']} tokens, {optimizer}, embeddings {ends}: g.u {gain:.3f} +- {gain_error:.2g} and u'Gu "
         f"{curvature:.3f} +- {error:.2g} times theory's."
     )

@@ -85,6 +85,18 @@ def test_a_model_s_configuration(tmp_path, capsys):
     assert "of --max-time; --tokens" in capsys.readouterr().err
 
 
+def test_bert_s_configuration_beside_networks(tmp_path, capsys):
+    """Its head's matrix is in no layer, its embeddings are tied, and a share of the positions count."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 64} | sizes))
+    line = ["predict", "--first-step", "--config", str(tmp_path / "config.json"), "--tokens", "4"]
+    assert main([*line, "--loss-share", "0.5", "--optimizer", "adam", "--draws", "2", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["first_step"]
+    assert (row["embeddings"], row["output_transform"], row["draws"]) == ("tied", "added", 2)
+    assert row["relative_updates"].endswith("WH 1, Wemb 1")
+    assert 0.2 < row["sampled_rate"] / row["critical_rate"] < 5
+
+
 def test_published_rates_stand_beside_the_critical_one(tmp_path, capsys):
     """Each with its source, over the critical rate of signs."""
     content = {"model_type": "gpt_neox", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -254,15 +254,17 @@ def comparisons() -> dict[str, Any]:
     sizes = {(found["width"], found["tokens"]) for found in (of_layers, of_matrices, t5)}
     ((width, tokens),) = sizes
     steps = committed("configuration-steps")
-    by_family = {
-        family: {"width": steps["width"] if not wide else 512} | {
-            optimizer: [numbers[name][key] for name in ("gain", "curvature") for key in ("ratio", "sem")]
-            for optimizer, numbers in (wide or one)["optimizers"].items()
-        }
-        for family, one in sorted(steps["models"].items())
-        for wide in [steps["at width 512"].get(family)]
-    }  # fmt: skip
+    by_family: dict[str, Any] = {}
+    for ends, models in (
+        ("untied", steps["models"] | steps["at width 512"]), ("tied", committed("configuration-steps-tied")["models"]),
+    ):  # fmt: skip
+        for family, one in models.items():
+            wide = ends == "untied" and family in steps["at width 512"]
+            by_family.setdefault(family, {})[ends] = {"width": 512 if wide else steps["width"]} | {
+                optimizer: [numbers[name][key] for name in ("gain", "curvature") for key in ("ratio", "sem")]
+                for optimizer, numbers in one["optimizers"].items()
+            }
     return {
         "width": width, "tokens": tokens, "families": dict(sorted(families.items())),
-        "step_tokens": steps["tokens"], "steps": by_family,
+        "step_tokens": steps["tokens"], "steps": dict(sorted(by_family.items())),
     }  # fmt: skip

@@ -161,7 +161,9 @@ def first_steps_of_families() -> str:
     """First steps of models of transformers over theory, with standard errors: g·u, u'Gu and the change of logits."""
     found, rows = _committed("tests/evidence/configuration-steps.json"), []
     wide = {f"{family}, d = 512": one for family, one in found["at width 512"].items()}
-    for family, one in (found["models"] | wide).items():
+    ends = _committed("tests/evidence/configuration-steps-tied.json")["models"]
+    tied = {f"{family}, tied": one for family, one in ends.items()}
+    for family, one in (found["models"] | wide | tied).items():
         for optimizer, numbers in one["optimizers"].items():
             cells = [f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in numbers.values()]
             rows.append([family, {"sgd": "SGD", "adam": "Adam", "polar": "polar"}[optimizer], *cells])

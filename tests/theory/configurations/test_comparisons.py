@@ -31,13 +31,20 @@ def test_a_family_is_compared_by_its_own_class():
 
 
 def test_a_first_step_is_compared_by_its_own_class():
-    """At twice the width where the first was off."""
-    said = compared_step("gpt2", "adam")
-    assert said.startswith(
-        "Compared with transformers' own GPT2LMHeadModel at width 256 and 8 tokens, adam, embeddings"
+    """At twice the width where the first was off; with the network's embeddings, or what there is."""
+    for embeddings, said_so in (("tied", "tied"), ("untied", "apart")):
+        said = compared_step("gpt2", "adam", embeddings)
+        assert said.startswith(
+            f"Compared with transformers' own GPT2LMHeadModel at width 256 and 8 tokens, adam, embeddings {said_so}:"
+        )
+    assert "own Olmo2ForCausalLM at width 512 and 8 tokens, sgd, embeddings apart" in compared_step(
+        "olmo2", "sgd", "tied"
     )
-    assert "own Olmo2ForCausalLM at width 512 and" in compared_step("olmo2", "sgd")
-    assert compared_step("gpt2", "polar") == compared_step("bert", "sgd") == compared_step(None, "sgd") == ""
+    assert "own BertForMaskedLM at width 256 and 8 tokens, polar, embeddings tied" in compared_step(
+        "bert", "polar", "untied"
+    )
+    assert compared_step("gpt2", "polar", "untied") == compared_step(None, "sgd", "untied") == ""
+    assert compared_step("t5", "sgd", "untied") == ""
 
 
 def test_what_was_not_compared_has_no_sentence():
