@@ -156,7 +156,7 @@ def test_along_a_field(png_alone, tmp_path, capsys):
     for bad, message in (
         (
             ["--along", "mask", "--values", "causal"],
-            "along must be one of ffn_ratio, leaky_slope, feed_forward_factor, init_std, truncation",
+            "along must be one of ffn_ratio, leaky_slope, feed_forward_factor, experts, ",
         ),
         (["--along", "dropout"], "dropout must have at least one value, got none"),
         (["--along", "dropout", "--values", "2"], "dropout must be a number in [0, 1), got 2.0"),
