@@ -26,7 +26,7 @@ from theory import NoRuleError, Stack
 from theory.configurations import RECIPES, Note, drawn_by
 from theory.configurations.comparisons import compared_step
 from theory.configurations.training_codes import HUGGING_FACE
-from theory.coverage import gaps
+from theory.coverage import gaps, is_fluctuating
 from theory.first_step.cost import first_step_cost
 from theory.first_step.noise_scale import noise_scale
 from theory.first_step.outputs import pattern_count
@@ -133,7 +133,7 @@ def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Bu
     def costs(stacks: Sequence[Stack]) -> Cost:
         known = [stack for stack in stacks if not gaps(stack, "first_step")]
         steps = sum((first_step_cost(stack, name, patterns) for stack in known for name in optimizers), Cost())
-        return steps + sum((_noise_cost(stack) for stack in stacks if not gaps(stack, "noise_scale")), Cost())
+        return steps + sum((_noise_cost(stack) for stack in stacks), Cost())
 
     cost = costs(stacks)
     if budget.holds(cost):
@@ -148,8 +148,10 @@ def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Bu
 
 
 def _noise_cost(stack: Stack) -> Cost:
-    """Of two sequences, up once and down twice."""
-    return prediction_cost(replace(stack, sequences=2), patterns=max(2, pattern_count(stack))).times(1.5)
+    """Of two sequences, where there is a rule."""
+    if gaps(stack, "prediction") or gaps(stack, "noise_scale"):
+        return Cost()
+    return prediction_cost(replace(stack, sequences=2), patterns=_noise_patterns(stack), grouped=False)
 
 
 def _with_tokens(stack: Stack, tokens: int) -> Stack:
@@ -218,9 +220,14 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
 def _noise_scale(stack: Stack) -> float:
     """In sequences; NaN without a rule."""
     try:
-        return noise_scale(stack, patterns=max(2, pattern_count(stack))).whole
+        return noise_scale(stack, patterns=_noise_patterns(stack), grouped=False).whole
     except NoRuleError:
         return float("nan")
+
+
+def _noise_patterns(stack: Stack) -> int | None:
+    """As many as of its first step, where attention is random."""
+    return pattern_count(stack) if is_fluctuating(stack) else None
 
 
 def _not_sampled(stacks: Sequence[Stack]) -> list[str]:

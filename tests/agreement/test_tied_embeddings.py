@@ -146,7 +146,9 @@ def test_what_another_branch_made_is_noise(monkeypatch):
     samples = sample(stack, draws=256, seed=0)
     assert off(samples, predict(stack))[0] <= 1
     right = gradient._below_branch
-    monkeypatch.setattr(gradient, "_below_branch", lambda above, _, *given: right(above, above.noise, *given))
+    monkeypatch.setattr(
+        gradient, "_below_branch", lambda tokens, above, _, *given: right(tokens, above, above.noise, *given)
+    )
     assert off(samples, predict(stack))[0] > 2
 
 

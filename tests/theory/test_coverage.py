@@ -41,6 +41,7 @@ CALLS = {
 LACKING = {
     "untied embeddings or query_key": TIED | {"query_key_scale": 1.0, "query_key": "tied"},
     "untied embeddings, or output_projection": TIED | {"heads": 4, "kv_heads": 2},
+    "untied embeddings or vocab": TIED | {"vocab": 5},
     "untied embeddings or no dropout": TIED | {"dropout": 0.1},
     "untied embeddings or no source_tokens": TIED | {"source_tokens": 2},
     "untied embeddings, or one stream": TIED | {"embedding_norm": "added"},
@@ -63,7 +64,7 @@ LACKING = {
     "vocab of at most 200": {"width": 2, "vocab": 401},
     "exchangeable tokens": {"mask": "causal"},
     "window 0 or": {"mask": "causal", "window": 4, "tokens": 8},
-    "independent tokens of one sequence": {"loss_on": "last"},
+    "independent tokens": {"loss_on": "last"},
     "one stream, query_key": {"query_key": "tied", "query_key_scale": 1.0},
     "query_key_scale > 0": {},
     "heads of at least 16": {"width": 64, "heads": 8, "query_key_scale": 1.0},

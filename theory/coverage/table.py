@@ -141,7 +141,7 @@ GAPS = (
         sees_overlaps,
     ),
     Gap(
-        ("prediction", *_RESPONSE, "noise_scale"),
+        ("prediction", *_RESPONSE),
         "tanh in the place of norms of branches, sums or embeddings, or with sinusoidal positions or an "
         "output_transform",
         "a norm, or tanh before branches and the output alone, no sinusoidal positions and no output_transform",
@@ -149,7 +149,7 @@ GAPS = (
         is_squashed,
     ),
     Gap(
-        ("prediction", *_RESPONSE, "noise_scale"),
+        ("prediction", *_RESPONSE),
         "two streams with a norm before or behind branches, or with a scaled input",
         "two streams whose branches read the normalized one and are added as they are",
         "the rules of two streams have been derived for these alone",
@@ -163,7 +163,7 @@ GAPS = (
         is_approximate,
     ),
     Gap(
-        (*_RESPONSE[1:], *_SAMPLED, "noise_scale", "mean_hessian"),
+        (*_RESPONSE[1:], *_SAMPLED, "mean_hessian"),
         "tied embeddings",
         "untied embeddings",
         "the words' path through the output matrix is left out",
@@ -205,7 +205,7 @@ GAPS = (
         lambda stack: stack.dropout > 0.0 or stack.attention_dropout > 0.0,
     ),
     Gap(
-        (*_RESPONSE[1:], *_SAMPLED, "noise_scale", "mean_hessian"),
+        (*_RESPONSE[1:], *_SAMPLED, "mean_hessian"),
         "a transform before the output matrix",
         "output_transform 'none'",
         "the part of W^H is left out",
@@ -264,7 +264,7 @@ GAPS = (
         lambda stack: stack.normalization == "tanh",
     ),
     Gap(
-        (*_SAMPLED, "noise_scale", "gauss_newton_norms", "hessian_eigenvalue"),
+        (*_SAMPLED, "gauss_newton_norms", "hessian_eigenvalue"),
         "a loss on a share of the positions",
         "loss_share 1",
         "which positions count is drawn anew in every network",
@@ -309,13 +309,12 @@ GAPS = (
     ),
     Gap(
         ("grouped",),
-        "text, a given covariance or mask, sinusoidal positions, groups of labels, a loss on one position, several "
-        "sequences, or a source",
-        "independent tokens of one sequence, and a loss on all of them",
+        "text, a given covariance or mask, sinusoidal positions, groups of labels, a loss on one position, or a source",
+        "independent tokens, and a loss on all of them",
         "tokens must differ by their place alone, and slowly",
         lambda stack: (
             bool(stack.input_gram or stack.label_groups or stack.source_tokens or stack.positions == "sinusoidal")
-            or (stack.mask == "given" or stack.loss_on != "all" or stack.sequences > 1)
+            or (stack.mask == "given" or stack.loss_on != "all")
         ),
     ),
     Gap(
@@ -353,6 +352,13 @@ GAPS = (
             or (stack.query_key == "tied" and stack.query_key_scale)
             or stack.attention_dropout
         ),
+    ),
+    Gap(
+        ("noise_scale",),
+        "tied embeddings with fewer words than two sequences have tokens",
+        "untied embeddings or vocab of at least 2 tokens",
+        "all words of two sequences differ",
+        lambda stack: is_tied(stack) and stack.vocab < 2 * stack.tokens,
     ),
     Gap(
         ("finite_width",),

@@ -1,8 +1,8 @@
 """The gradient of a batch of sequences at initialization, and its noise scale: the batch above which more helps little.
 
 The gradient of B independent sequences has E‖∇‖² = C + (S − C)/B, with S the mean square of one sequence's gradient and
-C the mean product of two's. Both are linear in the gradient's kernel, of which two sequences have blocks of their own,
-S, and blocks that they share, C: from one way up, and the same attention patterns. The noise scale is (S − C)/C, the
+C the mean product of two's. Of two sequences the gradient's kernel has blocks of its own, S, and blocks that they
+share, C; a squared norm is a sum over both, from one way up and one way down. The noise scale is (S − C)/C, the
 trace of the covariance of one sequence's gradient over the squared norm of its mean.
 
 Source: McCandlish et al. (2018), arXiv:1812.06162, section 2.2, B_simple, there of one example; large-width theory by
@@ -12,34 +12,35 @@ this project.
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from theory.coverage import is_fluctuating, require
-from theory.mean_field.cost import chunk
-from theory.mean_field.inputs import attention_pattern, gaussian_inputs
-from theory.mean_field.kernels import Array, MatrixLayout
-from theory.mean_field.recursion import forward_pass, quantities_of
-from theory.stack import Stack, check_stack
-from theory.stack.weights import weight_shapes
+from theory.mean_field.kernels import Array
+from theory.mean_field.prediction import predict_sequences
+from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
-_PATTERNS = 16
+_SQUARE = "grad_sq_"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseScale:
-    """Gradient noise scales, in sequences.
+    """Gradients of batches of any size and their noise scales, in sequences.
 
     Attributes:
         stack: the network, of one sequence.
-        single: S of each matrix, by role: (L,), and of "Wemb" ().
+        loss: E of the cross-entropy, which the size of the batch does not change.
+        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder by "encoder_" and the role.
         product: C, likewise.
-        product_sem: standard errors of C, where attention patterns are sampled; else 0.
+        single_sem: standard errors of S, where attention patterns or logits are sampled; else 0.
+        product_sem: of C, likewise.
     """
 
     stack: Stack
+    loss: float
     single: dict[str, Array]
     product: dict[str, Array]
+    single_sem: dict[str, Array]
     product_sem: dict[str, Array]
 
     @property
@@ -63,61 +64,70 @@ class NoiseScale:
         Raises:
             ValueError: no sequence.
         """
-        if sequences < 1:
-            raise ValueError(f"sequences must be an integer of at least 1, got {sequences!r}.")
+        _check_sequences(sequences)
         return {
             role: self.product[role] + (single - self.product[role]) / sequences for role, single in self.single.items()
         }
 
 
-def noise_scale(stack: Stack, *, patterns: int = _PATTERNS) -> NoiseScale:
+def noise_scale(
+    stack: Stack,
+    windows: NDArray[np.integer] | None = None,
+    *,
+    patterns: int | None = None,
+    grouped: bool | None = None,
+    max_time: float | None = None,
+    memory: float | None = None,
+) -> NoiseScale:
     """The gradients of batches of a stack and their noise scale, in sequences of `stack.tokens` tokens.
+
+    Takes what `predict` takes for two sequences.
 
     Args:
         stack: the network; how many sequences it has is ignored.
-        patterns: how many attention patterns are sampled where attention is random, at least 2.
+        windows: word ids of shape (windows, n + 1), as `predict` has them, of which two consecutive ones are two
+            sequences: their law is that of the words. Without windows all words differ, also those of two sequences.
+        patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, as in `predict`.
+        grouped: whether a few tokens stand for groups of their neighbours, likewise.
+        max_time: most seconds it may take, likewise.
+        memory: most bytes it may hold, likewise.
 
     Raises:
-        ValueError: fewer than 2 patterns.
-        NoRuleError: embeddings are tied, or `predict` has no rule.
+        ValueError: as `predict` of two sequences.
+        NoRuleError: `predict` has no rule.
 
-    Assumes d → ∞ at fixed L and n; corrections are O(L/d).
+    Assumes d → ∞ at fixed L and n; corrections are O(L/d). Where a share of the positions counts, each does by itself.
 
     >>> scale = noise_scale(Stack(width=512, depth=6, tokens=8, vocab=16))
     >>> print(f"{scale.whole:.1f} sequences, of the last W2 {scale.matrices['W2'][-1]:.1f}")
     9.3 sequences, of the last W2 5.9
     """
-    check_stack(stack)
-    require(stack, "noise_scale")
-    if patterns < 2:
-        raise ValueError(f"patterns must be an integer of at least 2, got {patterns!r}.")
-    two, n = replace(stack, sequences=2), stack.tokens
-    tokens, generator = MatrixLayout(two.rows, attention_pattern(two), 2), np.random.default_rng(0)
-    within = np.asarray(np.kron(np.eye(2), np.ones((n, n))), dtype=np.float64)
-    names = [f"grad_sq_{role}" for role in (*weight_shapes(stack), "Wemb")]
-    draws, size = (patterns if is_fluctuating(stack) else 1), chunk(two)
-    whole, blocks = list[dict[str, Array]](), list[dict[str, Array]]()
-    for start in range(0, draws, size):
-        inputs = gaussian_inputs(two).repeated(min(size, draws - start))
-        forward = forward_pass(two, tokens, inputs, generator)
-        whole.append(quantities_of(two, tokens, inputs, forward, generator))
-        blocks.append(quantities_of(two, tokens, inputs, forward, generator, within))
-    both, alone = (
-        {name: np.concatenate([part[name] for part in parts], axis=-1) for name in names} for parts in (whole, blocks)
+    two_sequences = predict_sequences(
+        stack, windows, patterns=patterns, grouped=grouped, max_time=max_time, memory=memory
     )
-    # Two sequences have (S + C)/2.
-    single = {name: 2.0 * alone[name] for name in names}
-    product = {name: 2.0 * (both[name] - alone[name]) for name in names}
-    roles = [name.removeprefix("grad_sq_") for name in names]
-    errors = [
-        product[name].std(-1, ddof=1) / draws**0.5 if draws > 1 else 0.0 * product[name][..., 0] for name in names
-    ]
+    roles = {name.replace(_SQUARE, ""): name for name in two_sequences if _SQUARE in name}
+    # Two sequences have (S + C)/2, in two parts.
+    means = {role: 2.0 * two_sequences[name] for role, name in roles.items()}
+    errors = {role: 2.0 * two_sequences.errors.get(name, 0.0 * two_sequences[name]) for role, name in roles.items()}
     return NoiseScale(
         stack=replace(stack, sequences=1),
-        single={role: single[name].mean(-1) for role, name in zip(roles, names, strict=True)},
-        product={role: product[name].mean(-1) for role, name in zip(roles, names, strict=True)},
-        product_sem=dict(zip(roles, errors, strict=True)),
+        loss=float(two_sequences["loss"]),
+        single={role: value[..., 0] for role, value in means.items()},
+        product={role: value[..., 1] for role, value in means.items()},
+        single_sem={role: value[..., 0] for role, value in errors.items()},
+        product_sem={role: value[..., 1] for role, value in errors.items()},
     )
+
+
+def _check_sequences(sequences: int) -> None:
+    """Refuse what is no number of sequences.
+
+    Raises:
+        ValueError: it is none.
+    """
+    whole = isinstance(sequences, int | np.integer) and not isinstance(sequences, bool)
+    if not whole or sequences < 1:
+        raise ValueError(f"sequences must be an integer of at least 1, got {sequences!r}.")
 
 
 def _scale(single: Array, product: Array) -> Array:

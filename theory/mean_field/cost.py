@@ -116,11 +116,12 @@ def prediction_cost(
 def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine.
 
-    One token has one pattern, which is taken twice.
+    One token has one pattern, which is taken twice. By groups of tokens there are at most 64, and of several sequences
+    at least 2.
     """
     if grouped:
-        sampled = is_fluctuating(stack) or holds_words(stack)
-        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, 4, 64)) if sampled else 1
+        sampled, least = is_fluctuating(stack) or holds_words(stack), 4 if stack.sequences == 1 else 2
+        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, least, 64)) if sampled else 1
     dropped = stack.attention_dropout or stack.source_tokens
     if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
         return 2 * (1 + is_mirrored(stack))
@@ -161,18 +162,19 @@ def is_grouped(stack: Stack) -> bool:
 
 def cheaper_rules(stack: Stack) -> list[str]:
     """Keywords of `predict` that may give with less what it gives by default, the more precise first."""
-    grouped = not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.tokens
+    grouped = not (is_exchangeable(stack) or gaps(stack, "grouped")) and _representatives(stack) < stack.rows
     return ["grouped"] * grouped + ["annealed"] * (not gaps(stack, "annealed"))
 
 
 def representatives(stack: Stack) -> GroupLayout:
-    """Tokens that stand for groups of their neighbours."""
-    return token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+    """Tokens of all sequences that stand for groups of their neighbours."""
+    of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+    return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
 
 
 def _representatives(stack: Stack) -> int:
     """How many these are, had at once for any number of tokens."""
-    return representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+    return stack.sequences * representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window)
 
 
 def chunk(stack: Stack) -> int:
@@ -264,7 +266,7 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
         layer, passing = layer + of_layer, passing + numbers
     each = _NUMBER * (kept * stack.depth + passing)
     at_once = min(patterns, max(1, int(CHUNK_BYTES / each)))
-    once, of_chunk = _quadratures(replace(stack, tokens=1, mask="none", rotary=0.0, window=0))
+    once, of_chunk = _quadratures(replace(stack, tokens=1, sequences=1, mask="none", rotary=0.0, window=0))
     chunks = (Cost(calls=150.0 + (1000.0 if holds_words(stack) else 400.0) * stack.depth) + of_chunk).times(
         -(-patterns // at_once)
     )

@@ -89,13 +89,15 @@ def gaussian_inputs(stack: Stack) -> Inputs[Array]:
 
 
 def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
-    """Of one sequence, a batch of one for representatives of its tokens: Gaussian inputs, words and labels of each."""
-    alike = np.eye(len(tokens.sizes))
-    kernel = (stack.input_correlation + (1.0 - stack.input_correlation) * alike) * stack.embedding_scale**2
+    """A batch of one for representatives of tokens: Gaussian inputs, words and labels of each."""
+    alike, sequences = np.eye(len(tokens.sizes)), tokens.sequences
+    of_one = np.kron(np.eye(sequences), np.ones((len(alike) // sequences,) * 2))
+    kernel = (stack.input_correlation * of_one + (1.0 - stack.input_correlation) * alike) * stack.embedding_scale**2
     coincidence = label_coincidence(stack)
     same = coincidence + (1.0 - coincidence) * alike
     if stack.positions != "none":  # learned
-        kernel = kernel + (alike + (stack.positions == "learned_segment")) * stack.embedding_scale**2
+        places = np.kron(np.ones((sequences, sequences)), np.eye(len(alike) // sequences))
+        kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     return Inputs(kernel[None], same[None])
 
 
@@ -174,7 +176,7 @@ def label_coincidence(stack: Stack) -> float:
     """The probability that two independent labels agree: Σ_k p_k²."""
     if stack.labels == "uniform":
         return 1.0 / stack.vocab
-    return float((_zipf(stack) ** 2).sum())
+    return float((label_law(stack) ** 2).sum())
 
 
 def label_groups(stack: Stack) -> NDArray[np.integer]:
@@ -185,11 +187,14 @@ def label_groups(stack: Stack) -> NDArray[np.integer]:
 
 def sampled_labels(stack: Stack, batch: int, generator: np.random.Generator) -> NDArray[np.integer]:
     """Independent labels, (batch, N)."""
-    law = None if stack.labels == "uniform" else _zipf(stack)
+    law = None if stack.labels == "uniform" else label_law(stack)
     return generator.choice(stack.vocab, size=(batch, stack.rows), p=law)
 
 
-def _zipf(stack: Stack) -> Array:
+def label_law(stack: Stack) -> Array:
+    """The probability of every word as a label, (V,)."""
+    if stack.labels == "uniform":
+        return np.full(stack.vocab, 1.0 / stack.vocab)
     weights = 1.0 / np.arange(1, stack.vocab + 1)
     return np.asarray(weights / weights.sum())
 
@@ -207,12 +212,17 @@ def loss_count(stack: Stack) -> int:
 
 
 def of_counted(stack: Stack, tokens: KernelLayout[Kernel], kernel: Kernel) -> Kernel:
-    """K_ij times the chance that both positions count, of positions' own gradients."""
+    """K_ij times the chance that both positions count, of positions' own gradients.
+
+    So many positions count, or, where sequences are told apart, each by itself: in a batch of any size as likely.
+    """
     counted, count, rows = loss_positions(stack), loss_count(stack), stack.rows
     if stack.loss_share == 1.0:
         return kernel if counted.all() else kernel * np.outer(counted, counted)
     others = tokens.scale_diagonal(kernel, 0.0)
     together = count * (count - 1) / (rows * max(1, rows - 1))
+    if isinstance(tokens, MatrixLayout) and tokens.apart:
+        together = (count / rows) ** 2
     return others * together + (kernel + others * -1.0) * (count / rows)
 
 

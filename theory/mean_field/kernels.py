@@ -106,7 +106,10 @@ class KernelLayout(Protocol[Kernel]):
         """Aᵀ K A."""
 
     def total(self, kernel: Kernel) -> Number:
-        """Σ_ij K_ij."""
+        """Σ_ij K_ij; where sequences are told apart, (2, ...): over pairs within a sequence, and over all others."""
+
+    def positive_total(self, kernel: Kernel) -> Number:
+        """The same of a squared norm, which rounding must not make negative; products of two sequences may be."""
 
     def diagonal(self, kernel: Kernel) -> Number:
         """The mean of K_ii."""
@@ -158,6 +161,9 @@ class PairLayout:
     def total(self, kernel: Pair) -> float:
         return self.count * (kernel.diagonal + (self.count - 1) * kernel.off)
 
+    def positive_total(self, kernel: Pair) -> float:
+        return max(self.total(kernel), 0.0)
+
     def diagonal(self, kernel: Pair) -> float:
         return kernel.diagonal
 
@@ -178,12 +184,14 @@ class MatrixLayout:
         sequences: into how many sequences of equal length the tokens fall, one after another.
         mirrored: whether entries of a batch come in pairs, one after another, whose sampled logits are each other's
             negatives.
+        apart: whether sums over pairs of tokens tell those within a sequence from those of two sequences.
     """
 
     count: int
     attention: Array | None = None
     sequences: int = 1
     mirrored: bool = False
+    apart: bool = False
 
     def scales(self, kernel: Array, epsilon: float = 0.0) -> Array:
         root = np.sqrt(np.linalg.diagonal(kernel) + epsilon)
@@ -227,7 +235,19 @@ class MatrixLayout:
         return self.attention.T @ kernel @ self.attention
 
     def total(self, kernel: Array) -> Array:
-        return kernel.sum((-2, -1))
+        return self.of_sequences(kernel) if self.apart else kernel.sum((-2, -1))
+
+    def positive_total(self, kernel: Array) -> Array:
+        total = self.total(kernel)
+        return np.concatenate([np.maximum(total[:1], 0.0), total[1:]]) if self.apart else np.maximum(total, 0.0)
+
+    def of_sequences(self, kernel: Array) -> Array:
+        """Σ_ij K_ij over pairs within a sequence, and over pairs of two, (2, ...)."""
+        rows = kernel.shape[-1] // self.sequences
+        blocks = kernel.reshape(*kernel.shape[:-2], self.sequences, rows, self.sequences, rows).sum((-3, -1))
+        within = np.trace(blocks, axis1=-2, axis2=-1)
+        others = (blocks * (1.0 - np.eye(self.sequences))).sum((-2, -1))
+        return np.stack([within, others])
 
     def diagonal(self, kernel: Array) -> Array:
         return np.trace(kernel, axis1=-2, axis2=-1) / self.count
@@ -240,8 +260,7 @@ class MatrixLayout:
         trace = np.trace(kernel, axis1=-2, axis2=-1)
         if length == 1:
             return np.full_like(trace, np.nan)
-        within = self.total(kernel * np.kron(np.eye(self.sequences), np.ones((length, length))))
-        return (within - trace) / (self.count * (length - 1))
+        return (self.of_sequences(kernel)[0] - trace) / (self.count * (length - 1))
 
 
 def cholesky(kernel: Array) -> Array:

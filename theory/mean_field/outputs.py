@@ -72,7 +72,7 @@ def word_energy(stack: Stack, tokens: KernelLayout[Any], inputs: Inputs[Any], gr
     if inputs.words is None:
         total = tokens.count * tokens.diagonal(gradient)
     else:
-        total = ((inputs.words[..., :, None] == inputs.words[..., None, :]) * gradient).sum((-2, -1))
+        total = tokens.total((inputs.words[..., :, None] == inputs.words[..., None, :]) * gradient)
     return total * (stack.embedding_scale / stack.output_scale) ** 2
 
 

@@ -3,7 +3,7 @@
 import math
 import os
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from theory.mean_field.inputs import (
     grouped_inputs,
     word_inputs,
 )
-from theory.mean_field.kernels import MatrixLayout
+from theory.mean_field.kernels import KernelLayout, MatrixLayout
 from theory.mean_field.recursion import recursion
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack, check_stack
@@ -161,25 +161,69 @@ def predict(
         patterns = _PRECISE if target is not None and not grouped else quick_patterns(stack, grouped=grouped)
     cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped)
     _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
-    generator = np.random.default_rng(0)
-    if annealed:
-        return _annealed(stack, generator)
+    if annealed or (ids is None and not grouped and is_exchangeable(stack)):
+        quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
+        return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
+    inputs, tokens = _laid_out(stack, ids, grouped=grouped)
+    return _averaged(stack, inputs, tokens, (patterns, target, max_time, cost))
+
+
+def predict_sequences(
+    stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
+    grouped: bool | None = None, max_time: float | None = None, memory: float | None = None,
+) -> Prediction:  # fmt: skip
+    """The prediction of two sequences, where sums over pairs of tokens tell those within a sequence from all others.
+
+    Arguments are those of `predict`.
+
+    Returns:
+        Every E‖∂L/∂W‖² in two parts along a last axis: of each sequence by itself, and of products of the two.
+
+    Raises:
+        ValueError: as in `predict`.
+    """
+    check_stack(stack)
+    require(stack, "noise_scale")
+    two = replace(stack, sequences=2)
+    if grouped not in (None, False) and windows is not None:
+        raise ValueError("grouped must be False with windows: its tokens are independent.")
+    _check_sampling(patterns, None)
+    ids = None if windows is None else _checked(two, windows)
+    require(two, "prediction")
+    if grouped is None:
+        grouped = ids is None and is_grouped(two)
+    if grouped:
+        require(two, "grouped")
+    asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped)
+    cost = prediction_cost(two, 0 if ids is None else len(ids), patterns=patterns, grouped=grouped)
+    _check_cost(cost, _LONG if max_time is None and asked is None else max_time, memory)
+    inputs, tokens = _laid_out(two, ids, grouped=grouped)
+    if inputs.source is not None:
+        inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
+    return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time, cost))
+
+
+def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
+    """The layout whose sums tell pairs within a sequence from all others."""
+    assert isinstance(tokens, MatrixLayout), "of two sequences"
+    return replace(tokens, apart=True)
+
+
+def _laid_out(
+    stack: Stack, ids: NDArray[np.integer] | None, *, grouped: bool
+) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
+    """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
     if grouped:
         tokens = representatives(stack)
-        return _averaged(stack, grouped_inputs(stack, tokens), tokens, generator, (patterns, target, max_time, cost))
-    if ids is None and is_exchangeable(stack):
-        quantities = recursion(stack, *exchangeable_inputs(stack), generator)
-        return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
-    inputs = gaussian_inputs(stack) if ids is None else word_inputs(stack, ids)
+        return grouped_inputs(stack, tokens), tokens
     layout = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences, is_mirrored(stack))
-    return _averaged(stack, inputs, layout, generator, (patterns, target, max_time, cost))
+    return gaussian_inputs(stack) if ids is None else word_inputs(stack, ids), layout
 
 
 def _averaged(
     stack: Stack,
     inputs: Inputs[NDArray[np.float64]],
     tokens: MatrixLayout,
-    generator: np.random.Generator,
     wanted: tuple[int, float | None, float | None, Cost],
 ) -> Prediction:
     """The prediction over a batch of kernels, and over so many patterns of each, until the target is met.
@@ -188,6 +232,7 @@ def _averaged(
         ValueError: it is not met within the time.
     """
     patterns, target, max_time, cost = wanted
+    generator = np.random.default_rng(0)
     if not is_fluctuating(stack) and not holds_words(stack):
         quantities = _batch(stack, inputs, tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
@@ -198,13 +243,13 @@ def _averaged(
     while True:
         spent += cost.seconds
         if holds_words(stack) and not isinstance(tokens, GroupLayout):
-            batch = _tied_batch(stack, inputs, each, generator)
+            batch = _tied_batch(stack, inputs, tokens, each, generator)
         else:
             batch = _batch(stack, inputs.repeated(each), tokens, generator)
             batch = {name: value.reshape(*value.shape[:-1], count, each) for name, value in batch.items()}
         values = {name: np.concatenate([values[name], new], axis=-1) if values else new for name, new in batch.items()}
         means = {name: value.mean((-2, -1)) for name, value in values.items()}
-        if isinstance(tokens, GroupLayout):
+        if isinstance(tokens, GroupLayout) and not tokens.apart:
             # Of one pattern a squared gradient is a difference, which may be negative.
             means = {
                 name: np.maximum(mean, 0.0) if name.startswith("grad_sq_") else mean for name, mean in means.items()
@@ -220,12 +265,6 @@ def _averaged(
                 f"target must be larger, or max_time longer: with {values['loss'].size} patterns it is not met, and as "
                 f"many again would take about {cost.seconds:.2g} s more."
             )
-
-
-def _annealed(stack: Stack, generator: np.random.Generator) -> Prediction:
-    """The prediction in closed form."""
-    quantities = recursion(stack, *exchangeable_inputs(stack), generator)
-    return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
 
 
 def _error(values: NDArray[np.float64], each: int) -> NDArray[np.float64]:
@@ -248,8 +287,9 @@ def _batch(
 
 
 def _tied_batch(
-    stack: Stack, inputs: Inputs[NDArray[np.float64]], samples: int, generator: np.random.Generator
-) -> Arrays:
+    stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, samples: int,
+    generator: np.random.Generator,
+) -> Arrays:  # fmt: skip
     """Every quantity of every kernel of a batch and of samples of its logits, along the last two axes, in chunks."""
     count = len(inputs.kernel)
     if is_fluctuating(stack):
@@ -258,7 +298,6 @@ def _tied_batch(
         entries, size = own_chunk(stack), 1
     else:
         (entries, size), each = word_chunks(stack, count), samples
-    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
     rows: list[Arrays] = []
     for start in range(0, len(inputs.kernel), entries):
         part = inputs.part(slice(start, start + entries))

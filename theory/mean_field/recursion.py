@@ -77,16 +77,34 @@ def quantities_of(
     `share` multiplies the gradient kernel at the output, in which squared norms are linear: with 1 inside of the parts
     of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
     """
-    if holds_words(stack):
-        # Repeated words tell tokens apart, so that these are arrays.
-        way_up = cast(Forward[Array], forward)
-        if isinstance(tokens, GroupLayout):
-            arrays = grouped_tied_backward(stack, tokens, way_up, generator)
-        else:
-            arrays = tied_backward(stack, cast(Inputs[Array], inputs), way_up, generator)
-        backward = cast(Backward[Kernel], arrays)
-    else:
-        backward = _backward(stack, tokens, forward, inputs, share)
+    if not holds_words(stack):
+        return _quantities(stack, tokens, forward, _backward(stack, tokens, forward, inputs, share))
+    # Repeated words tell tokens apart, so that these are arrays.
+    way_up, arrays = cast(Forward[Array], forward), cast(Inputs[Array], inputs)
+    if isinstance(tokens, GroupLayout):
+        down = cast(Backward[Kernel], grouped_tied_backward(stack, tokens, way_up, generator))
+        return _quantities(stack, tokens, forward, down)
+    layout = cast(MatrixLayout, tokens)
+
+    def values(*, mean_labels: bool) -> dict[str, NDArray[np.float64]]:
+        down = tied_backward(stack, layout, arrays, way_up, generator, mean_labels=mean_labels)
+        return _quantities(stack, tokens, forward, cast(Backward[Kernel], down))
+
+    sampled = values(mean_labels=False)
+    if layout.apart and inputs.labels is None:
+        # Labels of two sequences are independent, so that their sampling would bury what these share.
+        of_two = values(mean_labels=True)
+        sampled |= {
+            name: np.stack([value[..., 0, :, :], of_two[name][..., 1, :, :]], axis=-3)
+            for name, value in sampled.items() if "grad_sq_" in name
+        }  # fmt: skip
+    return sampled
+
+
+def _quantities(
+    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], backward: Backward[Kernel]
+) -> dict[str, NDArray[np.float64]]:
+    """Every predicted quantity of a way up and one down."""
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
     positions = float(loss_count(stack))
     through = backward.output * positions / (forward.total_scales if stack.normalized_output else 1.0)

@@ -31,7 +31,7 @@ class GroupLayout(MatrixLayout):
         places: of every representative, from 0, (r,); two of a group lie between tokens.
         sizes: how many tokens each stands for, (r,), of sum n.
         pairs: how many ordered pairs of tokens every entry stands for, (r, r), of sum n². Two tokens that one
-            representative stands for are as that one and its twin.
+            representative stands for are as that one and its twin, of one sequence and of two.
         twins: index of the other representative of the group, (r,), or one's own where a token stands for itself.
         seen: how many of the column's tokens the row's token attends to, (r, r).
     """
@@ -42,11 +42,25 @@ class GroupLayout(MatrixLayout):
     twins: Array
     seen: Array
 
+    def repeated(self, sequences: int, *, apart: bool = False) -> GroupLayout:
+        """The layout of so many sequences, one after another: tokens of two see nothing of each other.
+
+        A representative and the same one of another sequence are two tokens of one place.
+        """
+        alike = np.eye(sequences)
+        places, sizes = (np.tile(array, sequences) for array in (self.places, self.sizes))
+        pairs = np.tile(self.pairs, (sequences, sequences))
+        starts = np.repeat(np.arange(sequences) * len(self.sizes), len(self.sizes))
+        return GroupLayout(
+            self.count * sequences, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs,
+            twins=np.tile(self.twins, sequences) + starts, seen=np.asarray(np.kron(alike, self.seen), dtype=np.float64),
+        )  # fmt: skip
+
     def split(self, kernel: Array) -> tuple[Array, Array]:
-        """A kernel of two different tokens throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
-        rows = np.arange(len(self.sizes))
-        smooth = kernel.copy()
-        smooth[..., rows, rows] = kernel[..., rows, self.twins]
+        """A kernel of tokens of two places throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
+        rows, smooth = np.arange(len(self.sizes)), kernel.copy()
+        for _, others in [(rows, rows), *self.same_places()]:
+            smooth[..., rows, others] = kernel[..., rows, others[self.twins]]
         # Of tokens that are the same only rounding is left.
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
 
@@ -57,43 +71,70 @@ class GroupLayout(MatrixLayout):
     def differing(self, kernel: Array) -> Array:
         """What a token has that its neighbour does not, K_ii − K_ij, (..., r)."""
         rows = np.arange(len(self.sizes))
-        neighbours = np.where(self.twins != rows, self.twins, np.where(rows > 0, rows - 1, min(1, len(rows) - 1)))
+        each = len(rows) // self.sequences
+        before = np.where(rows % each > 0, rows - 1, rows + min(1, each - 1))
+        neighbours = np.where(self.twins != rows, self.twins, before)
         return np.asarray(np.linalg.diagonal(kernel) - kernel[..., rows, neighbours])
 
-    def shared(self, first: Array, second: Array, own: Array) -> Array:
-        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r)."""
-        share = self.seen / self.sizes
-        both = (first * share * (own * self.sizes)[..., None, :]) @ (second * share).mT
+    def same_places(self) -> list[tuple[Any, Any]]:
+        """Every representative, and the same one of another sequence; once for every way to be another."""
+        rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
+        return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
+
+    def shared(self, first: Array, second: Array, own: Array, others: Any = None) -> Array:
+        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r).
+
+        Or over tokens j' at the place of j, `others` being their indices: A_ij B_kj' δ_j.
+        """
+        rows, share = np.arange(len(self.sizes)), self.seen / self.sizes
+        others = rows if others is None else np.asarray(others)
+        both = (first * share * (own * self.sizes)[..., None, :]) @ (second * share)[..., others].mT
         # A token sees with itself what it sees, and two of different places one what the other sees as well.
-        alone = (first * second * (own[..., None, :] * self.seen * (1.0 - share))).sum(-1)
-        both[..., *2 * (np.arange(len(self.sizes)),)] += alone
+        alone = (first * second[..., others, :][..., others] * (own[..., None, :] * self.seen * (1.0 - share))).sum(-1)
+        both[..., rows, others] += alone
         return both
 
-    def gathered(self, gradient: Array, first: Array, second: Array) -> Array:
-        """Σ_ik P_ik A_ij B_kj of one token j, (..., r); P already times the number of pairs."""
-        share = self.seen / self.sizes
-        both = (first * share * (gradient @ (second * share))).sum(-2)
-        alone = np.linalg.diagonal(gradient)[..., :, None] * first * second * (share * (1.0 - share))
-        return np.asarray(both + alone.sum(-2))
+    def gathered(self, gradient: Array, first: Array, second: Array, others: Any = None) -> Array:
+        """Σ_ik P_ik A_ij B_kj of one token j, (..., r), P already times the number of pairs; or of B_kj'."""
+        rows, share = np.arange(len(self.sizes)), self.seen / self.sizes
+        others = rows if others is None else np.asarray(others)
+        both = (first * share * (gradient @ (second * share)[..., others])).sum(-2)
+        alone = gradient[..., rows, others][..., :, None] * first * second[..., others, :][..., others]
+        return np.asarray(both + (alone * (share * (1.0 - share))).sum(-2))
+
+    def shared_places(self, kernel: Array, smooth: Array, first: Array, second: Array) -> Array | float:
+        """What tokens of one place in two sequences add to A K Bᵀ, beyond those of two places."""
+        pairs = self.same_places()
+        return sum(
+            self.shared(first, second, kernel[..., *pair] - smooth[..., *pair], pair[1]) for pair in pairs
+        ) if pairs else 0.0  # fmt: skip
 
     def centred(self, kernel: Array) -> Array:
-        """A kernel whose sums over all tokens vanish for every group, which else leave a part of order 1/n."""
-        rows = (self.pairs * kernel).sum(-1) / self.sizes / self.count
-        rows = (rows + rows[..., self.twins]) / 2
-        mean = (rows @ self.sizes / self.count)[..., None, None]
-        return np.asarray(kernel - rows[..., :, None] - rows[..., None, :] + mean)
+        """A kernel whose sums over a sequence vanish for every group, which else leave a part of order 1/n."""
+        each, count = len(self.sizes) // self.sequences, self.count / self.sequences
+        members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
+        # Of every token with a sequence, (..., r, sequences), and of two sequences.
+        rows = (self.pairs * kernel) @ members / self.sizes[:, None] / count
+        rows = (rows + rows[..., self.twins, :]) / 2
+        means = members.T @ (rows * self.sizes[:, None]) / count
+        with_sequence = rows @ members.T
+        return np.asarray(kernel - with_sequence - with_sequence.mT + members @ means @ members.T)
 
     def attend(self, kernel: Array) -> Array:
         smooth, extra = self.split(kernel)
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
         alpha = weights * self.seen
-        return alpha @ smooth @ alpha.T + self.shared(weights, weights, extra)
+        of_places = self.shared_places(kernel, smooth, weights, weights)
+        return alpha @ smooth @ alpha.T + self.shared(weights, weights, extra) + of_places
 
     def attend_back(self, kernel: Array) -> Array:
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
         alpha = weights * self.seen / self.sizes
         above = kernel * self.pairs
-        return with_diagonal(alpha.T @ above @ alpha, self.gathered(above, weights, weights))
+        below = with_diagonal(alpha.T @ above @ alpha, self.gathered(above, weights, weights))
+        for rows, others in self.same_places():
+            below[..., rows, others] = self.gathered(above, weights, weights, others)
+        return below
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
         if factor == 1.0:
@@ -101,7 +142,7 @@ class GroupLayout(MatrixLayout):
         return kernel * (1.0 + (factor - 1.0) * np.eye(len(self.sizes)))
 
     def total(self, kernel: Array) -> Array:
-        return (kernel * self.pairs).sum((-2, -1))
+        return MatrixLayout.total(self, kernel * self.pairs)
 
     def diagonal(self, kernel: Array) -> Array:
         return np.asarray(np.linalg.diagonal(kernel) @ self.sizes / self.count)
@@ -110,10 +151,11 @@ class GroupLayout(MatrixLayout):
         return np.asarray(function(np.linalg.diagonal(kernel)) @ self.sizes / self.count)
 
     def off_diagonal(self, kernel: Array) -> Array:
-        if self.count == 1:
+        length = self.count // self.sequences
+        if length == 1:
             return np.full(kernel.shape[:-2], np.nan)
         same = np.linalg.diagonal(kernel) @ self.sizes
-        return np.asarray((self.total(kernel) - same) / (self.count * (self.count - 1)))
+        return np.asarray((self.of_sequences(kernel * self.pairs)[0] - same) / (self.count * (length - 1)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

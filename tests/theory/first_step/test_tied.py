@@ -72,8 +72,8 @@ def squared_gradient_of_the_embeddings(fields):
     down = solution.down(own, rest @ rest.mT)
     output = Output(np.zeros(len(own)), own, rest @ rest.mT)
     energy = embedding_energy(
-        stack, gaussian_inputs(stack), solution.forward.output, output, down.bottom.kernel(solution.first),
-        down.across.mT,
+        stack, MatrixLayout(n), gaussian_inputs(stack), solution.forward.output, output,
+        down.bottom.kernel(solution.first), down.across.mT,
     )  # fmt: skip
     return (drawn.r * w).sum((-2, -1)) / (stack.width * energy)
 

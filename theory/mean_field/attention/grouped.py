@@ -89,6 +89,8 @@ class GroupedAttention:
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
         attended = attended + tokens.shared(patterns.own, patterns.own, extra)
+        of_places = tokens.shared_places(_of_each(kernel, kernel), smooth, patterns.own, patterns.own)
+        attended = attended + of_places
         out = value_gain * (attended.mean((1, 2)) + led)
 
         def pullback(
@@ -100,7 +102,10 @@ class GroupedAttention:
                 head, of_heads = head + more_of_heads.mean((1, 2)), of_heads + more_of_heads
             above, each = of_heads * tokens.pairs, patterns.mean / tokens.sizes
             of_one = tokens.gathered(above, patterns.own, patterns.own)
-            to_values = stack.heads * with_diagonal(each.mT @ above @ each, of_one).mean((1, 2))
+            to_each = with_diagonal(each.mT @ above @ each, of_one)
+            for place, other in tokens.same_places():
+                to_each[..., place, other] = tokens.gathered(above, patterns.own, patterns.own, other)
+            to_values = stack.heads * to_each.mean((1, 2))
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             if projected:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)

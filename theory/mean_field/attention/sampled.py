@@ -47,14 +47,17 @@ def random_attention(stack: Stack, allowed: Array | None, generator: np.random.G
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         mirrored = isinstance(tokens, MatrixLayout) and tokens.mirrored
         patterns = sampled_patterns(stack, kernel, kernel, allowed, generator, tied=tied, mirrored=mirrored)
-        out, kept, attended = _attend(stack, "W", tokens, kernel, patterns.weights, generator)
+        out, kept, attended = _attend(stack, "W", tokens, tokens, kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, below, energies = attended(gradient)
             if queries:
-                query_energies, *of_queries = query_path(stack, "W", (kernel, kernel), patterns, kept, head, overlaps)
+                kernels = kernel, kernel
+                query_energies, *of_queries = query_path(
+                    stack, "W", (tokens, tokens), kernels, patterns, kept, head, overlaps
+                )
                 if mirrored:
-                    query_energies = _controlled(stack, query_energies, kernel, patterns, head, overlaps)
+                    query_energies = _controlled(stack, tokens, query_energies, kernel, patterns, head, overlaps)
                 energies, below = energies | ({} if alone else query_energies), below + sum(of_queries)
             return below, energies
 
@@ -74,14 +77,17 @@ def random_cross_attention(
 
     def branch(tokens: KernelLayout[Array], kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         patterns = sampled_patterns(stack, kernel, memory.kernel, memory.attention, generator, mirrored=mirrored)
-        out, kept, attended = _attend(stack, "X", memory.tokens, memory.kernel, patterns.weights, generator)
+        layouts = tokens, memory.tokens
+        out, kept, attended = _attend(stack, "X", *layouts, memory.kernel, patterns.weights, generator)
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             head, to_memory, energies = attended(gradient)
             below = 0.0 * kernel
             if stack.query_key_scale:
                 kernels = kernel, memory.kernel
-                query_energies, below, of_keys = query_path(stack, "X", kernels, patterns, kept, head, overlaps)
+                query_energies, below, of_keys = query_path(
+                    stack, "X", layouts, kernels, patterns, kept, head, overlaps
+                )
                 energies, to_memory = energies | query_energies, to_memory + of_keys
             memory.receive(to_memory)
             return below, energies
@@ -92,13 +98,20 @@ def random_cross_attention(
 
 
 def _attend(
-    stack: Stack, kind: str, tokens: KernelLayout[Array], keys: Array, softmaxed: Array, generator: np.random.Generator
+    stack: Stack,
+    kind: str,
+    asking: KernelLayout[Array],
+    tokens: KernelLayout[Array],
+    keys: Array,
+    softmaxed: Array,
+    generator: np.random.Generator,
 ) -> tuple[Array, Array, Callable[[Array], tuple[Array, Array, SquaredNorms]]]:
     """What patterns make of values, the patterns with some weights dropped, and the way back along the values.
 
     Args:
         stack: the network.
         kind: first letter of the matrices' roles.
+        asking: layout of the tokens that attend.
         tokens: layout of the tokens that are attended to.
         keys: their kernel.
         softmaxed: the patterns.
@@ -121,21 +134,22 @@ def _attend(
     def back(gradient: Array) -> tuple[Array, Array, SquaredNorms]:
         head = projection_gain * gradient[..., None, :, :] / stack.heads
         to_values = (pattern.mT @ head @ pattern).sum(-3)
-        energies = {kind + "V": (keys * to_values).sum((-2, -1))}
+        energies = {kind + "V": tokens.total(keys * to_values)}
         if projected:
-            energies[kind + "O"] = (out * gradient).sum((-2, -1)) * inner_ratio(stack)
+            energies[kind + "O"] = asking.total(out * gradient) * inner_ratio(stack)
         return head, value_gain * to_values, energies
 
     return out * projection_gain, pattern, back
 
 
 def query_path(
-    stack: Stack, kind: str, kernels: tuple[Array, Array], patterns: Patterns, kept: Array, head: Array,
-    removed: Overlaps[Array],
+    stack: Stack, kind: str, layouts: tuple[KernelLayout[Array], KernelLayout[Array]], kernels: tuple[Array, Array],
+    patterns: Patterns, kept: Array, head: Array, removed: Overlaps[Array],
 ) -> tuple[SquaredNorms, Array, Array]:  # fmt: skip
     """Energies of W^Q and W^K, and the gradient kernels that pass through them to query tokens and key tokens.
 
-    `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of patterns.
+    `layouts` and `kernels` are those of the query tokens and of the key tokens; `kept` is what dropping some left of
+    patterns.
     A gradient at the queries is a sum of keys, whose products are those of the head and not their mean, the kernel.
     """
     weights, products = patterns.weights, (patterns.queries, patterns.keys)
@@ -154,16 +168,16 @@ def query_path(
             part / (size[..., :, None] * size[..., None, :])
             for part, size in zip((to_queries, to_keys), patterns.sizes, strict=True)
         )
-    parts = {"Q": (to_queries, kernels[0]), "K": (to_keys, kernels[1])}
+    parts = {"Q": (to_queries, kernels[0], layouts[0]), "K": (to_keys, kernels[1], layouts[1])}
     # Of identical tokens these are zero, which rounding must not make negative, and exactly where each sees one token.
     moved = bool((weights.max(-1) < 1.0).any())
     energies = {
-        kind + role: shrink * others[role] * moved * np.maximum((kernel * part.sum(-3)).sum((-2, -1)), 0.0)
-        for role, (part, kernel) in parts.items()
+        kind + role: shrink * others[role] * moved * tokens.positive_total(kernel * part.sum(-3))
+        for role, (part, kernel, tokens) in parts.items()
     }
     if tied:
         energies = {kind + "Q": sum(energies.values())}
-    below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, _) in parts.items())
+    below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, *_) in parts.items())
     return energies, *below
 
 
@@ -181,7 +195,13 @@ def _of_a_head(stack: Stack, kind: str, removed: Overlaps[Array]) -> Overlaps[Ar
 
 
 def _controlled(
-    stack: Stack, energies: SquaredNorms, kernel: Array, patterns: Patterns, head: Array, overlaps: Overlaps[Array]
+    stack: Stack,
+    tokens: KernelLayout[Array],
+    energies: SquaredNorms,
+    kernel: Array,
+    patterns: Patterns,
+    head: Array,
+    overlaps: Overlaps[Array],
 ) -> SquaredNorms:
     """Energies of W^Q and W^K less a control variate of mean 0: what products of keys and queries are off their mean.
 
@@ -209,7 +229,8 @@ def _controlled(
             ("WK", "WQ", inner.at_queries(reference), patterns.queries),
         ):
             off = products[these].sum(-3) - stack.heads * kernel[these]
-            controlled[role][these] -= _shrink(stack) * gain(stack, other) * (slope.mean(0) * off).sum((-2, -1))
+            known = tokens.total(slope.mean(0) * off)
+            controlled[role][..., these] -= _shrink(stack) * gain(stack, other) * known
     return controlled
 
 

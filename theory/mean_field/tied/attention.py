@@ -10,19 +10,21 @@ import numpy as np
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, logit_scale, rotated
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
-from theory.mean_field.kernels import Array
+from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
 
 def below_attention(
-    stack: Stack, noise: Array, part: Array, inside: SublayerState[Array], overlaps: Overlaps[Array]
-) -> tuple[Array, Array, SquaredNorms]:
+    stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
+    overlaps: Overlaps[Array],
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
     """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights.
 
     Args:
         stack: the network.
+        tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
         part: its coefficients on the output's tokens, likewise.
         inside: of the sub-layer, of kernels (entries, 1, N, N).
@@ -34,10 +36,10 @@ def below_attention(
     ratio, energies = inner_ratio(stack), SquaredNorms()
     if stack.output_projection == "random":
         whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
-        energies["WO"] = ratio * (inside.made / size * whole).sum((-2, -1))
+        energies["WO"] = ratio * tokens.total(inside.made / size * whole)
         noise, part = size * whole, size / ratio * part
     if inside.attended is None:
-        return _below_equal_weights(stack, energies, noise, part, inside.given)
+        return _below_equal_weights(stack, tokens, energies, noise, part, inside.given)
     patterns, kept = inside.attended
     given, share, value_gain = inside.given, stack.key_width / stack.width, gain(stack, "WV")
     values = value_gain * given[..., None, :, :]
@@ -46,7 +48,7 @@ def below_attention(
     # Heads that share values add up what they ask of them.
     groups = back.reshape(*back.shape[:-3], stack.key_heads, -1, *back.shape[-2:]).sum(-3)
     below = (kept.mT @ noise[..., None, :, :] @ kept).mean(-3) + share * (groups @ values @ groups.mT).sum(-3)
-    energies["WV"] = (given * below).sum((-2, -1))
+    energies["WV"] = tokens.total(given * below)
     noise_below, part_below = value_gain * below, value_gain * share * groups.sum(-3)
     if not stack.query_key_scale:
         return noise_below, part_below, energies
@@ -55,14 +57,15 @@ def below_attention(
     certain = certain - patterns.weights * certain.sum(-1, keepdims=True)
     certain = certain if patterns.slopes is None else certain * patterns.slopes
     head = noise[..., None, :, :] / stack.heads + share * of_heads @ (mixed @ kept.mT) @ of_heads.mT
-    queries, keys, fresh, along = _along_queries(stack, given, patterns, certain)
-    query_energies, *of_queries = query_path(stack, "W", (given, given), patterns, kept, head, overlaps)
+    queries, keys, fresh, along = _along_queries(stack, tokens, given, patterns, certain)
+    layouts, kernels = (tokens, tokens), (given, given)
+    query_energies, *of_queries = query_path(stack, "W", layouts, kernels, patterns, kept, head, overlaps)
     energies |= {"WQ": query_energies["WQ"] + queries, "WK": query_energies["WK"] + keys}
     return noise_below + fresh + sum(of_queries), part_below + along, energies
 
 
 def _below_equal_weights(
-    stack: Stack, energies: SquaredNorms, noise: Array, part: Array, given: Array
+    stack: Stack, tokens: KernelLayout[Array], energies: SquaredNorms, noise: Array, part: Array, given: Array
 ) -> tuple[Array, Array, SquaredNorms]:
     """Below the values, where all heads have one pattern."""
     pattern, n = attention_pattern(stack), given.shape[-1]
@@ -71,10 +74,12 @@ def _below_equal_weights(
     back = inner_ratio(stack) * pattern.T @ part @ pattern
     of_part = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
     below = pattern.T @ noise @ pattern + of_part
-    return value_gain * below, value_gain * back, energies | {"WV": (given * below).sum((-2, -1))}
+    return value_gain * below, value_gain * back, energies | {"WV": tokens.total(given * below)}
 
 
-def _along_queries(stack: Stack, given: Array, patterns: Patterns, certain: Array) -> tuple[Array, Array, Array, Array]:
+def _along_queries(
+    stack: Stack, tokens: KernelLayout[Array], given: Array, patterns: Patterns, certain: Array
+) -> tuple[Number, Number, Array, Array]:
     """What a certain gradient at the logits brings: energies of W^Q and W^K, noise and coefficients at the tokens.
 
     Heads that share keys have certain gradients of the same keys, which add up.
@@ -89,7 +94,7 @@ def _along_queries(stack: Stack, given: Array, patterns: Patterns, certain: Arra
     # Tokens that are equal, or nearly, have no inverse.
     inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
     along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
-    return (given * queries).sum((-2, -1)), (given * keys).sum((-2, -1)), noise, along
+    return tokens.total(given * queries), tokens.total(given * keys), noise, along
 
 
 def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:

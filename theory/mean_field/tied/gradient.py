@@ -22,7 +22,7 @@ from operator import add
 import numpy as np
 
 from theory.mean_field.inputs import Inputs
-from theory.mean_field.kernels import Array, Number
+from theory.mean_field.kernels import Array, KernelLayout, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Overlaps,
@@ -109,15 +109,18 @@ class Gradient:
 
 
 def tied_backward(
-    stack: Stack, inputs: Inputs[Array], forward: Forward[Array], generator: np.random.Generator
-) -> Backward[Array]:
+    stack: Stack, tokens: KernelLayout[Array], inputs: Inputs[Array], forward: Forward[Array],
+    generator: np.random.Generator, *, mean_labels: bool = False,
+) -> Backward[Array]:  # fmt: skip
     """The way down, for some samples of the logits of every entry of the batch, along the batch's last axis.
 
     Args:
         stack: the network.
+        tokens: layout of its tokens.
         inputs: with the words of every row and sample; labels are drawn where there are none.
         forward: the way up, the same for all samples: of kernels (entries, 1, N, N).
         generator: of logits, labels and samples of activations.
+        mean_labels: as in `sampled_output`.
     """
     insides = forward.insides
     same = 1.0 * (inputs.words[..., :, None] == inputs.words[..., None, :])
@@ -126,7 +129,7 @@ def tied_backward(
         word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
     scales = forward.output_scales
     remains = 1.0 / _root(scales)
-    output = sampled_output(stack, inputs, forward.output, word_sizes[-1] * remains, generator)
+    output = sampled_output(stack, inputs, forward.output, word_sizes[-1] * remains, generator, mean_labels=mean_labels)
     zeros = np.zeros_like(output.own)
     top = Gradient(stack.output_scale**2 * output.others, zeros, stack.output_scale * output.own, zeros[..., 0])
     at_output = TokenMoments(forward.output, None if stack.composition.final_norm else forward.stream.means)
@@ -147,7 +150,9 @@ def tied_backward(
         if branches is insides[-1]:
             at_total = gradient.kernel(total)
         below = _place(inside.stream, same, sizes)
-        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, branches, generator)
+        gradient, overlaps, left, energies = _below_sublayer(
+            tokens, gradient, overlaps, total, below, branches, generator
+        )
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
         collected.append(energies)
@@ -158,18 +163,19 @@ def tied_backward(
         output=top.kernel(place),
         total=at_total,
         inputs=bottom,
-        embedding=embedding_energy(stack, inputs, forward.output, output, bottom, across.mT),
+        embedding=embedding_energy(stack, tokens, inputs, forward.output, output, bottom, across.mT),
         energies=collected,
     )
 
 
 def _below_sublayer(
-    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
+    tokens: KernelLayout[Array], gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
     branches: Sequence[SublayerState[Array]], generator: np.random.Generator,
 ) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
     """Before a sub-layer: the gradient, and what norms removed of it; g·y/√d of what branches added, y; energies.
 
     Args:
+        tokens: layout of the tokens.
         gradient: at the residual sum.
         overlaps: what norms above removed of it; only attention with random queries asks for them.
         total: the residual sum.
@@ -186,14 +192,16 @@ def _below_sublayer(
         tau = branch.step.branch
         own_stream = tau * gradient.stream
         own_kernel = own_stream @ branch.added @ own_stream.mT
-        noise, part, of_branch = _below_branch(gradient, arriving - own_kernel, overlaps, below, branch, generator)
+        noise, part, of_branch = _below_branch(
+            tokens, gradient, arriving - own_kernel, overlaps, below, branch, generator
+        )
         noises.append(noise)
         parts.append(part)
         energies |= of_branch
         direct, left = direct + own_kernel, left + alpha * tau * own_stream @ branch.added
     if inside.step.learned:
         added = reduce(add, (branch.added for branch in branches))
-        energies["scalar"] = (added * arriving).sum((-2, -1)) / inside.step.stack.width
+        energies["scalar"] = tokens.total(added * arriving) / inside.step.stack.width
     # Their matrices are independent: noise adds up in the mean, what is known of it in each.
     noise, part = reduce(add, noises), reduce(add, parts)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
@@ -209,12 +217,13 @@ def _below_sublayer(
 
 
 def _below_branch(
-    gradient: Gradient, others: Array, overlaps: Overlaps[Array], below: Place, inside: SublayerState[Array],
-    generator: np.random.Generator,
+    tokens: KernelLayout[Array], gradient: Gradient, others: Array, overlaps: Overlaps[Array], below: Place,
+    inside: SublayerState[Array], generator: np.random.Generator,
 ) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
     """What one branch of a sub-layer brings back: noise, coefficients at what it is given, and its energies.
 
     Args:
+        tokens: layout of the tokens.
         gradient: at the residual sum.
         others: kernel of what it has there beside what the branch made.
         overlaps: what norms above removed of it.
@@ -228,8 +237,8 @@ def _below_branch(
     of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     arrived = arrived.below_norm(place, inside.made_scales)
     if step.kinds == ("units",):
-        return below_units(step.stack, arrived.noise, arrived.stream, inside, generator)
-    return below_attention(step.stack, arrived.noise, arrived.stream, inside, of_branch)
+        return below_units(step.stack, tokens, arrived.noise, arrived.stream, inside, generator)
+    return below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)
 
 
 def _root(scales: Number) -> Array:

@@ -176,14 +176,15 @@ def grouped_tied_backward(
     across = across + _Across(*gradient.along(below)).columns(remains)
     bottom = gradient.kernel(below)
     into = stack.embedding_scale / sigma
-    product = tokens.total(output.words.mT.kernel * across.certain.kernel) + (deviation * across.own) @ tokens.sizes
-    embedding = tokens.total(forward.output * output.errors) + 2.0 * into * product
+    itself = np.eye(len(tokens.sizes))
+    product = output.words.mT.kernel * across.certain.kernel + itself * (deviation * across.own)[..., None]
+    embedding = tokens.total(forward.output * output.errors) + 2.0 * into * tokens.total(product)
     return Backward(
         loss=output.loss,
         output=sigma**2 * output.errors,
         total=at_total,
         inputs=bottom,
-        embedding=embedding + into**2 * tokens.count * tokens.diagonal(bottom),
+        embedding=embedding + into**2 * tokens.total(itself * bottom),
         energies=collected,
     )
 

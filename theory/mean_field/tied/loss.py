@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from theory.mean_field.inputs import Inputs, loss_positions, sampled_labels
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.inputs import Inputs, label_law, loss_positions, sampled_labels
+from theory.mean_field.kernels import Array, KernelLayout, Number, cholesky
 from theory.stack import Stack
 
 # Numbers in a table of logits.
@@ -30,8 +30,9 @@ class Output:
 
 
 def sampled_output(
-    stack: Stack, inputs: Inputs[Array], kernel: Array, stream: Array, generator: np.random.Generator
-) -> Output:
+    stack: Stack, inputs: Inputs[Array], kernel: Array, stream: Array, generator: np.random.Generator, *,
+    mean_labels: bool = False,
+) -> Output:  # fmt: skip
     """Loss and gradient for samples of the logits of every entry of the batch.
 
     Args:
@@ -40,6 +41,8 @@ def sampled_output(
         kernel: Q of the tokens that the output matrix is given, (entries, 1, N, N).
         stream: how much of its word every token holds, (entries, 1, N).
         generator: of logits and labels.
+        mean_labels: whether labels that are not given are replaced by their law, in the mean: exact where products are
+            of two positions alone.
     """
 
     def every_sample(array: Any) -> Any:
@@ -51,14 +54,17 @@ def sampled_output(
     for start in range(0, len(words), size):
         part = slice(start, start + size)
         part_labels = None if labels is None else labels[part]
-        parts.append(_sampled(stack, words[part], part_labels, kernels[part], streams[part], generator))
+        parts.append(
+            _sampled(stack, words[part], part_labels, kernels[part], streams[part], generator, mean_labels=mean_labels)
+        )
     arrays = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Output(*(array.reshape(len(kernel), inputs.samples, *array.shape[1:]) for array in arrays))
 
 
 def _sampled(
-    stack: Stack, words: Any, labels: Any, kernel: Array, stream: Array, generator: np.random.Generator
-) -> tuple[Array, Array, Array]:
+    stack: Stack, words: Any, labels: Any, kernel: Array, stream: Array, generator: np.random.Generator, *,
+    mean_labels: bool,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     batch, n = words.shape
     same = words[..., :, None] == words[..., None, :]
     first = np.argmax(same, axis=-1) == np.arange(n)
@@ -66,14 +72,19 @@ def _sampled(
     word_logits = stack.output_scale * stack.width**0.5 * stream[..., :, None] * same
     entry, place = np.nonzero(first)
     logits[entry, :, words[entry, place]] += word_logits[entry, :, place]
-    labels = sampled_labels(stack, batch, generator) if labels is None else labels
     normalizer = logsumexp(logits, axis=-1)
-    target = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     smoothing, counted = stack.label_smoothing, loss_positions(stack)
-    target = (1.0 - smoothing) * target + smoothing * logits.mean(-1)
     errors = np.exp(logits - normalizer[..., None]) - smoothing / stack.vocab
-    entries = np.arange(batch)[:, None], np.arange(n)
-    errors[(*entries, labels)] -= 1.0 - smoothing
+    if labels is None and mean_labels:
+        law = label_law(stack)
+        target = logits @ law
+        errors -= (1.0 - smoothing) * law
+    else:
+        labels = sampled_labels(stack, batch, generator) if labels is None else labels
+        target = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+        entries = np.arange(batch)[:, None], np.arange(n)
+        errors[(*entries, labels)] -= 1.0 - smoothing
+    target = (1.0 - smoothing) * target + smoothing * logits.mean(-1)
     errors *= counted[:, None] / counted.sum()
     own_errors = np.zeros_like(kernel)
     own_errors[entry, :, place] = errors[entry, :, words[entry, place]]
@@ -82,12 +93,19 @@ def _sampled(
 
 
 def embedding_energy(
-    stack: Stack, inputs: Inputs[Array], kernel: Array, output: Output, gradient: Array, across: Array
-) -> Array:
+    stack: Stack,
+    tokens: KernelLayout[Array],
+    inputs: Inputs[Array],
+    kernel: Array,
+    output: Output,
+    gradient: Array,
+    across: Array,
+) -> Number:
     """E‖∂L/∂W_emb‖²/d by both uses of the matrix, and their product.
 
     Args:
         stack: the network.
+        tokens: layout of its tokens.
         inputs: with words.
         kernel: Q of the tokens that the output matrix is given.
         output: the sampled loss.
@@ -98,7 +116,7 @@ def embedding_energy(
     everywhere = output.others + output.own @ output.own.mT
     # A repeated word's column is that of its first occurrence.
     errors = output.own @ same
-    energy = (kernel * everywhere).sum((-2, -1))
+    energy = tokens.total(kernel * everywhere)
     into = stack.embedding_scale / stack.output_scale
-    energy += (same * gradient).sum((-2, -1)) * into**2
-    return energy + 2.0 * into * (errors * across).sum((-2, -1))
+    energy = energy + tokens.total(same * gradient) * into**2
+    return energy + 2.0 * into * tokens.total(errors * across)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from theory.mean_field.activations import activation_of
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.kernels import Array, KernelLayout, cholesky
 from theory.mean_field.sublayers import SquaredNorms, SublayerState
 from theory.stack import Stack
 from theory.stack.weights import gain
@@ -14,8 +14,9 @@ OWN_POINTS = 256
 
 
 def below_units(
-    stack: Stack, noise: Array, part: Array, inside: SublayerState[Array], generator: np.random.Generator
-) -> tuple[Array, Array, SquaredNorms]:
+    stack: Stack, tokens: KernelLayout[Array], noise: Array, part: Array, inside: SublayerState[Array],
+    generator: np.random.Generator,
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
     """Below φ(x W1) W2 or (φ(x WG) ∘ x W1) W2.
 
     With h the units, the gradient there is C h/√d and noise; times the slope s of a pre-activation u it is w/√d and
@@ -23,6 +24,7 @@ def below_units(
 
     Args:
         stack: the network.
+        tokens: layout of its tokens.
         noise: kernel of the gradient's noise at the output, (entries, samples, N, N).
         part: its coefficients on the output's tokens, likewise.
         inside: of the sub-layer, of kernels (entries, 1, N, N).
@@ -34,7 +36,7 @@ def below_units(
     activation, ratio = activation_of(stack.activation, stack.leaky_slope), stack.ffn_width / stack.width
     first, second = gain(stack, "W1"), gain(stack, "W2")
     whole = noise + part @ inside.made @ part.mT
-    energies = {"W2": ratio * (inside.made / second * whole).sum((-2, -1))}
+    energies = {"W2": ratio * tokens.total(inside.made / second * whole)}
     noise, part = second * whole, second / ratio * part
     gated = stack.ffn == "gated"
     gate = gain(stack, "WG") if gated else first
@@ -53,7 +55,7 @@ def below_units(
     below, along = np.zeros_like(noise), np.zeros_like(noise)
     for role, (slopes, answer) in paths.items():
         whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
-        energies[role] = (inside.given * whole).sum((-2, -1))
+        energies[role] = tokens.total(inside.given * whole)
         size = gain(stack, role)
         below, along = below + size * whole, along + ratio * size * answer
     return below, along, energies
