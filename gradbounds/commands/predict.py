@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gradbounds.described_network import apply_changes, variants
 from gradbounds.flags import Flag, OfModel, given, network, optional
@@ -62,6 +62,10 @@ class Predict(OfModel):
     first_step: Annotated[bool, Flag(help="rates of the first step of training, of the networks of --compare too")] = (
         False
     )
+    batch: Annotated[
+        int | None,
+        optional("loss and gradient norm of a batch of so many sequences: step 1 of a training log", "S", "none"),
+    ] = None
     optimizer: Annotated[
         tuple[Optimizer, ...],
         Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
@@ -77,6 +81,8 @@ class Predict(OfModel):
             raise ValueError("bound must stand without first_step, and latex with bound.")
         changes = given(self.stack)
         of = self.description
+        if self.batch is not None:
+            return self._of_batch(changes, self.batch)
         several = isinstance(changes.get("tokens"), tuple)
         if several:
             self._check_lengths(changes["tokens"])
@@ -114,6 +120,24 @@ class Predict(OfModel):
         return predict_stack(
             changes, of, compare=self.compare, draws=self.draws, seed=self.seed, patterns=self.patterns,
             max_time=self.max_time, memory=self.memory, every_layer=self.all,
+        )  # fmt: skip
+
+    def _of_batch(self, changes: "dict[str, Any]", batch: int) -> "Result":
+        """The gradient of a batch.
+
+        Raises:
+            ValueError: flags exclude it.
+        """
+        alone = {"compare": self.compare, "draws": self.draws, "bound": self.bound, "first_step": self.first_step}
+        alone |= {"all": self.all, "sequences": "sequences" in changes}
+        alone |= {"several tokens": isinstance(changes.get("tokens"), tuple)}
+        if asked := [name for name, value in alone.items() if value]:
+            raise ValueError(f"batch must stand without {', '.join(asked)}, got {batch} sequences beside it.")
+        from gradbounds.actions.batch import predict_batch
+
+        return predict_batch(
+            changes, batch, self.description, patterns=self.patterns, max_time=self.max_time, memory=self.memory,
+            plan=self.dry_run,
         )  # fmt: skip
 
     def _check_lengths(self, lengths: tuple[int, ...]) -> None:

@@ -72,6 +72,20 @@ def test_noise_scales(title, placement):
     assert [float(number) for number in line.split("|")[2:6]] == pytest.approx(found, rel=0.02)
 
 
+def test_batches():
+    networks = evidence("batches")["networks"]
+    norms = [row for network in networks.values() for row in network["norms"].values()]
+    assert max(abs(row["ratio"] - 1) for row in norms) < 0.035
+    assert max(row["sem"] for row in norms) < 0.008
+    assert max(abs(network["norms"]["norm"]["ratio"] - 1) for network in networks.values()) < 0.0145
+    assert max(network["shared by two sequences"] for network in networks.values()) == pytest.approx(0.22, abs=0.005)
+    tied = [network for network in networks.values() if "norms with words that repeat" in network]
+    assert len(tied) == 2
+    for network in tied:
+        again, ratio = (network[name]["norm"]["ratio"] for name in ("norms with words that repeat", "norms"))
+        assert again == pytest.approx(ratio, abs=0.004)
+
+
 def test_noise_scales_in_the_depth():
     assert says("first_step.md", "194", "7.4", "48", "DeepNorm", "11,000")
     found = [noise_scale(Stack(depth=depth, tokens=8, vocab=16)).whole for depth in (1, 48)]

@@ -9,6 +9,7 @@ Source: McCandlish et al. (2018), arXiv:1812.06162, section 2.2, B_simple, there
 this project.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
 _NONE = 1e-9
-_SQUARE = "grad_sq_"
+_SQUARE, _VECTOR = "grad_sq_", "vector_sq_"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +35,9 @@ class NoiseScale:
         product: C, likewise.
         single_sem: standard errors of S, where attention patterns or logits are sampled; else 0.
         product_sem: of C, likewise.
+        vectors: S and C of what a network may have beside its matrices, (2, ...): biases of its matrices, "bias_W1" and
+            so on, by the layer; gains of its norms and their biases, "gain" and "shift", by the sub-layer from below;
+            and tables of "inputs", "positions" and the "segment", whose rows enter as they are.
     """
 
     stack: Stack
@@ -42,6 +46,7 @@ class NoiseScale:
     product: dict[str, Array]
     single_sem: dict[str, Array]
     product_sem: dict[str, Array]
+    vectors: dict[str, Array]
 
     @property
     def whole(self) -> float:
@@ -68,6 +73,37 @@ class NoiseScale:
         return {
             role: self.product[role] + (single - self.product[role]) / sequences for role, single in self.single.items()
         }
+
+    def squares(self, sequences: int, vectors: Sequence[str] = ()) -> dict[str, float]:
+        """E‖∂L/∂θ‖² of a batch of so many sequences, of every kind of parameter in all layers.
+
+        Args:
+            sequences: of the batch.
+            vectors: which of `vectors` the network learns; those that it has not are left out.
+
+        Raises:
+            ValueError: no sequence.
+        """
+        squares = {role: float(square.sum()) for role, square in self.grad_sq(sequences).items()}
+        for name in vectors:
+            if name in self.vectors:
+                single, product = self.vectors[name]
+                squares[name] = float(np.sum(product + (single - product) / sequences))
+        return squares
+
+    def norm(self, sequences: int, vectors: Sequence[str] = ()) -> tuple[float, float]:
+        """√E‖∇L‖² of a batch, as `squares` has its parts, and its standard error by what is sampled of matrices.
+
+        Those of a layer are taken as if they all erred in one direction, and layers as independent.
+        """
+        square = max(0.0, sum(self.squares(sequences, vectors).values()))
+        errors: dict[int, float] = {}
+        for role, error in self.single_sem.items():
+            both = np.hypot(error / sequences, self.product_sem[role] * (1.0 - 1.0 / sequences))
+            for layer, value in enumerate(np.atleast_1d(both)):
+                errors[layer] = errors.get(layer, 0.0) + float(value)
+        root = square**0.5
+        return root, float(np.linalg.norm(list(errors.values()))) / (2.0 * root) if root else 0.0
 
 
 def noise_scale(
@@ -116,6 +152,11 @@ def noise_scale(
         product={role: value[..., 1] for role, value in means.items()},
         single_sem={role: value[..., 0] for role, value in errors.items()},
         product_sem={role: value[..., 1] for role, value in errors.items()},
+        vectors={
+            name.removeprefix(_VECTOR): 2.0 * np.moveaxis(two_sequences[name], -1, 0)
+            for name in two_sequences
+            if name.startswith(_VECTOR)
+        },
     )
 
 

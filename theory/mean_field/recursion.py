@@ -24,7 +24,7 @@ from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.experts import experts
-from theory.mean_field.inputs import Inputs, loss_count
+from theory.mean_field.inputs import Inputs, loss_count, same_word
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
 from theory.mean_field.outputs import expected_loss, output_gradient, transformed, word_energy
 from theory.mean_field.overlap_variance import passed_variance
@@ -40,6 +40,7 @@ from theory.mean_field.sublayers import (
     asks_for_overlaps,
     feed_forward,
     normed,
+    of_norm,
     removed,
     sublayer,
     uniform_attention,
@@ -78,17 +79,17 @@ def quantities_of(
     of a mini-batch and 0 between them these are sums over the parts. Tied embeddings have no such kernel.
     """
     if not holds_words(stack):
-        return _quantities(stack, tokens, forward, _backward(stack, tokens, forward, inputs, share))
+        return _quantities(stack, tokens, inputs, forward, _backward(stack, tokens, forward, inputs, share))
     # Repeated words tell tokens apart, so that these are arrays.
     way_up, arrays = cast(Forward[Array], forward), cast(Inputs[Array], inputs)
     if isinstance(tokens, GroupLayout):
         down = cast(Backward[Kernel], grouped_tied_backward(stack, tokens, way_up, generator))
-        return _quantities(stack, tokens, forward, down)
+        return _quantities(stack, tokens, inputs, forward, down)
     layout = cast(MatrixLayout, tokens)
 
     def values(*, mean_labels: bool) -> dict[str, NDArray[np.float64]]:
         down = tied_backward(stack, layout, arrays, way_up, generator, mean_labels=mean_labels)
-        return _quantities(stack, tokens, forward, cast(Backward[Kernel], down))
+        return _quantities(stack, tokens, inputs, forward, cast(Backward[Kernel], down))
 
     sampled = values(mean_labels=False)
     if layout.apart and inputs.labels is None:
@@ -96,13 +97,17 @@ def quantities_of(
         of_two = values(mean_labels=True)
         sampled |= {
             name: np.stack([value[..., 0, :, :], of_two[name][..., 1, :, :]], axis=-3)
-            for name, value in sampled.items() if "grad_sq_" in name
+            for name, value in sampled.items() if "grad_sq_" in name or name.startswith("vector_sq_")
         }  # fmt: skip
     return sampled
 
 
 def _quantities(
-    stack: Stack, tokens: KernelLayout[Kernel], forward: Forward[Kernel], backward: Backward[Kernel]
+    stack: Stack,
+    tokens: KernelLayout[Kernel],
+    inputs: Inputs[Kernel],
+    forward: Forward[Kernel],
+    backward: Backward[Kernel],
 ) -> dict[str, NDArray[np.float64]]:
     """Every predicted quantity of a way up and one down."""
     # Own gradients: the loss averages over positions, so a position's own is P times its share.
@@ -129,6 +134,8 @@ def _quantities(
         del values["chain_positions_sq"], values["chain_jacobian_sq"]
     values |= {f"grad_sq_{role}": stack.width * energy for role, energy in backward.transform.items()}
     values |= forward.layers | _weight_gradients(stack, backward.energies)
+    if isinstance(tokens, MatrixLayout) and tokens.apart:
+        values |= _vector_gradients(stack, tokens, inputs, backward)
     if stack.encoder is not None and forward.encoded is not None:
         values |= _of_encoder(stack.encoder, *forward.encoded)
     return {name: np.array(value) for name, value in values.items()}
@@ -179,6 +186,25 @@ def _weight_gradients(stack: Stack, energies: list[SquaredNorms]) -> Quantities:
 def _above_dense(stack: Stack, values: list[Number]) -> list[Number]:
     """One value a layer of what layers with experts alone have: NaN in the dense ones below them."""
     return [values[0] * np.nan] * (stack.dense_layers if len(values) < stack.depth else 0) + values
+
+
+def _vector_gradients(stack: Stack, tokens: MatrixLayout, inputs: Inputs[Any], backward: Backward[Any]) -> Quantities:
+    """E‖∂L/∂b‖² of vectors that are 0 or 1 at initialization, and of tables of inputs, in both parts.
+
+    Biases are by the layer, norms' gains and biases by the norm, or by the sub-layer that has two, from below.
+    """
+    every = list(reversed(backward.energies))
+    names = sorted({name for part in every for name in part if name.startswith("bias_") or name in ("gain", "shift")})
+    squares = {name: [stack.width * part[name] for part in every if name in part] for name in names}
+    count = backward.inputs.shape[-1]
+    # Of every row of a table what all its positions ask for adds up.
+    tables = {"inputs": same_word(inputs, count)}
+    if stack.positions in ("learned", "learned_segment"):
+        tables["positions"] = np.tile(np.eye(count // tokens.sequences), (tokens.sequences,) * 2)
+    if stack.positions == "learned_segment":
+        tables["segment"] = np.ones((count, count))
+    of_tables = {name: tokens.total(backward.inputs * alike) for name, alike in tables.items()}
+    return {f"vector_sq_{name}": value for name, value in (squares | of_tables).items()}
 
 
 def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]) -> Quantities:
@@ -292,7 +318,8 @@ def _embedded(stack: Stack, tokens: KernelLayout, inputs: TokenMoments) -> tuple
     def pullback(gradient: Any, above: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         if stack.composition.second_stream:
             gradient = as_one(gradient, tokens.count)
-        return gradient / scales, {}, above
+        energies = of_norm(stack, tokens, gradient, after.kernel) if stack.embedding_norm == "added" else {}
+        return gradient / scales, energies, above
 
     return as_two_streams(after) if stack.composition.second_stream else after, pullback
 
@@ -307,7 +334,8 @@ def _read_out(stack: Stack, tokens: KernelLayout[Any], stream: TokenMoments[Any]
 
     def pullback(gradient: Any, _: Above[Any]) -> tuple[Any, SquaredNorms, Above[Any]]:
         below = gradient / scales
-        return below, {}, removed(stack, tokens, below, stream) if tracked else None
+        energies = of_norm(stack, tokens, gradient, output.kernel) if final_norm else {}
+        return below, energies, removed(stack, tokens, below, stream) if tracked else None
 
     return output.kernel, scales, pullback
 

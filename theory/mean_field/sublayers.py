@@ -59,6 +59,32 @@ Branch = Callable[[KernelLayout[Kernel], Kernel], tuple[Kernel, BranchPullback[K
 """From the kernel that the branch is given to its output, its pullback, and what it records of its inside."""
 
 
+def of_biases(stack: Stack, tokens: KernelLayout[Any], **gradients: Any) -> SquaredNorms:
+    """E‖∂L/∂b‖²/d of the biases of matrices, Σ_ij G_ij, by gradient kernels at what the matrices make.
+
+    Only where sequences are told apart: nobody else asks.
+    """
+    if not (isinstance(tokens, MatrixLayout) and tokens.apart):
+        return {}
+    return {f"bias_{role}": tokens.total(gradient) / stack.width for role, gradient in gradients.items()}
+
+
+def of_norm(stack: Stack, tokens: KernelLayout[Any], gradient: Any, made: Any) -> SquaredNorms:
+    """E‖∂L/∂γ‖²/d of a norm's gains, Σ_ij G_ij Q_ij/γ², and of its biases, by the kernels at what it makes.
+
+    ∂L/∂γ is Σ_i g_i ∘ x_i/γ, whose d coordinates are alike. Only where sequences are told apart.
+    """
+    if not (isinstance(tokens, MatrixLayout) and tokens.apart):
+        return {}
+    gains = tokens.total(gradient * made) / stack.norm_gain**2
+    return {"gain": gains / stack.width, "shift": tokens.total(gradient) / stack.width}
+
+
+def with_more(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
+    """Energies, and what is added to some of them."""
+    return energies | {name: energies.get(name, 0.0) + value for name, value in more.items()}
+
+
 def uniform_attention(stack: Stack) -> Branch[Kernel]:
     """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
     gains = {role: gain(stack, role) for role in weight_shapes(stack)}
@@ -74,7 +100,9 @@ def uniform_attention(stack: Stack) -> Branch[Kernel]:
             below = gradient * projection_gain
             energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if "WO" in gains else {}
             energies["WV"] = tokens.total(mean * below)
-            return tokens.attend_back(below) * value_gain, energies
+            at_values = tokens.attend_back(below)
+            biases = {"WV": at_values} | ({"WO": gradient} if "WO" in gains else {})
+            return at_values * value_gain, energies | of_biases(stack, tokens, **biases)
 
         return values * projection_gain, pullback, {}
 
@@ -107,10 +135,12 @@ def feed_forward(stack: Stack, kind: str = "W") -> Branch[Kernel]:
             energies = {kind + "2": tokens.total(hidden * gradient) * ratio}
             below = above * (active if gated else slope)
             energies[kind + "1"] = tokens.total(kernel * below)
+            energies |= of_biases(stack, tokens, **{kind + "1": below, kind + "2": gradient})
             below = below * first
             if gated:
                 to_gate = above * slope * lines
                 energies[kind + "G"] = tokens.total(kernel * to_gate)
+                energies |= of_biases(stack, tokens, **{kind + "G": to_gate})
                 below = below + to_gate * gate
             return below, energies
 
@@ -210,12 +240,16 @@ def sublayer(
 
     def pullback(gradient: Kernel, above: Above[Kernel]) -> tuple[Kernel, SquaredNorms, Above[Kernel]]:
         overlaps = above if isinstance(above, NormOverlaps) else None
+        of_norms = of_norm(stack, tokens, gradient, after.kernel) if composition.stream_norm else SquaredNorms()
         gradient = gradient / after_scales
         if tracked and composition.stream_norm:
             overlaps = removed(stack, tokens, gradient, total)
         parts, energies = [], SquaredNorms()
-        for kernel, scales, _, branch_pullback, tau_sq in branch_outputs:
-            dropped = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq / scales
+        for kernel, scales, normed_kernel, branch_pullback, tau_sq in branch_outputs:
+            arriving = tokens.scale_diagonal(gradient, 1.0 / kept) * tau_sq
+            if composition.output_norm:
+                of_norms = with_more(of_norms, of_norm(stack, tokens, arriving, normed_kernel))
+            dropped = arriving / scales
             of_branch = dropped_overlaps(tokens, scaled_overlaps(overlaps, tau_sq**2), kept)
             if tracked and composition.output_norm:
                 of_branch = removed(stack, tokens, dropped, TokenMoments(kernel))
@@ -224,11 +258,14 @@ def sublayer(
             energies |= branch_energies
         if step.learned:
             energies["scalar"] = slope_sq(tokens, gradient, [kernel for _, _, kernel, *_ in branch_outputs], stack)
-        below = reduce(add, parts) * kappa_sq / into_scales
+        below = reduce(add, parts) * kappa_sq
+        if composition.input_norm:
+            of_norms = with_more(of_norms, of_norm(stack, tokens, below, into.kernel))
+        below = below / into_scales
         if tracked:
             of_input = removed(stack, tokens, below, stream) if composition.input_norm else None
             overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), of_input)
-        return gradient * alpha**2 + below, energies, overlaps
+        return gradient * alpha**2 + below, energies | of_norms, overlaps
 
     insides = tuple(
         SublayerState(alone, stream, given, into_scales, kernel, scales, added, total, after_scales, back, sampled)

@@ -139,6 +139,19 @@ def test_three_sampled_sequences_by_two(fields):
         assert (error < 0.05 * square).all(), role
 
 
+def test_windows_of_words():
+    """Two windows in a row are two sequences: their prediction, of words and labels that repeat, and of a table."""
+    stack = replace(SMALL, mask="causal", placement="pre")
+    windows = np.random.default_rng(1).integers(6, size=(4, 5))
+    sampled, two = noise_scale(stack, windows), predict(replace(stack, sequences=2), windows)
+    for role, square in sampled.grad_sq(2).items():
+        np.testing.assert_allclose(square, two[f"grad_sq_{role}"], rtol=1e-12, err_msg=role)
+    single, product = sampled.vectors["inputs"]
+    apart = noise_scale(stack).vectors["inputs"]
+    assert apart[1] == 0.0
+    assert 0.01 * apart[0] < abs(product) < single
+
+
 def test_a_share_of_the_positions():
     """In a batch as many count as they are; here each by itself, which is 1/P off at most, P being 32."""
     stack = replace(SMALL, tokens=16, loss_share=0.5)
@@ -177,8 +190,34 @@ def test_groups_of_two_sequences(fields, margin, shared):
 def test_tied_groups_of_two_sequences():
     """S within 2%, and C, some thousandths of it, within 10%, which sampled labels of all tokens would bury."""
     stack = Stack(width=64, depth=2, tokens=24, vocab=512, mask="causal", placement="pre", positions="learned", **TIED)
-    each, groups = (noise_scale(stack, patterns=8, grouped=grouped) for grouped in (False, True))
+    each, groups = (noise_scale(stack, patterns=4, grouped=grouped) for grouped in (False, True))
     for role, single in each.single.items():
         np.testing.assert_allclose(groups.single[role], single, rtol=0.02, err_msg=role)
         np.testing.assert_allclose(groups.product[role], each.product[role], rtol=0.1, err_msg=role)
         assert (each.product[role] < 0.01 * single).all()
+
+
+@pytest.mark.parametrize("fields", [{}, TIED | RANDOM], ids=["fixed", "tied, random"])
+def test_sampled_batches(fields):
+    """S and C of 1, 2, 4 and 8 sequences of sampled networks: within 4 standard errors and 5% of S.
+
+    Both are a straight line's over 1/B, by least squares of the four; C is within what is left of it.
+    """
+    stack, draws, counts = replace(SMALL, width=192, depth=2, tokens=8, vocab=64, **fields), 70, (1, 2, 4, 8)
+    theory = noise_scale(stack, patterns=128)
+    means, errors = dict[str, list[float]](), dict[str, list[float]]()
+    for count in counts:
+        sampled = gb.sample(replace(stack, sequences=count), draws=draws, seed=count)
+        for role in theory.single:
+            values = np.asarray(sampled[f"grad_sq_{role}"]).reshape(draws, -1).sum(-1)
+            means.setdefault(role, []).append(values.mean())
+            errors.setdefault(role, []).append(values.std(ddof=1) / draws**0.5)
+    shares = np.array([[1.0 / count, 1.0 - 1.0 / count] for count in counts])
+    for role in means:
+        weighted = shares / np.array(errors[role])[:, None]
+        covariance = np.linalg.inv(weighted.T @ weighted)
+        found = covariance @ weighted.T @ (np.array(means[role]) / errors[role])
+        single, product = (float(part[role].sum()) for part in (theory.single, theory.product))
+        assert abs(found[0] - single) < 4 * covariance[0, 0] ** 0.5 + 0.05 * single, (role, found, single)
+        assert abs(found[1] - product) < 4 * covariance[1, 1] ** 0.5 + 0.05 * product, (role, found, product)
+        assert covariance[1, 1] ** 0.5 < 0.05 * single, role

@@ -22,7 +22,7 @@ from theory.mean_field.attention.patterns import (
 )
 from theory.mean_field.attention.sampled import Inner, head_gain
 from theory.mean_field.kernels import Array, cholesky
-from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
+from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -107,8 +107,10 @@ class GroupedAttention:
                 to_each[..., place, other] = tokens.gathered(above, patterns.own, patterns.own, other)
             to_values = stack.heads * to_each.mean((1, 2))
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
+            energies |= of_biases(stack, tokens, WV=to_values)
             if projected:
                 energies["WO"] = tokens.total(out * gradient) * inner_ratio(stack)
+                energies |= of_biases(stack, tokens, WO=gradient)
             below = value_gain * to_values
             parts = self._query_path(tokens, patterns, kernel, of_heads, overlaps)
             of_pairs, energy = self._of_pairs(tokens, patterns, kernel, head, varying)
@@ -122,6 +124,7 @@ class GroupedAttention:
                 scaled = stack.heads * shrink * others[role] * part
                 of_inputs = stack.heads * shrink * others[role] * of_energies[role]
                 energies["W" + role] = tokens.total(kernel * scaled) + of_inputs
+                energies |= of_biases(stack, tokens, **{"W" + role: scaled})
                 below = below + gains[role] * scaled
             return below, energies
 

@@ -19,7 +19,15 @@ from scipy.special import entr
 from theory.mean_field.attention.cross import Memory
 from theory.mean_field.attention.patterns import Patterns, dropped, sampled_patterns
 from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout
-from theory.mean_field.sublayers import Branch, BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms
+from theory.mean_field.sublayers import (
+    Branch,
+    BranchPullback,
+    NormOverlaps,
+    Overlaps,
+    Recorded,
+    SquaredNorms,
+    of_biases,
+)
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -137,6 +145,8 @@ def _attend(
         energies = {kind + "V": tokens.total(keys * to_values)}
         if projected:
             energies[kind + "O"] = asking.total(out * gradient) * inner_ratio(stack)
+            energies |= of_biases(stack, asking, **{kind + "O": gradient})
+        energies |= of_biases(stack, tokens, **{kind + "V": to_values})
         return head, value_gain * to_values, energies
 
     return out * projection_gain, pattern, back
@@ -177,6 +187,9 @@ def query_path(
     }
     if tied:
         energies = {kind + "Q": sum(energies.values())}
+    else:
+        for role, (part, _, tokens) in parts.items():
+            energies |= of_biases(stack, tokens, **{kind + role: shrink * others[role] * part.sum(-3)})
     below = (gains[role] * others[role] * shrink * part.sum(-3) for role, (part, *_) in parts.items())
     return energies, *below
 

@@ -10,8 +10,8 @@ import numpy as np
 from theory.mean_field.attention.patterns import Patterns, bare_logit_scale, logit_scale, rotated
 from theory.mean_field.attention.sampled import query_path
 from theory.mean_field.inputs import attention_pattern
-from theory.mean_field.kernels import Array, KernelLayout, Number
-from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState
+from theory.mean_field.kernels import Array, KernelLayout
+from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, of_biases
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
 
@@ -37,6 +37,7 @@ def below_attention(
     if stack.output_projection == "random":
         whole, size = noise + part @ inside.made @ part.mT, gain(stack, "WO")
         energies["WO"] = ratio * tokens.total(inside.made / size * whole)
+        energies |= of_biases(stack, tokens, WO=whole)
         noise, part = size * whole, size / ratio * part
     if inside.attended is None:
         return _below_equal_weights(stack, tokens, energies, noise, part, inside.given)
@@ -49,6 +50,7 @@ def below_attention(
     groups = back.reshape(*back.shape[:-3], stack.key_heads, -1, *back.shape[-2:]).sum(-3)
     below = (kept.mT @ noise[..., None, :, :] @ kept).mean(-3) + share * (groups @ values @ groups.mT).sum(-3)
     energies["WV"] = tokens.total(given * below)
+    energies |= of_biases(stack, tokens, WV=below)
     noise_below, part_below = value_gain * below, value_gain * share * groups.sum(-3)
     if not stack.query_key_scale:
         return noise_below, part_below, energies
@@ -57,10 +59,10 @@ def below_attention(
     certain = certain - patterns.weights * certain.sum(-1, keepdims=True)
     certain = certain if patterns.slopes is None else certain * patterns.slopes
     head = noise[..., None, :, :] / stack.heads + share * of_heads @ (mixed @ kept.mT) @ of_heads.mT
-    queries, keys, fresh, along = _along_queries(stack, tokens, given, patterns, certain)
+    certain_energies, fresh, along = _along_queries(stack, tokens, given, patterns, certain)
     layouts, kernels = (tokens, tokens), (given, given)
     query_energies, *of_queries = query_path(stack, "W", layouts, kernels, patterns, kept, head, overlaps)
-    energies |= {"WQ": query_energies["WQ"] + queries, "WK": query_energies["WK"] + keys}
+    energies |= {role: query_energies[role] + energy for role, energy in certain_energies.items()}
     return noise_below + fresh + sum(of_queries), part_below + along, energies
 
 
@@ -74,12 +76,16 @@ def _below_equal_weights(
     back = inner_ratio(stack) * pattern.T @ part @ pattern
     of_part = group / inner_ratio(stack) * (back @ (value_gain * given) @ back.mT)
     below = pattern.T @ noise @ pattern + of_part
-    return value_gain * below, value_gain * back, energies | {"WV": tokens.total(given * below)}
+    return (
+        value_gain * below,
+        value_gain * back,
+        energies | {"WV": tokens.total(given * below)} | of_biases(stack, tokens, WV=below),
+    )
 
 
 def _along_queries(
     stack: Stack, tokens: KernelLayout[Array], given: Array, patterns: Patterns, certain: Array
-) -> tuple[Number, Number, Array, Array]:
+) -> tuple[SquaredNorms, Array, Array]:
     """What a certain gradient at the logits brings: energies of W^Q and W^K, noise and coefficients at the tokens.
 
     Heads that share keys have certain gradients of the same keys, which add up.
@@ -94,7 +100,8 @@ def _along_queries(
     # Tokens that are equal, or nearly, have no inverse.
     inverse = np.linalg.pinv(given, rcond=1e-10, hermitian=True)
     along = logit_scale(stack) * products.sum(-3) @ inverse / stack.width**0.5
-    return tokens.total(given * queries), tokens.total(given * keys), noise, along
+    energies: SquaredNorms = {"WQ": tokens.total(given * queries), "WK": tokens.total(given * keys)}
+    return energies | of_biases(stack, tokens, WQ=queries, WK=keys), noise, along
 
 
 def _at_queries_and_keys(stack: Stack, patterns: Patterns, certain: Array) -> tuple[tuple[Array, Array], Array]:

@@ -22,16 +22,18 @@ from operator import add
 import numpy as np
 
 from theory.mean_field.inputs import Inputs
-from theory.mean_field.kernels import Array, KernelLayout, Number
+from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout, Number
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
     Overlaps,
     SquaredNorms,
     SublayerState,
     TokenMoments,
+    of_norm,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
+    with_more,
 )
 from theory.mean_field.tied.attention import below_attention
 from theory.mean_field.tied.loss import embedding_energy, sampled_output
@@ -103,6 +105,22 @@ class Gradient:
             return None
         return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
 
+    def of_norm(self, stack: Stack, tokens: KernelLayout[Array], place: Place, scales: Number) -> SquaredNorms:
+        """What that norm's gains and biases have of the gradient above it; nothing if there is none.
+
+        With A_ij = g_i·x_j/√d of the normalized x, the gains have Σ_ij A_ii A_jj + A_ij A_ji beside Σ_ij G_ij Q_ij: the
+        coordinates of x are Gaussian.
+        """
+        if isinstance(scales, float) or not (isinstance(tokens, MatrixLayout) and tokens.apart):
+            return {}
+        root = _root(scales)
+        above = replace(self._above_norm(root), mean=self.mean)
+        along = above.along(place) / root[..., None, :]
+        removed = np.linalg.diagonal(along)
+        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        coherent = tokens.total(removed[..., :, None] * removed[..., None, :] + along * along.mT)
+        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+
     def _above_norm(self, root: Array) -> "Gradient":
         """By the tokens that the norm is given, without what it takes off the mean."""
         return replace(self, stream=self.stream / root[..., None, :], mean=0.0 * self.mean)
@@ -136,14 +154,15 @@ def tied_backward(
     place = _place(at_output, same, word_sizes[-1] * remains)
     last = _place(forward.stream, same, word_sizes[-1])
     gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
+    collected = [top.of_norm(stack, tokens, last, scales)]
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = zeros
-    collected = []
     for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
         total = _place(inside.total, same, sizes * alpha)
         overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
+        of_norms = gradient.of_norm(stack, tokens, total, inside.after_scales)
         gradient = gradient.below_norm(total, inside.after_scales)
         rows = _root(inside.after_scales)
         remains, across = remains / rows, across / np.reshape(rows, (*np.shape(rows), 1))
@@ -155,7 +174,7 @@ def tied_backward(
         )
         across = alpha * across + left * remains[..., None, :]
         remains = remains * alpha
-        collected.append(energies)
+        collected.append(with_more(energies, of_norms))
     across = across + gradient.along(below) * remains[..., None, :] + gradient.mean[..., None] * place.means
     bottom = gradient.kernel(below)
     return Backward(
@@ -205,6 +224,7 @@ def _below_sublayer(
     # Their matrices are independent: noise adds up in the mean, what is known of it in each.
     noise, part = reduce(add, noises), reduce(add, parts)
     given = Gradient(kappa**2 * noise, kappa**2 * part, 0.0 * part, kappa**2 * (part * below.means).sum(-1))
+    energies = with_more(energies, given.of_norm(inside.step.stack, tokens, below, inside.given_scales))
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     passed = Gradient(
@@ -235,10 +255,13 @@ def _below_branch(
     part = tau * (tau * gradient.stream)
     arrived, place = Gradient(tau**2 * others, part, 0.0 * part, empty), Place(inside.made, 0.0, below.words, empty)
     of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_norms = arrived.of_norm(step.stack, tokens, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
     if step.kinds == ("units",):
-        return below_units(step.stack, tokens, arrived.noise, arrived.stream, inside, generator)
-    return below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)
+        below_branch = below_units(step.stack, tokens, arrived.noise, arrived.stream, inside, generator)
+    else:
+        below_branch = below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)
+    return *below_branch[:2], with_more(below_branch[2], of_norms)
 
 
 def _root(scales: Number) -> Array:

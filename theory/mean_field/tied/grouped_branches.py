@@ -15,7 +15,7 @@ from theory.mean_field.attention.grouped import GroupedAttention, GroupedPattern
 from theory.mean_field.attention.patterns import bare_logit_scale
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.kernels import Array
-from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState
+from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, of_biases, with_more
 from theory.mean_field.token_groups import GroupLayout, TokenMatrix, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -72,6 +72,7 @@ def below_units(
         squares = ratio * with_diagonal(squares, np.linalg.diagonal(squares) + varying)
         size = gain(stack, role)
         energies[role] = energies[role] + tokens.total(inside.given * squares)
+        energies = with_more(energies, of_biases(stack, tokens, **{role: squares}))
         below = below + size * squares
         along, own_along = along + ratio * size * response, own_along + ratio * size * own_response
     return below, along, own_along, energies
@@ -163,6 +164,7 @@ def below_attention(
         below, energies = inside.attended[1](whole, overlaps, known)
     if projected:
         energies["WO"] = ratio * tokens.total(inside.made / size * whole)
+        energies |= of_biases(stack, tokens, WO=whole)
     back, value_gain, given = _passed_back(tokens, part, weights), gain(stack, "WV"), tokens.matrix(inside.given)
     mean_back = TokenMatrix(tokens.sizes, back.smooth.mean((1, 2)), back.alone.mean((1, 2)))
     shared = stack.heads // stack.key_heads
@@ -171,6 +173,7 @@ def below_attention(
         of_two = _of_two_heads(back, value_gain * given)
         between = ratio * (shared - 1) * of_two
         energies["WV"] = energies["WV"] + tokens.total(inside.given * between)
+        energies = with_more(energies, of_biases(stack, tokens, WV=between))
         below = below + value_gain * between
     along = value_gain * ratio * mean_back
     if inside.attended is not None:
@@ -296,6 +299,7 @@ class _Certain:
             role: tokens.total(self.given.kernel * kernel) for role, kernel in zip(("WQ", "WK"), kernels, strict=True)
         }
         along = along * (stack.heads * factor**0.5 * bare_logit_scale(stack) / stack.width**0.5)
+        energies |= of_biases(stack, tokens, WQ=kernels[0], WK=kernels[1])
         return gains[0] * kernels[0] + gains[1] * kernels[1], along, energies
 
     def _queries_and_keys(self, products: Array, beyond: Array) -> "_AtQueries":

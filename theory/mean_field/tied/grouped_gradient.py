@@ -31,9 +31,11 @@ from theory.mean_field.sublayers import (
     SquaredNorms,
     SublayerState,
     TokenMoments,
+    of_norm,
     removed_at,
     scaled_overlaps,
     summed_overlaps,
+    with_more,
 )
 from theory.mean_field.tied.grouped_branches import below_attention, below_units
 from theory.mean_field.tied.grouped_output import grouped_output
@@ -102,6 +104,20 @@ class Gradient:
             return None
         return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
 
+    def of_norm(self, stack: Stack, place: Place, scales: Number) -> SquaredNorms:
+        """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
+        if isinstance(scales, float) or not self.tokens.apart:
+            return {}
+        size, tokens = _root(scales), self.tokens
+        above = self._above_norm(size)
+        certain, varying = above.along(place)
+        along, varying = certain.columns(1.0 / size), varying / size
+        removed, crossed = along.diagonal, along.kernel * along.mT.kernel
+        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        itself = 2.0 * np.eye(len(tokens.sizes)) * varying[..., None] ** 2
+        coherent = tokens.total(removed[..., :, None] * removed[..., None, :] + crossed + itself)
+        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+
     def _above_norm(self, size: Array) -> Gradient:
         """By the tokens that the norm is given."""
         stream, own_stream = self.stream.columns(1.0 / size), self.own_stream / size
@@ -155,14 +171,15 @@ def grouped_tied_backward(
     )
     last = Place(forward.stream.kernel, word_sizes[-1])
     gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
+    collected = [top.of_norm(stack, last, scales)]
     # What has left the stream on the way down still overlaps with the tokens at the output.
     across = _Across(zeros, 0.0 * ones)
-    collected = []
     for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
         inside = branches[0]  # all branches have the stream and the sum in common
         alpha = inside.step.residual
         total = Place(inside.total.kernel, sizes * alpha)
         overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
+        of_norms = gradient.of_norm(stack, total, inside.after_scales)
         gradient = gradient.below_norm(total, inside.after_scales)
         size = _root(inside.after_scales)
         remains, across = remains / size, across.rows(1.0 / size)
@@ -172,7 +189,7 @@ def grouped_tied_backward(
         gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, branches, generator)
         across = across.times(alpha) + left.columns(remains)
         remains = remains * alpha
-        collected.append(energies)
+        collected.append(with_more(energies, of_norms))
     across = across + _Across(*gradient.along(below)).columns(remains)
     bottom = gradient.kernel(below)
     into = stack.embedding_scale / sigma
@@ -217,6 +234,7 @@ def _below_sublayer(
     noise, (part, own_part) = reduce(add, noises), (reduce(add, each) for each in zip(*parts, strict=True))
     empty = 0.0 * gradient.words
     given = Gradient(tokens, kappa**2 * noise, kappa**2 * part, empty, kappa**2 * own_part, 0.0 * gradient.own_words)
+    energies = with_more(energies, given.of_norm(inside.step.stack, below, inside.given_scales))
     overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
     given = given.below_norm(below, inside.given_scales)
     passed = Gradient(
@@ -242,11 +260,14 @@ def _below_branch(
     )
     place = Place(inside.made, none)
     of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_norms = arrived.of_norm(step.stack, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
     parts = arrived.noise, arrived.stream, arrived.own_stream
     if step.kinds == ("units",):
-        return below_units(step.stack, tokens, *parts, inside, generator)
-    return below_attention(step.stack, tokens, *parts, inside, of_branch, generator)
+        below_branch = below_units(step.stack, tokens, *parts, inside, generator)
+    else:
+        below_branch = below_attention(step.stack, tokens, *parts, inside, of_branch, generator)
+    return *below_branch[:3], with_more(below_branch[3], of_norms)
 
 
 def _root(scales: Number) -> Array:

@@ -4,7 +4,7 @@ import numpy as np
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, KernelLayout, cholesky
-from theory.mean_field.sublayers import SquaredNorms, SublayerState
+from theory.mean_field.sublayers import SquaredNorms, SublayerState, of_biases
 from theory.stack import Stack
 from theory.stack.weights import gain
 
@@ -37,6 +37,7 @@ def below_units(
     first, second = gain(stack, "W1"), gain(stack, "W2")
     whole = noise + part @ inside.made @ part.mT
     energies = {"W2": ratio * tokens.total(inside.made / second * whole)}
+    energies |= of_biases(stack, tokens, W2=whole)
     noise, part = second * whole, second / ratio * part
     gated = stack.ffn == "gated"
     gate = gain(stack, "WG") if gated else first
@@ -56,6 +57,7 @@ def below_units(
     for role, (slopes, answer) in paths.items():
         whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
         energies[role] = tokens.total(inside.given * whole)
+        energies |= of_biases(stack, tokens, **{role: whole})
         size = gain(stack, role)
         below, along = below + size * whole, along + ratio * size * answer
     return below, along, energies

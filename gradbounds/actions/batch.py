@@ -1,0 +1,129 @@
+"""`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.described_network import Description
+from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
+from gradbounds.result import Result
+from gradbounds.units import duration, format_bytes
+from simulate.counts import check_count
+from theory import Stack
+from theory.configurations import drawn_by, model_type
+from theory.configurations.vectors import BIASES, learned_vectors
+from theory.coverage import require
+from theory.first_step.noise_scale import noise_scale
+from theory.mean_field.cost import is_grouped, prediction_cost
+
+_NAMES = {
+    "Wemb": "output matrix",
+    "gain": "norms' gains",
+    "shift": "norms' biases",
+    "inputs": "table of inputs",
+    "positions": "table of positions",
+    "segment": "segment's vector",
+}
+
+
+def predict_batch(
+    given: Mapping[str, Any], batch: int, of: Description, *, patterns: int | None, max_time: str,
+    memory: str | None = None, plan: bool = False,
+) -> Result:  # fmt: skip
+    """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
+
+    Raises:
+        ValueError: an argument is outside its range, or a configuration cannot be read.
+        NoRuleError: there is no rule for the network.
+        OverBudgetError: theory would take more than it may.
+    """
+    budget = Budget.of(max_time, memory)
+    check_count("batch", batch, 1)
+    if patterns is not None:
+        check_count("patterns", patterns, 2)
+    stack, notes = of.read(given)
+    require(stack, "prediction")
+    require(stack, "noise_scale")
+    two = replace(stack, sequences=2)
+    grouped = is_grouped(two)
+    cost = prediction_cost(two, patterns=patterns, grouped=grouped)
+    how = "groups of tokens" if grouped else "all tokens"
+    takes = f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    if plan:
+        numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
+        return Result(about="what the gradient of a batch takes", values=numbers, lines=[f"{takes}."])
+    if not budget.holds(cost):
+        raise OverBudgetError(f"{takes}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns.")
+    scale = noise_scale(stack, patterns=patterns, grouped=grouped, max_time=2 * budget.seconds, memory=2 * budget.bytes)
+    family = model_type(notes)
+    if family is None and of.is_model:
+        family = "nanogpt"  # whose files name no family
+    vectors = learned_vectors(stack, family, notes)
+    squares, (norm, error) = scale.squares(batch, vectors), scale.norm(batch, vectors)
+    names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
+    whole = sum(squares.values())
+    table = pd.DataFrame({
+        "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
+        "share": [square / whole if whole else 0.0 for square in squares.values()],
+    })  # fmt: skip
+    of_norm = f"{norm:.4g}" + (f" +- {error:.1g}" if error else "")
+    width = max(map(len, names))
+    shown = table.sort_values("share", ascending=False, kind="stable")
+    lines = [
+        title(stack),
+        *drawn_lines(notes),
+        "",
+        f"Step 1 of such a run: loss {scale.loss:.4g}, gradient norm {of_norm}, at {batch} sequences of {stack.tokens} "
+        "tokens.",
+        "Means over draws of the weights and of independent words, which are not text: text repeats words and labels,",
+        "so that its gradients agree more. The norm is the root of the mean square.",
+        "",
+        "Shares of the squared norm:",
+        *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
+        "",
+        f"Noise scale of the matrices: {scale.whole:.4g} sequences.",
+        *_words_that_differ(stack, batch),
+        _included(stack.embeddings, family, vectors),
+        *note_lines(notes),
+    ]
+    return Result(
+        about=title(stack),
+        tables={"batch": table},
+        values={
+            "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": norm, "gradient_norm_sem": error,
+            "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
+        },
+        lines=lines,
+    )  # fmt: skip
+
+
+def _words_that_differ(stack: Stack, batch: int) -> list[str]:
+    """Tied embeddings feel words that two sequences share, which theory has none of."""
+    if stack.embeddings != "tied":
+        return []
+    return [
+        f"All words are taken to differ. Of {batch * stack.tokens} independent ones each stands "
+        f"{batch * stack.tokens / stack.vocab:.3g} times in the batch in the mean, which adds to what sequences share."
+    ]
+
+
+def _name(name: str) -> str:
+    """A bias, or an encoder's matrix, in words."""
+    kind, _, role = name.partition("_")
+    return f"bias of {role}" if kind == "bias" else f"{role}, encoder" if kind == "encoder" else name
+
+
+def _included(embeddings: str, family: str | None, vectors: Sequence[str]) -> str:
+    """Which parameters the norm is of."""
+    tied = " which is the table of inputs," if embeddings == "tied" else ""
+    if family is None:
+        return f"Included are the matrices and the output matrix,{tied} but no biases, gains or tables of inputs."
+    biases = [name.removeprefix("bias_") for name in vectors if name.startswith("bias_")]
+    of_matrices = f"biases of {', '.join(biases)}" if biases else "no biases of matrices"
+    if family not in BIASES:
+        of_matrices = f"no biases of matrices, which of {family} are not known here"
+    others = [_NAMES[name] for name in vectors if name in _NAMES]
+    return f"Included are the matrices and the output matrix,{tied} {', '.join(others)}, and {of_matrices}."

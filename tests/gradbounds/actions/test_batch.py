@@ -1,0 +1,87 @@
+"""`gradbounds predict --batch`: the first line of a training log."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gradbounds.cli import main
+from theory import Stack, predict
+from theory.configurations import stack_from_config
+from theory.configurations.stack_from_config import FAMILIES
+from theory.configurations.vectors import BIASES, learned_vectors
+from theory.first_step.noise_scale import noise_scale
+
+SMALL = ("--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16")
+STACK = Stack(width=64, depth=2, tokens=4, vocab=16)
+GPT2 = {"n_layer": 2, "n_head": 4, "n_embd": 64, "vocab_size": 96}
+
+
+def test_step_1_of_a_run(capsys):
+    assert main(["predict", *SMALL, "--batch", "6", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    six = predict(replace(STACK, sequences=6))
+    squares = [value.sum() for name, value in six.items() if name.startswith("grad_sq_")]
+    assert said["loss"] == pytest.approx(float(six["loss"]), rel=1e-3)
+    assert said["gradient_norm"] == pytest.approx(sum(squares) ** 0.5, rel=1e-3)
+    assert said["noise_scale"] == pytest.approx(noise_scale(STACK).whole, rel=1e-3)
+    assert main(["predict", *SMALL, "--batch", "6"]) == 0
+    said = capsys.readouterr().out
+    assert f"Step 1 of such a run: loss {six['loss']:.4g}, gradient norm {sum(squares) ** 0.5:.4g}, at 6 seq" in said
+    assert "which are not text" in said
+    assert "no biases, gains or tables of inputs" in said
+
+
+def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
+    """Of nanoGPT's file: biases, norms and positions beside the matrices, and how often words repeat in a batch."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(GPT2))
+    assert main(["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)["batch"]
+    rows = {row["parameter"]: row["share"] for row in (table if isinstance(table, list) else table["rows"])}
+    assert sum(rows.values()) == pytest.approx(1.0, rel=1e-3)
+    assert {"Wemb", "WQ", "bias_WO", "bias_W1", "gain", "shift", "positions"} <= rows.keys()
+    assert not {"inputs", "bias_WG"} & rows.keys()
+    assert main(["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "4"]) == 0
+    said = capsys.readouterr().out
+    assert "each stands 2 times in the batch" in said
+    assert "biases of WQ, WK, WV, WO, W1, W2" in said
+    assert " +- " in said.split("gradient norm")[1].splitlines()[0]
+
+
+def test_vectors_of_families():
+    assert BIASES.keys() <= FAMILIES.keys()
+    llama, notes = stack_from_config(like="llama-3-8b")
+    assert learned_vectors(llama, "llama", notes) == ("gain", "inputs")
+    assert learned_vectors(llama, "qwen2", notes) == ("bias_WQ", "bias_WK", "bias_WV", "gain", "inputs")
+    assert learned_vectors(llama, None) == ()
+    bare = stack_from_config(GPT2 | {"bias": False})
+    assert learned_vectors(bare[0], "nanogpt", bare[1]) == ("gain", "positions")
+
+
+def test_what_it_takes_is_said_and_held(capsys):
+    llama = ("predict", "--like", "llama-3-8b", "--tokens", "4096", "--batch", "64")
+    assert main([*llama, "--dry-run", "--json"]) == 0
+    takes = json.loads(capsys.readouterr().out)
+    assert takes["grouped"]
+    assert 5 < takes["seconds"] < 60
+    assert main([*llama, "--max-time", "1s"]) == 2
+    assert "more than the 1 s of --max-time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--batch", "0"), "--batch must be an integer of at least 1, got 0."),
+        (("--batch", "4", "--first-step"), "--batch must stand without --first-step"),
+        (("--batch", "4", "--sequences", "2"), "--batch must stand without sequences"),
+        (("--batch", "4", "--tokens", "8", "16"), "--batch must stand without several tokens"),
+        (("--batch", "4", "--embeddings", "tied", "--vocab", "7", "--tokens", "4"), "vocab of at least 2 tokens"),
+        (("--batch", "4", "--embeddings", "tied", "--dropout", "0.1"), "no dropout"),
+    ],
+)
+def test_bad_input_is_one_line(arguments, error, capsys):
+    assert main(["predict", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert error in said
+    assert said.count("\n") == 1
