@@ -7,6 +7,7 @@ import torch
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from theory import Stack
 from theory.mean_field.attention.patterns import Patterns
+from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.sublayers import SublayerState, TokenMoments
 from theory.mean_field.tied import attention
 from theory.stack.plan import plan
@@ -74,7 +75,8 @@ def test_a_given_gradient_at_the_logits(case):
     gradients = torch.autograd.grad((certain * logits).sum(), [x, matrices["WQ"], matrices["WK"]])
     given = array(certain) * (1.0 if patterns.slopes is None else patterns.slopes)
     kernel = array(x @ x.T / stack.width)
-    queries, keys, _, along = attention._along_queries(stack, kernel, patterns, given)
+    energies, _, along = attention._along_queries(stack, MatrixLayout(kernel.shape[-1]), kernel, patterns, given)
+    queries, keys = energies["WQ"], energies["WK"]
     assert [queries[0], keys[0]] == pytest.approx([float(one.square().sum()) / stack.width for one in gradients[1:]])
     np.testing.assert_allclose(np.squeeze(along @ kernel) * stack.width**0.5, gradients[0] @ x.detach().T, atol=1e-9)
 
@@ -95,7 +97,8 @@ def draw(stack, seed):
         step, stream, kernel, 1.0, made, 1.0, made, stream, 1.0, _no_pullback, (patterns, patterns.weights)
     )
     part = COEFFICIENTS[None, None]
-    noise, along, energies = attention.below_attention(stack, 0.0 * part, part, inside, None)
+    tokens = MatrixLayout(part.shape[-1])
+    noise, along, energies = attention.below_attention(stack, tokens, 0.0 * part, part, inside, None)
     predicted = {"kernel": noise + along @ kernel @ along.mT, "along": along @ kernel} | energies
     return {name: (one.detach().numpy(), np.squeeze(predicted[name])) for name, one in measured.items()}
 

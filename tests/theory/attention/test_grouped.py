@@ -213,7 +213,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="grouped must be True or False"):
         predict(WIDE, grouped="yes")
     for fields in (
-        dict(sequences=2),
         dict(query_key="tied"),
         dict(loss_on="last"),
         dict(attention_dropout=0.1),

@@ -187,6 +187,14 @@ def test_groups_of_two_sequences(fields, margin, shared):
         assert (abs(groups.product[role][~some]) < 1e-3 * single[~some]).all(), role
 
 
+def test_groups_of_three_sequences():
+    """The prediction of three sequences by groups is that of two in closed form, to rounding."""
+    stack = Stack(width=256, depth=2, tokens=48, vocab=256, mask="causal", placement="pre", positions="learned")
+    squares, three = noise_scale(stack, grouped=True).grad_sq(3), predict(replace(stack, sequences=3), grouped=True)
+    for role, square in squares.items():
+        np.testing.assert_allclose(square, three[f"grad_sq_{role}"], rtol=1e-9, err_msg=role)
+
+
 def test_tied_groups_of_two_sequences():
     """S within 2%, and C, some thousandths of it, within 10%, which sampled labels of all tokens would bury."""
     stack = Stack(width=64, depth=2, tokens=24, vocab=512, mask="causal", placement="pre", positions="learned", **TIED)
