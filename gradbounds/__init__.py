@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from theory.configurations import stack_from_config
     from theory.first_step.noise_scale import NoiseScale, noise_scale
+    from theory.mean_field.text_law import TextLaw
     from theory.paper.theorem1 import bound_value
 else:
     # Where each name is: its module, and its name there where that is another. The imports above say the same to
@@ -69,6 +70,7 @@ else:
         "FirstStep": "checks.first_step",
         "noise_scale": "theory.first_step.noise_scale",
         "NoiseScale": "theory.first_step.noise_scale",
+        "TextLaw": "theory.mean_field.text_law",
         "stack_from_config": "theory.configurations",
         "bound_value": "theory.paper.theorem1",
         "sample": "simulate",
@@ -144,6 +146,7 @@ __all__ = [
     "Samples",
     "StableRate",
     "Stack",
+    "TextLaw",
     "TextWindows",
     "Training",
     "Verdict",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from theory.mean_field.kernels import Array
 from theory.mean_field.prediction import predict_sequences
+from theory.mean_field.text_law import TextLaw
 from theory.stack import Stack
 
 # Of S: a smaller product of two sequences' gradients is rounding.
@@ -112,6 +113,7 @@ def noise_scale(
     *,
     patterns: int | None = None,
     grouped: bool | None = None,
+    text: TextLaw | None = None,
     max_time: float | None = None,
     memory: float | None = None,
 ) -> NoiseScale:
@@ -125,6 +127,7 @@ def noise_scale(
             sequences: their law is that of the words. Without windows all words differ, also those of two sequences.
         patterns: how many attention patterns, or logits of tied embeddings, are sampled at least, as in `predict`.
         grouped: whether a few tokens stand for groups of their neighbours, likewise.
+        text: the law of random text within a sequence and of two, likewise.
         max_time: most seconds it may take, likewise.
         memory: most bytes it may hold, likewise.
 
@@ -139,7 +142,7 @@ def noise_scale(
     9.3 sequences, of the last W2 5.9
     """
     two_sequences = predict_sequences(
-        stack, windows, patterns=patterns, grouped=grouped, max_time=max_time, memory=memory
+        stack, windows, patterns=patterns, grouped=grouped, text=text, max_time=max_time, memory=memory
     )
     roles = {name.replace(_SQUARE, ""): name for name in two_sequences if _SQUARE in name}
     # Two sequences have (S + C)/2, in two parts.

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Pair, PairLayout
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack
 
@@ -106,6 +108,18 @@ def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
         places = np.kron(np.ones((sequences, sequences)), np.eye(len(alike) // sequences))
         kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     return Inputs(kernel[None], same[None])
+
+
+def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]:
+    """A batch of one for representatives of text: words are Gaussian, other words independent, and labels the law's."""
+    probes = tokens.to_probes(np.ones(len(tokens.probes)))
+    alike, one_word = np.eye(len(probes)), np.outer(probes, probes)
+    kernel = np.maximum(alike, one_word) * stack.embedding_scale**2
+    if stack.positions != "none":  # learned
+        places = np.equal.outer(tokens.places, tokens.places) * 1.0
+        kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
+    same = law.other_word_labels + (law.same_word_labels - law.other_word_labels) * one_word
+    return Inputs(kernel[None], np.maximum(same, alike)[None])
 
 
 def _source(stack: Stack, batch: int) -> Source[Array] | None:

@@ -30,10 +30,13 @@ from theory.mean_field.inputs import (
     exchangeable_inputs,
     gaussian_inputs,
     grouped_inputs,
+    text_inputs,
     word_inputs,
 )
 from theory.mean_field.kernels import KernelLayout, MatrixLayout
 from theory.mean_field.recursion import recursion
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.text_law import TextLaw
 from theory.mean_field.token_groups import GroupLayout
 from theory.stack import Stack, check_stack
 from theory.stack.quantities import NamedArrays
@@ -91,6 +94,7 @@ def predict(
     target: float | None = None,
     annealed: bool = False,
     grouped: bool | None = None,
+    text: TextLaw | None = None,
     max_time: float | None = None,
     memory: float | None = None,
 ) -> Prediction:
@@ -115,6 +119,8 @@ def predict(
         grouped: let a few tokens stand for groups of their neighbours (`theory.mean_field.token_groups`), which takes
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
             of all tokens would take longer than that.
+        text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
+            labels agree as the law says. Always by groups of tokens.
         max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
             a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
@@ -140,8 +146,8 @@ def predict(
 
         factors = corrections(stack)
         large = predict(
-            stack, windows, patterns=patterns, target=target, annealed=annealed, grouped=grouped, max_time=max_time,
-            memory=memory,
+            stack, windows, patterns=patterns, target=target, annealed=annealed, grouped=grouped, text=text,
+            max_time=max_time, memory=memory,
         )  # fmt: skip
         return Prediction(stack, {name: value * factors.get(name, 1.0) for name, value in large.items()})
     for name, value in (("annealed", annealed), ("grouped", grouped)):
@@ -151,26 +157,33 @@ def predict(
         raise ValueError("grouped must be False with annealed: each is a rule of its own.")
     _check_sampling(patterns, target)
     ids = None if windows is None else _checked(stack, windows)
+    if text is not None:
+        _check_text(stack, text, windows, grouped=grouped, annealed=annealed)
+        grouped = True
     if grouped is None:
         grouped = not annealed and ids is None and is_grouped(stack)
     require(stack, "prediction")
     if annealed or grouped:
         require(stack, "annealed" if annealed else "grouped")
     precise = patterns is not None or target is not None
+    priced = stack if text is None else _with_probes(stack)
     if patterns is None:
-        patterns = _PRECISE if target is not None and not grouped else quick_patterns(stack, grouped=grouped)
-    cost = prediction_cost(stack, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped)
+        patterns = _PRECISE if target is not None and not grouped else quick_patterns(priced, grouped=grouped)
+    cost = prediction_cost(
+        priced, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped
+    )
     _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
     if annealed or (ids is None and not grouped and is_exchangeable(stack)):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
         return Prediction(stack, {name: np.array(value) for name, value in quantities.items()})
-    inputs, tokens = _laid_out(stack, ids, grouped=grouped)
+    inputs, tokens = _laid_out(stack, ids, text, grouped=grouped)
     return _averaged(stack, inputs, tokens, (patterns, target, max_time, cost))
 
 
 def predict_sequences(
     stack: Stack, windows: NDArray[np.integer] | None = None, *, patterns: int | None = None,
-    grouped: bool | None = None, max_time: float | None = None, memory: float | None = None,
+    grouped: bool | None = None, text: TextLaw | None = None, max_time: float | None = None,
+    memory: float | None = None,
 ) -> Prediction:  # fmt: skip
     """The prediction of two sequences, where sums over pairs of tokens tell those within a sequence from all others.
 
@@ -190,17 +203,26 @@ def predict_sequences(
     _check_sampling(patterns, None)
     ids = None if windows is None else _checked(two, windows)
     require(two, "prediction")
+    if text is not None:
+        _check_text(two, text, windows, grouped=grouped)
+        grouped = True
     if grouped is None:
         grouped = ids is None and is_grouped(two)
     if grouped:
         require(two, "grouped")
-    asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped)
-    cost = prediction_cost(two, 0 if ids is None else len(ids), patterns=patterns, grouped=grouped)
+    priced = two if text is None else _with_probes(two)
+    asked, patterns = patterns, patterns or quick_patterns(priced, grouped=grouped)
+    cost = prediction_cost(priced, 0 if ids is None else len(ids), patterns=patterns, grouped=grouped)
     _check_cost(cost, _LONG if max_time is None and asked is None else max_time, memory)
-    inputs, tokens = _laid_out(two, ids, grouped=grouped)
+    inputs, tokens = _laid_out(two, ids, text, grouped=grouped)
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
     return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time, cost))
+
+
+def _with_probes(stack: Stack) -> Stack:
+    """What takes as long by groups as the stack with a law of text, which has twice as many representatives."""
+    return replace(stack, sequences=2 * stack.sequences)
 
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
@@ -210,9 +232,12 @@ def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
 
 
 def _laid_out(
-    stack: Stack, ids: NDArray[np.integer] | None, *, grouped: bool
+    stack: Stack, ids: NDArray[np.integer] | None, text: TextLaw | None, *, grouped: bool
 ) -> tuple[Inputs[NDArray[np.float64]], MatrixLayout]:
     """What enters, and the layout of the tokens: of all, or of those that stand for groups."""
+    if text is not None:
+        of_text = TextLayout.of(representatives(stack), text)
+        return text_inputs(stack, of_text, text), of_text
     if grouped:
         tokens = representatives(stack)
         return grouped_inputs(stack, tokens), tokens
@@ -280,7 +305,8 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    size = grouped_chunk(stack) if isinstance(tokens, GroupLayout) else chunk(stack)
+    priced = _with_probes(stack) if isinstance(tokens, TextLayout) else stack
+    size = grouped_chunk(priced) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
@@ -341,6 +367,29 @@ def _machine_memory() -> float:
         return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (AttributeError, ValueError, OSError):  # not a Unix, or one without these names
         return math.inf
+
+
+def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool | None, annealed: bool = False) -> None:
+    """Refuse a law of text that is none, or for a network that has no rule for it.
+
+    Raises:
+        ValueError: it is.
+    """
+    if not isinstance(text, TextLaw):
+        raise ValueError(f"text must be a TextLaw or None, got {text!r}.")
+    if windows is not None or annealed or grouped is False:
+        raise ValueError(
+            "text must stand without windows, annealed and grouped=False: its law is predicted by groups of tokens; "
+            "windows=text.windows(...) predicts texts that are given."
+        )
+    if (words := len(text.frequencies)) > stack.vocab:
+        raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
+    if stack.embeddings == "tied" or stack.tokens < 2 or stack.input_correlation:
+        raise ValueError(
+            "text must be given to untied embeddings, input_correlation 0 and at least 2 tokens, got embeddings "
+            f"{stack.embeddings!r}, input_correlation {stack.input_correlation:g} and tokens {stack.tokens}; "
+            "windows=text.windows(...) predicts texts that are given."
+        )
 
 
 def _check_sampling(patterns: int | None, target: float | None) -> None:

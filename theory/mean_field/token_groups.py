@@ -58,11 +58,20 @@ class GroupLayout(MatrixLayout):
 
     def split(self, kernel: Array) -> tuple[Array, Array]:
         """A kernel of tokens of two places throughout, (..., r, r), and what one token adds to K_ii, (..., r)."""
-        rows, smooth = np.arange(len(self.sizes)), kernel.copy()
-        for _, others in [(rows, rows), *self.same_places()]:
-            smooth[..., rows, others] = kernel[..., rows, others[self.twins]]
+        smooth = self.between(kernel, self.twins)
         # Of tokens that are the same only rounding is left.
         return smooth, np.maximum(np.linalg.diagonal(kernel) - np.linalg.diagonal(smooth), 0.0)
+
+    def between(self, kernel: Array, others: Array) -> Array:
+        """The kernel with what a token and another one have in the place of what it has with its own place."""
+        rows, smooth = np.arange(len(self.sizes)), kernel.copy()
+        for _, same in [(rows, rows), *self.same_places()]:
+            smooth[..., rows, same] = kernel[..., rows, same[others]]
+        return smooth
+
+    def mixed(self, kernel: Array) -> tuple[Array, Array]:
+        """The same of sums over tokens, of which some may hold one word."""
+        return self.split(kernel)
 
     def matrix(self, kernel: Array) -> TokenMatrix:
         """A kernel, or a matrix laid out as one, in sums over tokens."""
@@ -121,10 +130,10 @@ class GroupLayout(MatrixLayout):
         return np.asarray(kernel - with_sequence - with_sequence.mT + members @ means @ members.T)
 
     def attend(self, kernel: Array) -> Array:
-        smooth, extra = self.split(kernel)
+        (common, _), (smooth, extra) = self.split(kernel), self.mixed(kernel)
         weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
         alpha = weights * self.seen
-        of_places = self.shared_places(kernel, smooth, weights, weights)
+        of_places = self.shared_places(kernel, common, weights, weights)
         return alpha @ smooth @ alpha.T + self.shared(weights, weights, extra) + of_places
 
     def attend_back(self, kernel: Array) -> Array:

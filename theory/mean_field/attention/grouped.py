@@ -21,8 +21,10 @@ from theory.mean_field.attention.patterns import (
     rotated_by,
 )
 from theory.mean_field.attention.sampled import Inner, head_gain
+from theory.mean_field.attention.words import WordShares, probe_weights
 from theory.mean_field.kernels import Array, cholesky
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
@@ -51,6 +53,7 @@ class GroupedPatterns:
         own_keys: of the one token, (batch, heads, samples, r, d_k).
         attended: the mean key under a row's weights, likewise.
         sizes: what a norm divides queries by, groups' means and the one token, as these without d_k; None without one.
+        words: of text, what shares its words have; else None.
     """
 
     mean: Array
@@ -62,6 +65,7 @@ class GroupedPatterns:
     own_keys: Array
     attended: Array
     sizes: tuple[Array, Array, Array] | None
+    words: WordShares | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +90,12 @@ class GroupedAttention:
         patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
         smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
         attended = patterns.mean @ smooth @ patterns.mean.mT
+        if isinstance(tokens, TextLayout):
+            # Keys of one word lean to a query together.
+            of_words = patterns.own[..., tokens.probes] * tokens.seen[:, tokens.beside]
+            repeated = _of_each(tokens.repeats * tokens.of_words(kernel)[0], kernel)
+            attended = attended + of_words @ repeated @ of_words.mT
+            extra = _of_each(tokens.mixed(kernel)[1], kernel)
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
         attended = attended + tokens.shared(patterns.own, patterns.own, extra)
@@ -142,29 +152,53 @@ class GroupedAttention:
         values some coordinates are sampled, of which ∂a_ij over that of g_i is a number. G may differ by head.
         """
         stack = self.stack
-        smooth, extra = tokens.split(kernel * gain(stack, "WV"))
+        values = kernel * gain(stack, "WV")
+        smooth, extra = tokens.split(values)
+        others, words = np.zeros(()), patterns.words
+        if isinstance(tokens, TextLayout) and words is not None:
+            smooth = tokens.without_words(smooth, values)
+            others = words.others * tokens.of_word_share(values)[:, None, None, None, :]
         shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
         spread = np.sqrt(extra)[:, None, :, None]
         common = (root(smooth)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
         alone = (spread * self.generator.standard_normal(shape)).mT[..., None, :]
         # What differs within a group adds up as one token's times the root of their number.
         many = tokens.seen / np.sqrt(tokens.sizes) * patterns.own * alone
+        of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
+        if isinstance(tokens, TextLayout):
+            word = self._repeated(tokens, patterns, values, many, of_one)
         mean_value = (patterns.mean * common).sum(-1, keepdims=True)
         deviation = many.sum(-1, keepdims=True)
         changed = patterns.changed * (common - mean_value)
-        to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation))
+        again = np.zeros(())
+        if isinstance(tokens, TextLayout):
+            # What is subtracted holds a token's word again.
+            again = others * patterns.own * (alone + tokens.itself * common)
+            changed -= tokens.itself * patterns.changed * again
+        to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation), others)
         above = head * tokens.pairs
         each = patterns.changed / tokens.sizes
-        of_group = changed / tokens.sizes - each * deviation
-        of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
+        subtracted = each * deviation
+        of_group = changed / tokens.sizes - subtracted
+        if isinstance(tokens, TextLayout) and words is not None:
+            # A row's sum holds a probe's own word, and beside it others.
+            probes = tokens.probes
+            beside = common[..., probes] + word - mean_value - np.roll(deviation, 1, 2)
+            of_group[..., probes] = each[..., probes] * beside * (1.0 - words.held)
         of_mean, of_own = (
             (np.ones(()),) * 2 if patterns.sizes is None else (s[..., None, :] for s in patterns.sizes[1:])
         )
-        of_group, each, of_one = of_group / of_mean, each / of_mean, of_one / of_own
-        met = self._at_keys(tokens, patterns, above, of_one, each * deviation)
+        of_group, subtracted, of_one = of_group / of_mean, subtracted / of_mean, of_one / of_own
+        met = self._at_keys(tokens, patterns, above, of_one, subtracted)
         between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
+        if isinstance(tokens, TextLayout) and words is not None:
+            # Of two keys in one sequence, which holds both.
+            of_both = of_group.copy()
+            of_both[..., tokens.probes] *= words.changes
+            both = self._at_keys(tokens, patterns, above, of_both, of_both) - met - met.mT
+            between = np.where(tokens.one_sequence, both, between)
         # Of a token with itself: the sum that it is taken from holds it once.
-        without = mean_value + deviation - many + patterns.own * alone
+        without = mean_value + deviation - many + patterns.own * alone + again
         mine = patterns.own_changed * (common + alone - without) / of_own
         products = patterns.queries @ patterns.queries.mT / stack.key_width
         to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
@@ -172,9 +206,34 @@ class GroupedAttention:
             # Logits of a row change its weights, whose sum is 1, by their differences alone.
             to_keys = tokens.centred(to_keys)
         if overlaps is not None:
-            removed = self._removed(tokens, patterns, smooth, overlaps)
+            mixed, _ = tokens.mixed(values)
+            removed = self._removed(tokens, patterns, mixed, overlaps)
             to_queries, to_keys = to_queries + removed[0], to_keys + removed[1]
         return to_queries, to_keys
+
+    def _repeated(
+        self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
+    ) -> Array:
+        """What a word adds to values of probes, likewise (..., 1, R); and put into sums what words add there.
+
+        Those are the group's sum of what differs, in which tokens of one word add up over all groups, with the chance κ
+        of a pair, and one token's share of it.
+        """
+        probes, beside = tokens.probes, tokens.beside
+        added, (_, alone), (_, unlike) = tokens.of_words(values)[0], tokens.split(values), tokens.mixed(values)
+        ratio = np.divide(np.maximum(unlike, 0.0), alone, out=np.ones_like(alone), where=alone > 0)
+        ratio = np.sqrt(ratio)[:, None, None, None, :]
+        many *= ratio
+        of_one *= ratio
+        shape = (*patterns.mean.shape[:2], len(probes), SAMPLES)
+        word, words = (
+            (root(kernel)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
+            for kernel in (added, tokens.repeats * added)
+        )
+        many[..., probes] = tokens.seen[:, beside] * patterns.own[..., probes] * words
+        of_one[..., beside] += (tokens.seen / tokens.sizes)[:, beside] * patterns.own_changed[..., probes] * words
+        of_one[..., probes] = 0.0
+        return np.asarray(word)
 
     def _varying(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Array:
         """Σ_jl A_ij A_kl of what x_j·x_l/d of different tokens varies by, ρ δ_j δ_l/d, (batch, heads, samples, r, r).
@@ -228,14 +287,18 @@ class GroupedAttention:
 
     def _at_queries(
         self, tokens: GroupLayout, patterns: GroupedPatterns, head: Array, extra: Array,
-        parts: tuple[Array, Array, Array],
+        parts: tuple[Array, Array, Array], others: Array,
     ) -> Array:  # fmt: skip
         """E⟨∂L/∂q_i, ∂L/∂q_k⟩, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
         changed, many, deviation = parts
         slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
         gradients = changed @ patterns.mean_keys - deviation * patterns.attended
         # The mean key that is subtracted holds one's own.
-        gradients = gradients + (many * slopes * (1.0 - patterns.own_changed)) @ patterns.own_keys
+        share = patterns.own_changed
+        if isinstance(tokens, TextLayout) and patterns.words is not None:
+            share = share * (1.0 + others)
+            share[..., tokens.probes] = patterns.words.held
+        gradients = gradients + (many * slopes * (1.0 - share)) @ patterns.own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
         gradients = turned(self.stack, tokens.places, gradients, -1) / of_queries
         products = (head * (gradients @ gradients.mT)).mean((1, 2))
@@ -309,10 +372,18 @@ def grouped_patterns(
     """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel."""
     smooth, extra = tokens.split(kernel)
     shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
-    queries = cholesky(kernel)[:, None, None] @ generator.standard_normal(shape)
+    # Of text the mixture has made it slightly indefinite.
+    factor = root(kernel) if isinstance(tokens, TextLayout) else cholesky(kernel)
+    queries = factor[:, None, None] @ generator.standard_normal(shape)
     mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
     deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
     keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
+    alone = np.zeros(())
+    if isinstance(tokens, TextLayout):
+        # Probes have the key of their word; what a token has beside it is left to its mean weight.
+        (added, beside_word), probes = tokens.of_words(kernel), tokens.probes
+        keys[..., probes, :] = mean_keys[..., probes, :] + root(added)[:, None, None] @ deviations[..., probes, :]
+        alone = tokens.to_probes(beside_word)[:, None, None]
     scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
     if stack.query_key_norm != "none":
         scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
@@ -320,7 +391,8 @@ def grouped_patterns(
         of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
         extra = extra * (to_keys / of_keys) ** 2
         queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
-        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1), 1)
+        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1) + alone, 1)
+        alone = alone * (to_keys / of_own) ** 2
         keys = keys * (to_keys / of_own)[..., None]
         mean_keys = mean_keys * (to_keys / of_keys)[..., None]
         sizes = of_queries, of_keys, of_own
@@ -329,16 +401,31 @@ def grouped_patterns(
     variance = scale**2 * np.square(queries).sum(-1)[..., None] * extra[..., None, :]
     level, slopes = _mean_weight(stack, leaning @ mean_keys.mT, variance)
     logits, own_slopes = _capped(stack, leaning @ keys.mT)
-    seen = tokens.seen > 0
+    if isinstance(tokens, TextLayout):
+        of_alone = scale**2 * np.square(queries).sum(-1)[..., None] * alone[..., None, :]
+        logits, own_slopes = _mean_weight(stack, leaning @ keys.mT, of_alone)
+    seen, words = tokens.seen > 0, None
     highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
     expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
     share = tokens.seen / tokens.sizes
     sums, without = (share * _sum_of(number, weights, expected) for number in (tokens.sizes, tokens.sizes - 1.0))
     total = sums.sum(-1, keepdims=True)
-    single = weights / np.maximum(total - sums + without + weights, np.finfo(float).tiny)
+    holding = total - sums + without + weights
+    if isinstance(tokens, TextLayout):
+        # Given a token's logit, the mean weight of another one of its word.
+        lean, spread = (part[..., tokens.of_probe] for part in (level, variance))
+        of_word = tokens.of_word_share(kernel)[:, None, None, None, :]
+        again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
+        again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
+        holding, of_probes, words = probe_weights(tokens, weights, total, holding, again, generator)
+    single = weights / np.maximum(holding, np.finfo(float).tiny)
     mean = changed = sums / total
     if stack.logit_softcap:
         changed = share * _sum_of(tokens.sizes, weights * own_slopes, expected * slopes) / total
+    if isinstance(tokens, TextLayout):
+        probes, changed = tokens.probes, changed.copy()
+        single[..., probes], mean[..., probes] = of_probes, tokens.seen[:, probes] * of_probes
+        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
     # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
     drawn = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
     leans = (changed - drawn) @ extra[..., :, None]
@@ -346,7 +433,7 @@ def grouped_patterns(
     attended += drawn @ np.roll(keys, -1, 2)
     attended += leans * leaning
     single_changed = single * own_slopes if stack.logit_softcap else single
-    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes)
+    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
 
 
 def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
@@ -357,7 +444,7 @@ def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
     others = SAMPLES - 1
     turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
     few = np.clip(number - turn, 0.0, 1.0)
-    factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(number / others), few))
+    factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(np.maximum(number, 0.0) / others), few))
     left = number - factors.sum(1)[0]
     return np.asarray(np.einsum("stj,...tij->...sij", factors, weights) + left * expected)
 

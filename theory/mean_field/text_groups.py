@@ -1,0 +1,191 @@
+"""Kernels of random text by representatives: of tokens of other words, and beside each a probe of one word.
+
+Pairs of positions are of two classes, of the same word with the chance κ and of other words. Given its class a pair
+passes entrywise, and sums over many tokens see the mixture of both. So there are twice as many representatives: pairs
+of generic ones are of other words, and those of probes, which all hold one word, of the same. Squared norms are sums
+over both kinds of pairs, which is the mixture of products and not the product of mixtures.
+
+What x_i has is of three levels: K_ij of other words, which all tokens have in common; what its word adds to that; and
+what it has by itself, where positions tell places apart. Sums over keys hold the first in full, the second with the
+weight that a pair's chance κ gives it, and the third once.
+
+Assumes many tokens: how often words occur in one text is taken at its mean, to relative O(κ) in what logits lean to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from theory.mean_field.kernels import Array
+from theory.mean_field.token_groups import GroupLayout, with_diagonal
+
+if TYPE_CHECKING:
+    from theory.mean_field.text_law import TextLaw
+
+# Tokens that a probe stands for, of those of its representative: as a key it weighs nothing.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TextLayout(GroupLayout):
+    """Representatives of text: of every sequence first r generic ones, then r probes at the same places.
+
+    Attributes:
+        neighbours: the other representative of the group, or the nearest one of the same kind, (2 r sequences,).
+        generic: of every representative the generic one of its place, (2 r sequences,).
+        probes: of the probes, (r sequences,).
+        repeats: κ of the places of two probes, (r sequences, r sequences).
+        frequencies: of every word, of sum 1.
+    """
+
+    neighbours: Array
+    generic: Any
+    probes: Any
+    repeats: Array
+    frequencies: Array
+
+    @classmethod
+    def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
+        """From the layout of tokens whose words all differ."""
+        sequences, rows = tokens.sequences, np.arange(len(tokens.sizes))
+        each = len(rows) // sequences
+        # Generic ones and probes of every sequence, in places of the new layout.
+        generic, probes = (rows + (rows // each + kind) * each for kind in (0, 1))
+        blocks = np.kron(np.eye(sequences), np.ones((each, each)))
+        repeats = np.asarray(law.across + (law.within - law.across) * blocks, dtype=np.float64)
+        double = 2 * len(rows)
+        places, sizes = np.zeros(double), np.zeros(double)
+        twins, nearest, of_generic = (np.zeros(double, int) for _ in range(3))
+        # A token that stands for itself has its neighbour for what two tokens have in common.
+        beside = np.where(rows % each > 0, rows - 1, rows + min(1, each - 1))
+        neighbours = np.where(tokens.twins != rows, tokens.twins, beside)
+        pairs, seen = np.zeros((double, double)), np.zeros((double, double))
+        alike = np.eye(len(rows))
+        shares = (1.0 - repeats) * (1.0 - alike) + alike, repeats * (1.0 - alike)
+        for kind, (at, share) in enumerate(zip((generic, probes), shares, strict=True)):
+            weight = _NOTHING if kind else 1.0
+            places[at], sizes[at], of_generic[at] = tokens.places, tokens.sizes * weight, generic
+            twins[at], nearest[at] = at[tokens.twins], at[neighbours]
+            pairs[np.ix_(at, at)] = tokens.pairs * share
+            for other in (generic, probes):
+                seen[np.ix_(other, at)] = tokens.seen * weight
+        return cls(
+            tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
+            seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
+            frequencies=law.frequencies,
+        )  # fmt: skip
+
+    @property
+    def beside(self) -> Any:
+        """The generic representatives at the probes' places, (R,)."""
+        return self.generic[self.probes]
+
+    @property
+    def of_probe(self) -> Any:
+        """Of every representative the probe of its place, (2 R,)."""
+        index = np.zeros(len(self.sizes), dtype=int)
+        index[self.beside] = index[self.probes] = self.probes
+        return index
+
+    def of_word_share(self, kernel: Array) -> Array:
+        """The share of what a token adds to what all have in common that is its word's, (..., 2 R)."""
+        added, alone = self.of_words(kernel)
+        word = np.maximum(np.linalg.diagonal(added), 0.0)
+        share = np.divide(word, word + alone, out=np.ones_like(word), where=word + alone > 0)
+        return self.to_probes(share)[..., self.of_probe]
+
+    @property
+    def itself(self) -> Array:
+        """1 for generic tokens that stand for themselves, else 0, (2 R,)."""
+        rows = np.arange(len(self.sizes))
+        return ((self.twins == rows) & (self.generic == rows)) * 1.0
+
+    @property
+    def seen_all(self) -> Array:
+        """How many tokens a row sees, (2 R, 1)."""
+        return np.asarray(self.seen.sum(-1, keepdims=True))
+
+    @property
+    def one_sequence(self) -> Array:
+        """Whether two representatives are of one sequence, (2 R, 2 R)."""
+        each = len(self.sizes) // self.sequences
+        return np.asarray(np.kron(np.eye(self.sequences), np.ones((each, each))) > 0)
+
+    def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        """Shares of the tokens that a row sees, (*shape, 2 R, 1), that hold one word, of one beside them and of a pair.
+
+        First those of others that hold the word of a token beside them, then of a word that two positions hold, of
+        which the row sees one, or both. The words are drawn, that of a position by its frequency and that of a pair by
+        its square, and how often each sequence holds it.
+        """
+        length, law = self.count // self.sequences, self.frequencies
+        seen = np.maximum(self.seen_all, 1.0)
+        rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
+        drawn = []
+        for power in (1, 2):
+            word = generator.choice(len(law), size=(*shape, 1), p=law**power / (law**power).sum())
+            counts = generator.binomial(length - 1, law[word], size=(*shape, self.sequences))
+            drawn.append((counts / (length - 1))[..., rows, None])
+        of_token, of_pair = drawn
+        if_one, if_two = (
+            np.minimum((known + np.maximum(seen - known, 0.0) * of_pair) / seen, 1.0) for known in (1.0, 2.0)
+        )
+        return of_token * (1.0 - 1.0 / seen), if_one, if_two
+
+    @property
+    def varying(self) -> Array:
+        """By how much of one word's sum the words of a text make a row's sum vary, (2 R, 1)."""
+        return np.sqrt(self.repeats[0, 0] * (1.0 - 1.0 / np.maximum(self.seen_all, 1.0)))
+
+    def to_probes(self, numbers: Array) -> Array:
+        """Numbers of the probes, and 0 of all others, (..., 2 R)."""
+        out = np.zeros((*numbers.shape[:-1], len(self.sizes)))
+        out[..., self.probes] = numbers
+        return out
+
+    def split(self, kernel: Array) -> tuple[Array, Array]:
+        """What tokens of other words have in common, and what one adds to it: its word's, and its own."""
+        generic, common = self.beside, self.between(kernel, self.neighbours)
+        smooth = common[..., self.generic[:, None], self.generic]
+        smooth[..., generic[:, None], generic] = self.between(kernel, self.twins)[..., generic[:, None], generic]
+        energies = np.linalg.diagonal(kernel)[..., self.generic]
+        return smooth, np.maximum(energies - np.linalg.diagonal(smooth), 0.0)
+
+    def of_words(self, kernel: Array) -> tuple[Array, Array]:
+        """What a word adds to what tokens share, (..., R, R) of R probes; and what a token adds to that, (..., R)."""
+        common = self.between(kernel, self.neighbours)
+        generic, of_word = self.beside, common[..., self.probes[:, None], self.probes]
+        alone = np.linalg.diagonal(kernel)[..., self.probes] - np.linalg.diagonal(of_word)
+        return of_word - common[..., generic[:, None], generic], np.maximum(alone, 0.0)
+
+    def mixed(self, kernel: Array) -> tuple[Array, Array]:
+        """What sums over tokens see: the mixture of both classes, and what one token adds, below 0 if it is in that."""
+        smooth, _ = self.split(kernel)
+        index = np.zeros(len(self.sizes), dtype=int)
+        index[self.beside] = index[self.probes] = np.arange(len(self.probes))
+        repeated = self.repeats * self.of_words(kernel)[0]
+        smooth = smooth + repeated[..., index[:, None], index]
+        return smooth, np.linalg.diagonal(kernel)[..., self.generic] - np.linalg.diagonal(smooth)
+
+    def without_words(self, smooth: Array, kernel: Array) -> Array:
+        """A kernel that was split, less what the chance of a pair counts of tokens that stand for themselves."""
+        return with_diagonal(smooth, np.linalg.diagonal(smooth) + np.minimum(self.mixed(kernel)[1], 0.0))
+
+    def centred(self, kernel: Array) -> Array:
+        """As without text, where a token's sum over a sequence is one over both classes of pairs."""
+        generic = self.beside
+        each, count = len(generic) // self.sequences, self.count / self.sequences
+        members = np.kron(np.eye(self.sequences), np.ones((each, 1)))
+        products, sizes = self.pairs * kernel, self.sizes[generic]
+        both = sum(products[..., at[:, None], at] for at in (generic, self.probes))
+        rows = both @ members / sizes[:, None] / count
+        means = members.T @ (rows * sizes[:, None]) / count
+        with_sequence = rows @ members.T
+        removed = with_sequence + with_sequence.mT - members @ means @ members.T
+        out = kernel.copy()
+        for at in (generic, self.probes):
+            out[..., at[:, None], at] -= removed
+        return out

@@ -1,0 +1,132 @@
+"""The law of random text: how often words repeat, and how often their labels agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from theory.mean_field.kernels import Array
+
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextLaw:
+    """A law of text, whose pairs of positions are of two classes: of the same word, and of two others.
+
+    Attributes:
+        frequencies: of every word, (words,), of sum 1.
+        within: the chance that two positions of a sequence hold the same word.
+        across: the same of positions of two sequences.
+        same_word_labels: the chance that labels of two positions of the same word agree.
+        other_word_labels: the same of two words.
+    """
+
+    frequencies: Array
+    within: float
+    across: float
+    same_word_labels: float
+    other_word_labels: float
+
+    def __post_init__(self) -> None:
+        law = np.asarray(self.frequencies, dtype=float)
+        if law.ndim != 1 or not len(law) or not np.isfinite(law).all() or (law < 0).any():
+            raise ValueError("frequencies must be numbers of at least 0, one for every word.")
+        if abs(law.sum() - 1.0) > _ROUNDING:
+            raise ValueError(f"frequencies must have the sum 1, got {law.sum():g}; of_counts takes counts.")
+        object.__setattr__(self, "frequencies", law)
+        for name in ("within", "across", "same_word_labels", "other_word_labels"):
+            if not 0.0 <= (chance := getattr(self, name)) <= 1.0:
+                raise ValueError(f"{name} must be a chance from 0 to 1, got {chance!r}.")
+        if self.across > self.within + _ROUNDING:
+            raise ValueError(
+                f"across must be at most within = {self.within:g}, got {self.across:g}: a text repeats its own words "
+                "at least as often as another's."
+            )
+
+    @classmethod
+    def of_frequencies(cls, frequencies: ArrayLike) -> TextLaw:
+        """Independent words of these frequencies; the label of a position is the next word."""
+        law = np.asarray(frequencies, dtype=float)
+        same = min(1.0, float(np.square(law).sum()))
+        return cls(law, same, same, same, same)
+
+    @classmethod
+    def of_counts(cls, counts: ArrayLike) -> TextLaw:
+        """Independent words, counted.
+
+        Raises:
+            ValueError: counts are not numbers of at least 0, or none is above 0.
+
+        >>> TextLaw.of_counts([3, 1]).within
+        0.625
+        """
+        numbers = np.asarray(counts, dtype=float)
+        if numbers.ndim != 1 or not np.isfinite(numbers).all() or (numbers < 0).any() or not numbers.sum() > 0:
+            raise ValueError("counts must be numbers of at least 0, one for every word, and one of them above 0.")
+        return cls.of_frequencies(numbers / numbers.sum())
+
+    @classmethod
+    def zipf(cls, exponent: float, words: int) -> TextLaw:
+        """Independent words of frequencies 1/k^exponent, k = 1, ..., words.
+
+        Raises:
+            ValueError: the exponent is negative or no number, or there is no word.
+        """
+        if not (np.isfinite(exponent) and exponent >= 0):
+            raise ValueError(f"exponent must be a number of at least 0, got {exponent!r}.")
+        if words < 1:
+            raise ValueError(f"words must be an integer of at least 1, got {words!r}.")
+        return cls.of_counts(np.arange(1.0, words + 1.0) ** -float(exponent))
+
+    @classmethod
+    def of_text(cls, words: Sequence[object] | NDArray[np.integer], tokens: int) -> TextLaw:
+        """The law of a text, counted: words of any kind, in their order, in sequences of so many tokens.
+
+        Within a sequence pairs are counted there; of two sequences, over the whole text. The label of a word is the
+        next one, and labels agree as often as pairs of two words do that begin with the same one.
+
+        Raises:
+            ValueError: the text is shorter than two sequences, or a sequence has one token.
+        """
+        _, ids = np.unique(np.asarray(words), return_inverse=True)
+        sequences = (len(ids) - 1) // tokens if tokens > 1 else 0
+        if sequences < 2:
+            raise ValueError(
+                f"text must have two sequences of at least 2 tokens, and one word more, got {len(ids)} words and "
+                f"tokens = {tokens}."
+            )
+        used, labels = ids[: sequences * tokens], ids[1 : sequences * tokens + 1]
+        count, vocab = len(used), int(ids.max()) + 1
+        numbers = np.bincount(used, minlength=vocab)
+        of_sequences = np.unique(np.repeat(np.arange(sequences), tokens) * vocab + used, return_counts=True)[1]
+        repeats, inside = _pairs(numbers), _pairs(of_sequences)
+        within = inside / (sequences * tokens * (tokens - 1))
+        across = (repeats - inside) / (count * (count - 1) - sequences * tokens * (tokens - 1))
+        both = _pairs(np.unique(used * vocab + labels, return_counts=True)[1])
+        agreeing = _pairs(np.bincount(labels, minlength=vocab))
+        others = count * (count - 1) - repeats
+        return cls(
+            numbers / count, within=max(within, across), across=across,
+            same_word_labels=both / repeats if repeats else 0.0,
+            other_word_labels=(agreeing - both) / others if others else 0.0,
+        )  # fmt: skip
+
+    @property
+    def heaviness(self) -> float:
+        """The share that a word has of a text, given that two positions hold it: Σ f³/Σ f²."""
+        return float((self.frequencies**3).sum() / np.square(self.frequencies).sum())
+
+    def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Windows of independent words, (count, tokens + 1): what `predict` takes for a text that is given."""
+        shape = count, tokens + 1
+        return np.asarray(generator.choice(len(self.frequencies), size=shape, p=self.frequencies), dtype=np.int64)
+
+
+def _pairs(counts: NDArray[np.integer]) -> float:
+    """Ordered pairs of two different positions, from how many each word has."""
+    numbers = counts.astype(float)
+    return float((numbers * (numbers - 1.0)).sum())
