@@ -1,7 +1,8 @@
 """`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,12 +13,15 @@ from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
+from simulate.text import TEXTS, read_utf8
 from theory import Stack
 from theory.configurations import drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import require
 from theory.first_step.noise_scale import noise_scale
 from theory.mean_field.cost import is_grouped, prediction_cost
+from theory.mean_field.prediction import with_probes
+from theory.mean_field.text_law import TextLaw
 
 _NAMES = {
     "Wemb": "output matrix",
@@ -29,11 +33,58 @@ _NAMES = {
 }
 
 
+_NOT_TEXT = (
+    "Words are independent and differ, which is not text: text repeats words and labels, so that its gradients agree",
+    "more; --text FILE, --counts FILE or --zipf A says how.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOfFlags:
+    """What says how words repeat, of which one is given.
+
+    Attributes:
+        text: a file whose words are counted, whose labels are the next words, or the name of one that comes along.
+        counts: a file of how often every word occurs, a number a line.
+        zipf: the exponent of frequencies 1/k^A of the k-th word, of all words of the vocabulary.
+    """
+
+    text: Path | None = None
+    counts: Path | None = None
+    zipf: float | None = None
+
+    def law(self, stack: Stack) -> TextLaw:
+        """The law of the text.
+
+        Raises:
+            ValueError: two are given, or a file cannot be read, or has no such numbers.
+        """
+        named = {name: str(value) for name in ("text", "counts", "zipf") if (value := getattr(self, name)) is not None}
+        if len(named) > 1:
+            raise ValueError(f"text, counts and zipf must not be given together, got {named}.")
+        if self.text is not None:
+            words = read_utf8("text", TEXTS.get(str(self.text), self.text)).decode("utf-8").split()
+            return TextLaw.of_text(words, stack.tokens)
+        if self.counts is not None:
+            lines = read_utf8("counts", self.counts).decode("utf-8").split()
+            try:
+                return TextLaw.of_counts([float(line) for line in lines])
+            except ValueError as error:
+                name = str(self.counts)
+                raise ValueError(
+                    f"counts must be a file of numbers, one a line, but {name!r} is not: {error}"
+                ) from error
+        assert self.zipf is not None
+        return TextLaw.zipf(self.zipf, stack.vocab)
+
+
 def predict_batch(
-    given: Mapping[str, Any], batch: int, of: Description, *, patterns: int | None, max_time: str,
-    memory: str | None = None, plan: bool = False,
+    given: Mapping[str, Any], batch: int, of: Description, *, text: TextOfFlags | None = None,
+    patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
+
+    Words are independent and differ, or follow the law of a text.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -47,9 +98,10 @@ def predict_batch(
     stack, notes = of.read(given)
     require(stack, "prediction")
     require(stack, "noise_scale")
+    law = None if text is None else text.law(stack)
     two = replace(stack, sequences=2)
-    grouped = is_grouped(two)
-    cost = prediction_cost(two, patterns=patterns, grouped=grouped)
+    grouped = law is not None or is_grouped(two)
+    cost = prediction_cost(two if law is None else with_probes(two), patterns=patterns, grouped=grouped)
     how = "groups of tokens" if grouped else "all tokens"
     takes = f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
     if plan:
@@ -57,7 +109,9 @@ def predict_batch(
         return Result(about="what the gradient of a batch takes", values=numbers, lines=[f"{takes}."])
     if not budget.holds(cost):
         raise OverBudgetError(f"{takes}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns.")
-    scale = noise_scale(stack, patterns=patterns, grouped=grouped, max_time=2 * budget.seconds, memory=2 * budget.bytes)
+    scale = noise_scale(
+        stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
+    )
     family = model_type(notes)
     if family is None and of.is_model:
         family = "nanogpt"  # whose files name no family
@@ -78,14 +132,14 @@ def predict_batch(
         "",
         f"Step 1 of such a run: loss {scale.loss:.4g}, gradient norm {of_norm}, at {batch} sequences of {stack.tokens} "
         "tokens.",
-        "Means over draws of the weights and of independent words, which are not text: text repeats words and labels,",
-        "so that its gradients agree more. The norm is the root of the mean square.",
+        *(_NOT_TEXT if law is None else _of_law(law)),
+        "The norm is the root of the mean square over draws of the weights.",
         "",
         "Shares of the squared norm:",
         *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
         "",
         f"Noise scale of the matrices: {scale.whole:.4g} sequences.",
-        *_words_that_differ(stack, batch),
+        *(_words_that_differ(stack, batch) if law is None else []),
         _included(stack.embeddings, family, vectors),
         *note_lines(notes),
     ]
@@ -98,6 +152,15 @@ def predict_batch(
         },
         lines=lines,
     )  # fmt: skip
+
+
+def _of_law(law: TextLaw) -> list[str]:
+    """How often words and labels repeat."""
+    return [
+        f"Two positions hold one word with the chance {law.within:.3g} within a sequence and {law.across:.3g} in two; "
+        "their labels agree",
+        f"with the chance {law.same_word_labels:.3g} where the words do, else {law.other_word_labels:.3g}.",
+    ]
 
 
 def _words_that_differ(stack: Stack, batch: int) -> list[str]:

@@ -112,14 +112,13 @@ def grouped_inputs(stack: Stack, tokens: GroupLayout) -> Inputs[Array]:
 
 def text_inputs(stack: Stack, tokens: TextLayout, law: TextLaw) -> Inputs[Array]:
     """A batch of one for representatives of text: words are Gaussian, other words independent, and labels the law's."""
-    probes = tokens.to_probes(np.ones(len(tokens.probes)))
-    alike, one_word = np.eye(len(probes)), np.outer(probes, probes)
-    kernel = np.maximum(alike, one_word) * stack.embedding_scale**2
+    one_word = tokens.one_word
+    kernel = one_word * stack.embedding_scale**2
     if stack.positions != "none":  # learned
         places = np.equal.outer(tokens.places, tokens.places) * 1.0
         kernel = kernel + (places + (stack.positions == "learned_segment")) * stack.embedding_scale**2
     same = law.other_word_labels + (law.same_word_labels - law.other_word_labels) * one_word
-    return Inputs(kernel[None], np.maximum(same, alike)[None])
+    return Inputs(kernel[None], np.maximum(same, np.eye(len(same)))[None])
 
 
 def _source(stack: Stack, batch: int) -> Source[Array] | None:

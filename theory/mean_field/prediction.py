@@ -166,7 +166,7 @@ def predict(
     if annealed or grouped:
         require(stack, "annealed" if annealed else "grouped")
     precise = patterns is not None or target is not None
-    priced = stack if text is None else _with_probes(stack)
+    priced = stack if text is None else with_probes(stack)
     if patterns is None:
         patterns = _PRECISE if target is not None and not grouped else quick_patterns(priced, grouped=grouped)
     cost = prediction_cost(
@@ -210,7 +210,7 @@ def predict_sequences(
         grouped = ids is None and is_grouped(two)
     if grouped:
         require(two, "grouped")
-    priced = two if text is None else _with_probes(two)
+    priced = two if text is None else with_probes(two)
     asked, patterns = patterns, patterns or quick_patterns(priced, grouped=grouped)
     cost = prediction_cost(priced, 0 if ids is None else len(ids), patterns=patterns, grouped=grouped)
     _check_cost(cost, _LONG if max_time is None and asked is None else max_time, memory)
@@ -220,7 +220,7 @@ def predict_sequences(
     return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time, cost))
 
 
-def _with_probes(stack: Stack) -> Stack:
+def with_probes(stack: Stack) -> Stack:
     """What takes as long by groups as the stack with a law of text, which has twice as many representatives."""
     return replace(stack, sequences=2 * stack.sequences)
 
@@ -305,7 +305,7 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    priced = _with_probes(stack) if isinstance(tokens, TextLayout) else stack
+    priced = with_probes(stack) if isinstance(tokens, TextLayout) else stack
     size = grouped_chunk(priced) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]

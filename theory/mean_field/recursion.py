@@ -45,6 +45,7 @@ from theory.mean_field.sublayers import (
     sublayer,
     uniform_attention,
 )
+from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
 from theory.mean_field.token_groups import GroupLayout
@@ -198,7 +199,7 @@ def _vector_gradients(stack: Stack, tokens: MatrixLayout, inputs: Inputs[Any], b
     squares = {name: [stack.width * part[name] for part in every if name in part] for name in names}
     count = backward.inputs.shape[-1]
     # Of every row of a table what all its positions ask for adds up.
-    tables = {"inputs": same_word(inputs, count)}
+    tables = {"inputs": tokens.one_word if isinstance(tokens, TextLayout) else same_word(inputs, count)}
     if stack.positions in ("learned", "learned_segment"):
         tables["positions"] = np.tile(np.eye(count // tokens.sequences), (tokens.sequences,) * 2)
     if stack.positions == "learned_segment":

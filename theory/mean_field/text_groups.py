@@ -98,6 +98,12 @@ class TextLayout(GroupLayout):
         return self.to_probes(share)[..., self.of_probe]
 
     @property
+    def one_word(self) -> Array:
+        """1 where two representatives hold one word: each with itself, and probes, (2 R, 2 R)."""
+        probes = self.to_probes(np.ones(len(self.probes)))
+        return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
+
+    @property
     def itself(self) -> Array:
         """1 for generic tokens that stand for themselves, else 0, (2 R,)."""
         rows = np.arange(len(self.sizes))

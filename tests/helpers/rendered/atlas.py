@@ -87,9 +87,12 @@ def _with_error(ratio: float, error: float) -> str:
 
 
 def many_tokens() -> str:
-    """Squared gradients of W^Q and W^K by groups of tokens, over those of networks."""
-    rows = []
-    for name, one in committed("many-tokens")["of each case"].items():
+    """Squared gradients of W^Q and W^K by groups of tokens, over those of networks; those at 1024 with small errors."""
+    rows, cases = [], committed("many-tokens")["of each case"]
+    for part in ("pre", "normalized"):
+        long = committed(f"many-tokens-{part}")["networks"]
+        cases |= {f"{network}, n = 1024": one for network, one in long.items()}
+    for name, one in cases.items():
         for role in ("WQ", "WK"):
             of_role = one["squared gradients"][role]
             ratios = (f"{100 * ratio:+.1f}%".replace("-", "−") for ratio in of_role["over networks"])
