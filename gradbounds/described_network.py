@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradbounds.grid import FIELDS, field_name, field_value, said
+from gradbounds.grid import FIELDS, field_name, field_value, field_values, said
 from theory import Stack
 from theory.configurations import Note, stack_from_config
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.registry import nearest
+
+_OF_ROOT_WIDTH = ("query_key_scale", "output_scale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Description:
             self.config, like=self.like, tokens=given.get("tokens", 16), embeddings=ends, ignore=self.ignore,
             drawn_by=self.drawn_by,
         )  # fmt: skip
-        return replace(stack, **given), notes
+        return resized(stack, given), notes
 
     @property
     def is_model(self) -> bool:
@@ -67,7 +69,24 @@ class Description:
             return dict(given)
         values = {name: said(name, value) for name, value in vars(stack).items()}
         changed: dict[str, Any] = {n: value for n, value in values.items() if value != said(n, FIELDS[n].default)}
-        return {"placement": stack.placement} | changed | dict(given)
+        grid = {"placement": stack.placement} | changed | dict(given)
+        scaled = [name for name in _OF_ROOT_WIDTH if name not in given]
+        if "width" not in given or not scaled:
+            return grid
+        # Entries keep their deviations at every width.
+        widths = field_values("width", given["width"])
+        each = {name: [getattr(stack, name) * (width / stack.width) ** 0.5 for width in widths] for name in scaled}
+        return grid | {"width": widths} | each | {"zip": [["width", *scaled]]}
+
+
+def resized(stack: Stack, values: Mapping[str, Any]) -> Stack:
+    """A model's network with some fields of other values; at another width entries keep their standard deviations.
+
+    Of queries, keys and the output matrix the fields are these times the root of the width.
+    """
+    share = (values.get("width", stack.width) / stack.width) ** 0.5
+    scales = {name: getattr(stack, name) * share for name in _OF_ROOT_WIDTH} if share != 1.0 else {}
+    return replace(stack, **scales | dict(values))
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -84,8 +103,8 @@ def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
     return networks
 
 
-def apply_changes(stack: Stack, changes: Sequence[str]) -> Stack:
-    """The network with some fields of other values, each as FIELD=VALUE.
+def apply_changes(stack: Stack, changes: Sequence[str], *, of_model: bool = False) -> Stack:
+    """The network with some fields of other values, each as FIELD=VALUE; that of a model keeps its entries' deviations.
 
     Raises:
         ValueError: one is not of that form, or names no field, or the field does not take the value.
@@ -100,4 +119,4 @@ def apply_changes(stack: Stack, changes: Sequence[str]) -> Stack:
                 f"{nearest([name], FIELDS)}"
             )
         values[name] = field_value(name, value)
-    return replace(stack, **values)
+    return resized(stack, values) if of_model else replace(stack, **values)

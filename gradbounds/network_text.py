@@ -336,6 +336,12 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
             f"- The cosine between two tokens is {cosine[0]:.2f} after the first layer and {cosine[-1]:.2f} after the "
             f"last."
         )
+    if stack.experts:
+        load = _of_layers(table, "expert_load_max", value)
+        lines.append(
+            f"- The expert with the most tokens has {load[0]:.0%} of {_tokens(stack)} after the first router and "
+            f"{load[-1]:.0%} after the last; all alike would have {stack.experts_per_token / stack.experts:.0%}."
+        )
     steps = {
         (name, layer): norm / size
         for name, norms in gradients.items()

@@ -37,6 +37,9 @@ from theory.stack.optimizers import Optimizer
 # Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
 
+# Fields of which every table has a column.
+_ALWAYS = ("width", "depth", "tokens")
+
 # Seconds of a prediction at twice a size that is made unasked, and what is doubled.
 _CHEAP = 0.5
 _DOUBLED = (("width", "d"), ("depth", "L"), ("tokens", "n"), ("vocab", "V"), ("sequences", "batch"))
@@ -270,9 +273,9 @@ def _updates(step: FirstStep) -> str:
 
 
 def _varying(table: pd.DataFrame) -> list[str]:
-    """Fields other than the placement that tell networks apart; width and depth always."""
+    """Fields other than the placement that tell networks apart; width, depth and tokens always."""
     fields = [name for name in FIELDS if name != "placement" and name in table]
-    return [name for name in fields if name in ("width", "depth") or table[name].nunique(dropna=False) > 1]
+    return [name for name in fields if name in _ALWAYS or table[name].nunique(dropna=False) > 1]
 
 
 def _lines(table: pd.DataFrame) -> list[str]:
@@ -325,6 +328,8 @@ def _exponents(table: pd.DataFrame) -> list[str]:
     lines = []
     for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
         others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
+        if table["tokens"].nunique() == 1:
+            others.remove("tokens")
         if against == "width" and (table["vocab"] / table["width"]).nunique() == 1:
             others = [name for name in others if name != "vocab"]
         for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False, dropna=False):
@@ -385,8 +390,13 @@ def _recipes(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
     """Published peak rates of a configuration's family beside the critical rate of signs."""
     known = [recipe for recipe in RECIPES if recipe.family in _families(notes)]
     rates = table.loc[table["optimizer"] == "adam", "critical_rate"]
-    if not known or not len(rates) or not np.isfinite(rates.iloc[0]):
+    if not len(rates) or not np.isfinite(rates.iloc[0]) or not _families(notes):
         return []
+    if not known:
+        return [
+            "",
+            f"Of published trainings of {', '.join(_families(notes))} no peak rate with its source is listed here.",
+        ]
     lines = [
         f"{recipe.model}: {recipe.rate:g}, {recipe.rate / rates.iloc[0]:.2g} times ({recipe.source}; {recipe.date})"
         for recipe in known

@@ -62,7 +62,7 @@ def predict_stack(
     """
     budget = Budget.of(max_time, memory)
     stack, notes = of.read(given)
-    others = {changes: apply_changes(stack, changes) for changes in variants(compare)}
+    others = {changes: apply_changes(stack, changes, of_model=of.is_model) for changes in variants(compare)}
     if draws is not None:
         check_count("draws", draws, 2)  # one draw has no error
     check_count("seed", seed, 0)
@@ -142,7 +142,7 @@ def predict_plan(
     lengths = given.get("tokens")
     each = [{**given, "tokens": n} for n in sorted(set(lengths))] if isinstance(lengths, tuple) else [given]
     stacks = [of.read(fields)[0] for fields in each]
-    stacks += [apply_changes(stacks[0], changes) for changes in variants(compare)]
+    stacks += [apply_changes(stacks[0], changes, of_model=of.is_model) for changes in variants(compare)]
     rows, lines = [], []
     for stack in stacks:
         row: dict[str, Any] = {"stack": stack, "seconds": None, "bytes": None, "way": None, "refused": None}

@@ -121,7 +121,7 @@ class Predict(OfModel):
             from gradbounds.actions.first_step import first_steps
 
             stack, notes = of.read(changes)
-            stacks = [stack, *(apply_changes(stack, each) for each in variants(self.compare))]
+            stacks = [stack, *(apply_changes(stack, each, of_model=of.is_model) for each in variants(self.compare))]
             return first_steps(
                 stacks, self.optimizer, draws=self.draws, seed=self.seed, patterns=self.patterns, notes=notes,
                 max_time=self.max_time, memory=self.memory, every_power=self.all,

@@ -160,8 +160,11 @@ class Sweep(OfModel):
                 "alone."
             )
         grid = given(self.grid)
+        all_fields = self.description.grid(grid)
         # A model's placement is one of those that are compared.
-        grid = {name: value for name, value in self.description.grid({}).items() if name != "placement"} | grid
+        if "placement" not in grid:
+            all_fields.pop("placement", None)
+        grid = all_fields
         sampling: dict[str, Any] = {"seed": self.seed or 0, "workers": 1 if self.workers is None else self.workers}
         if self.preset == "compare":
             from gradbounds.actions.compare import compare
@@ -225,7 +228,14 @@ class Sweep(OfModel):
             raise ValueError("config and like must stand without file, and of presets with compare or relax.")
         grid = self.description.grid(grid)
         if self.zip:
-            grid["zip"] = [[field_name(name) for name in group.split(",")] for group in self.zip]
+            groups = [[field_name(name) for name in group.split(",")] for group in self.zip]
+            # What follows a model's width does so beside what moves with it.
+            of_width: list[str] = next(iter(grid.get("zip", [])), [])
+            grid["zip"] = [
+                group + [name for name in of_width if name not in group] * ("width" in group) for group in groups
+            ]
+            if of_width and not any("width" in group for group in groups):
+                grid["zip"].append(of_width)
         if self.file is not None and self.preset is not None:
             raise ValueError(f"file and preset must not be given together, got {str(self.file)!r} and {self.preset!r}.")
         if self.file is not None:

@@ -14,7 +14,7 @@ from gradbounds.flags import given as given_fields
 from gradbounds.grid import FIELDS, field_name, field_values, stacks
 from gradbounds.recipe import PRESETS, Recipe, preset, read_recipe
 from theory import Stack
-from theory.configurations import PUBLISHED, stack_from_config
+from theory.configurations import PUBLISHED, published, stack_from_config
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,31 @@ def test_the_grid_of_a_published_model_is_its_network(model):
     assert next(stacks(Description(like=model).grid({"depth": ("2", "4")}))) == replace(network, depth=2)
 
 
+def assert_alike(stacks, others):
+    for stack, other in zip(stacks, others, strict=True):
+        assert {name: value for name, value in vars(stack).items() if not isinstance(value, float)} == {
+            name: value for name, value in vars(other).items() if not isinstance(value, float)
+        }
+        numbers = [name for name, value in vars(stack).items() if isinstance(value, float)]
+        assert [getattr(stack, name) for name in numbers] == pytest.approx([getattr(other, name) for name in numbers])
+
+
 def test_a_sweep_and_training_take_a_models_network():
-    """Flags change its fields."""
+    """Flags change its fields; at other widths it is what a file of that width has."""
     words = ["--like", "pythia-1.4b", "--width", "256", "512", "--depth", "2"]
-    network, _ = stack_from_config(like="pythia-1.4b")
-    assert parsed(["sweep", *words]).recipe().stacks() == [replace(network, width=d, depth=2) for d in (256, 512)]
+    smaller = [
+        stack_from_config(
+            published("pythia-1.4b") | {"hidden_size": d, "num_hidden_layers": 2, "intermediate_size": 4 * d}
+        )
+        for d in (256, 512)
+    ]
+    networks = [replace(network, tokens=16) for network, _ in smaller]
+    assert_alike(parsed(["sweep", *words]).recipe().stacks(), networks)
+    assert_alike(
+        parsed(["sweep", *words, "--vocab", "64", "128", "--zip", "width,vocab"]).recipe().stacks(),
+        [replace(network, vocab=vocab) for network, vocab in zip(networks, (64, 128), strict=True)],
+    )
+    assert_alike([Description(like="pythia-1.4b").read({"width": 256, "depth": 2})[0]], networks[:1])
     with pytest.raises(ValueError, match="^config and like must stand without file, and of presets with compare"):
         parsed(["sweep", "--preset", "deep", *words]).recipe()
 
