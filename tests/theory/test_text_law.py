@@ -51,6 +51,30 @@ def test_laws():
         assert getattr(counted, name) == pytest.approx(49 / 121, abs=0.01)
 
 
+def test_a_law_by_its_name(tmp_path):
+    """Zipf's law, a file of counts and a file of text, and one line about what is none."""
+    (tmp_path / "counts").write_text("6 3\n2\n")
+    (tmp_path / "text").write_text("the cat and the dog and the cat\n")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    named = {name: f"{tmp_path}/{name}" for name in ("counts", "text", "binary", "none")}
+
+    def read(given):
+        return TextLaw.read(given, tokens=3, vocab=3)
+
+    for given in ("zipf:1", f"counts:{named['counts']}"):
+        np.testing.assert_allclose(read(given).frequencies, np.array([6, 3, 2]) / 11)
+    assert read(named["text"]).within == TextLaw.of_text("the cat and the dog and the cat".split(), 3).within
+    for given, message in {
+        "zipf:": "^text must be zipf:A with a number A, counts:FILE",
+        "zipf:-1": "^exponent must be a number of at least 0",
+        f"counts:{named['text']}": "^text must be zipf:A .* counts:FILE of numbers",
+        named["binary"]: "^text must be UTF-8",
+        named["none"]: "^text .*none",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            read(given)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -15,6 +15,7 @@ Assumes many tokens: how often words occur in one text is taken at its mean, to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _NOTHING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TextLayout(GroupLayout):
     """Representatives of text: of every sequence first r generic ones, then r probes at the same places.
 
@@ -140,6 +141,28 @@ class TextLayout(GroupLayout):
             np.minimum((known + np.maximum(seen - known, 0.0) * of_pair) / seen, 1.0) for known in (1.0, 2.0)
         )
         return of_token * (1.0 - 1.0 / seen), if_one, if_two
+
+    @cached_property
+    def coincidences(self) -> Array:
+        """How much likelier than κ it is that two rows see the same word, given whether they hold one, (2 R, 2 R).
+
+        Rows that hold word w see it themselves: of the m tokens that each sees a share (a + (m − a) f_w)/m is w, a of
+        them known. Rows that differ see so much less of the same words.
+        """
+        law, shape = self.frequencies, (len(self.sizes),) * 2
+        pair = law**2 / (law**2).sum()
+        both, left = pair @ (law * (1.0 - law)), pair @ (1.0 - law) ** 2
+        share = (self.seen / self.sizes)[np.ix_(self.beside, self.beside)]
+        seen, inside = np.maximum(self.seen_all[self.beside], 1.0), self.one_sequence[np.ix_(self.beside, self.beside)]
+        known = (1.0 + inside * share) / seen
+        # Keys that both see are counted where a token meets itself.
+        met = inside * (share + share.T) / (seen * seen.T)
+        more = both * (known + known.T) + left * known * known.T - met
+        kappa, out = self.repeats, np.ones(shape)
+        out[np.ix_(self.probes, self.probes)] += more / np.maximum(kappa, 1e-300) * (kappa > 0)
+        fewer = more / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
+        out[np.ix_(self.beside, self.beside)] -= np.minimum(fewer, 1.0)
+        return out
 
     @property
     def varying(self) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from theory.mean_field.kernels import Array
+from theory.stack.documents import content_of
 
 _ROUNDING = 1e-6
 
@@ -115,10 +116,34 @@ class TextLaw:
             other_word_labels=(agreeing - both) / others if others else 0.0,
         )  # fmt: skip
 
-    @property
-    def heaviness(self) -> float:
-        """The share that a word has of a text, given that two positions hold it: Σ f³/Σ f²."""
-        return float((self.frequencies**3).sum() / np.square(self.frequencies).sum())
+    @classmethod
+    def read(cls, given: str, *, tokens: int, vocab: int) -> TextLaw:
+        """The law that a word names: zipf:A on so many words, counts:FILE of numbers, or a FILE of text.
+
+        A text is its words between spaces, be they ids or not, as `of_text` takes them.
+
+        Raises:
+            ValueError: it names no law or no file, or as in `zipf`, `of_counts` and `of_text`.
+        """
+        kind, _, rest = given.partition(":")
+        try:
+            if kind == "zipf":
+                return cls.zipf(float(rest), vocab)
+            numbers = content_of(rest, "counts").split() if kind == "counts" else None
+            counts = None if numbers is None else [float(number) for number in numbers]
+        except ValueError as error:
+            if "convert" not in str(error):
+                raise
+            raise ValueError(
+                f"text must be zipf:A with a number A, counts:FILE of numbers, or a file, got {given!r}."
+            ) from None
+        if counts is not None:
+            return cls.of_counts(counts)
+        try:
+            words = content_of(given, "text").decode("utf-8").split()
+        except UnicodeDecodeError:
+            raise ValueError(f"text must be UTF-8, and {given!r} is not.") from None
+        return cls.of_text(words, tokens)
 
     def windows(self, count: int, tokens: int, generator: np.random.Generator) -> NDArray[np.int64]:
         """Windows of independent words, (count, tokens + 1): what `predict` takes for a text that is given."""

@@ -94,7 +94,7 @@ class GroupedAttention:
             # Keys of one word lean to a query together.
             of_words = patterns.own[..., tokens.probes] * tokens.seen[:, tokens.beside]
             repeated = _of_each(tokens.repeats * tokens.of_words(kernel)[0], kernel)
-            attended = attended + of_words @ repeated @ of_words.mT
+            attended = attended + of_words @ repeated @ of_words.mT * tokens.coincidences
             extra = _of_each(tokens.mixed(kernel)[1], kernel)
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)

@@ -47,9 +47,11 @@ def probe_weights(
     """
     of_word = (tokens.seen[:, tokens.beside] * weights[..., tokens.probes]).sum(-1, keepdims=True)
     others, *shares = tokens.sampled_shares(generator, weights.shape[:3])
-    # Of another word than a probe's in this sample: the words of a text make sums vary.
-    another = np.roll(of_word, -2, 2)
-    total, holding = (part + tokens.varying * (another - part) for part in (total, holding))
+    # Of other words than a probe's in this sample: the words of a text make sums vary.
+    others_words = of_word.shape[2] - 1
+    words = (of_word.sum(2, keepdims=True) - of_word) / others_words
+    varying = np.minimum(tokens.varying * others_words**0.5, 1.0)
+    total, holding = (part + varying * (words - part) for part in (total, holding))
     holding = holding + others * (tokens.seen_all * again - holding)
     sums = [total + share * (of_word - total) for share in shares]
     of_one, of_two = (share * of_word / whole for share, whole in zip(shares, sums, strict=True))
