@@ -121,26 +121,20 @@ class TextLayout(GroupLayout):
         each = len(self.sizes) // self.sequences
         return np.asarray(np.kron(np.eye(self.sequences), np.ones((each, each))) > 0)
 
-    def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array, Array]:
-        """Shares of the tokens that a row sees, (*shape, 2 R, 1), that hold one word, of one beside them and of a pair.
+    def sampled_shares(self, generator: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """The shares of a row's sequence, beside one position, of that one's word and of one that a pair holds.
 
-        First those of others that hold the word of a token beside them, then of a word that two positions hold, of
-        which the row sees one, or both. The words are drawn, that of a position by its frequency and that of a pair by
-        its square, and how often each sequence holds it.
+        Both (*shape, 2 R, 1). The words are drawn, that of a position by its frequency and that of a pair by its
+        square, and how often each sequence holds it.
         """
         length, law = self.count // self.sequences, self.frequencies
-        seen = np.maximum(self.seen_all, 1.0)
         rows = np.repeat(np.arange(self.sequences), len(self.sizes) // self.sequences)
         drawn = []
         for power in (1, 2):
             word = generator.choice(len(law), size=(*shape, 1), p=law**power / (law**power).sum())
             counts = generator.binomial(length - 1, law[word], size=(*shape, self.sequences))
             drawn.append((counts / (length - 1))[..., rows, None])
-        of_token, of_pair = drawn
-        if_one, if_two = (
-            np.minimum((known + np.maximum(seen - known, 0.0) * of_pair) / seen, 1.0) for known in (1.0, 2.0)
-        )
-        return of_token * (1.0 - 1.0 / seen), if_one, if_two
+        return drawn[0], drawn[1]
 
     @cached_property
     def coincidences(self) -> Array:
@@ -157,10 +151,10 @@ class TextLayout(GroupLayout):
         known = (1.0 + inside * share) / seen
         # Keys that both see are counted where a token meets itself.
         met = inside * (share + share.T) / (seen * seen.T)
-        more = both * (known + known.T) + left * known * known.T - met
+        excess = both * (known + known.T) + left * known * known.T - met
         kappa, out = self.repeats, np.ones(shape)
-        out[np.ix_(self.probes, self.probes)] += more / np.maximum(kappa, 1e-300) * (kappa > 0)
-        fewer = more / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
+        out[np.ix_(self.probes, self.probes)] += excess / np.maximum(kappa, 1e-300) * (kappa > 0)
+        fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
         out[np.ix_(self.beside, self.beside)] -= np.minimum(fewer, 1.0)
         return out
 

@@ -417,7 +417,7 @@ def grouped_patterns(
         of_word = tokens.of_word_share(kernel)[:, None, None, None, :]
         again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
         again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
-        holding, of_probes, words = probe_weights(tokens, weights, total, holding, again, generator)
+        holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
     single = weights / np.maximum(holding, np.finfo(float).tiny)
     mean = changed = sums / total
     if stack.logit_softcap:

@@ -19,12 +19,12 @@ _TINY = float(np.finfo(float).tiny)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WordShares:
-    """Sampled shares of words of what a row sees, (batch, heads, samples, 2 R, 1), of R probes.
+    """Sampled shares of words of what a row sees.
 
     Attributes:
-        held: the share of the probes' word in a row's sums, where one token is known to hold it.
-        changes: by how much what a logit changes is less where two tokens are known to hold it.
-        others: how many of the tokens that a row sees hold the word of a token beside it.
+        held: the share of a probe's word in a row's sums that hold a probe, (batch, heads, samples, 2 R, R).
+        changes: by how much what a logit changes is less where two tokens are known to hold that word, likewise.
+        others: how many of the tokens that a row sees hold the word of a token beside them, (..., 2 R, 1).
     """
 
     held: Array
@@ -33,27 +33,35 @@ class WordShares:
 
 
 def probe_weights(
-    tokens: TextLayout, weights: Array, total: Array, holding: Array, again: Array, generator: np.random.Generator
+    tokens: TextLayout, weights: Array, holding: Array, again: Array, generator: np.random.Generator
 ) -> tuple[Array, Array, WordShares]:
     """Sums that hold a token once, where words repeat; weights of probes over theirs; and shares of words.
 
     Args:
         tokens: the layout.
         weights: unnormalized ones of one token, (batch, heads, samples, 2 R, 2 R).
-        total: their sums over what a row sees, with every token of another word, (..., 2 R, 1).
-        holding: the same of each token, with that token in them, (..., 2 R, 2 R).
+        holding: of each token their sum over what a row sees, with that token in it and all of other words, likewise.
         again: the mean weight of another token of the same word, given a token's, likewise.
         generator: of words.
     """
-    of_word = (tokens.seen[:, tokens.beside] * weights[..., tokens.probes]).sum(-1, keepdims=True)
-    others, *shares = tokens.sampled_shares(generator, weights.shape[:3])
+    probes, beside, seen = tokens.probes, tokens.beside, np.maximum(tokens.seen_all, 1.0)
+    weight = weights[..., probes]
+    of_word = (tokens.seen[:, beside] * weight).sum(-1, keepdims=True)
+    of_token, of_pair = tokens.sampled_shares(generator, weights.shape[:3])
+    rest = 1.0 - 1.0 / seen
+    # In place of the token beside it.
+    with_probe = np.maximum(holding[..., beside] - weights[..., beside], 0.0) + weight
     # Of other words than a probe's in this sample: the words of a text make sums vary.
-    others_words = of_word.shape[2] - 1
-    words = (of_word.sum(2, keepdims=True) - of_word) / others_words
-    varying = np.minimum(tokens.varying * others_words**0.5, 1.0)
-    total, holding = (part + varying * (words - part) for part in (total, holding))
-    holding = holding + others * (tokens.seen_all * again - holding)
-    sums = [total + share * (of_word - total) for share in shares]
-    of_one, of_two = (share * of_word / whole for share, whole in zip(shares, sums, strict=True))
+    others = of_word.shape[2] - 1
+    words = (of_word.sum(2, keepdims=True) - of_word) / others
+    varying = np.minimum(tokens.varying * others**0.5, 1.0)
+    with_probe, holding = (part + varying * (words - part) for part in (with_probe, holding))
+    holding = holding + of_token * rest * (tokens.seen_all * again - holding)
+    # Beside the one token that is known; where two are, with the other one.
+    shares = rest * of_pair, np.minimum((1.0 + np.maximum(seen - 2.0, 0.0) * of_pair) / seen, rest)
+    sums = [np.maximum(with_probe + share * (of_word - with_probe), _TINY) for share in shares]
+    of_one, of_two = (
+        np.minimum((weight + share * of_word) / whole, 1.0) for share, whole in zip(shares, sums, strict=True)
+    )
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
-    return holding, weights[..., tokens.probes] / sums[0], WordShares(of_one, changes, others * tokens.seen_all)
+    return holding, weight / sums[0], WordShares(of_one, changes, of_token * rest * tokens.seen_all)
