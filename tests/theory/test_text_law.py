@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gradbounds as gb
 from gradbounds import Stack, TextLaw, noise_scale, predict
 from theory.mean_field.inputs import attention_pattern, word_inputs
 from theory.mean_field.kernels import MatrixLayout
@@ -176,3 +177,16 @@ def test_labels_by_word():
         mean, error = sampled[name].mean(-1), sampled[name].std(-1) / len(words) ** 0.5
         assert (abs(right[name] - mean) < 4 * error + 0.01 * mean).all(), (name, right[name] / mean, error / mean)
         assert (abs(wrong[name] - mean) > 4 * error + 0.01 * mean).any(), name
+
+
+def test_the_deviation_of_a_loss():
+    """Of 400 networks with texts of their own and without, within 4 standard errors, 14%; a text's is 70% larger."""
+    stack, law, draws = Stack(width=256, depth=2, tokens=16, vocab=64, mask="causal"), TextLaw.zipf(1.0, 64), 400
+    ids = law.windows(8 * draws, stack.tokens, np.random.default_rng(0))
+    windows = gb.TextWindows(ids=ids, digest="0" * 64, source="Zipf's law")
+    eight = replace(stack, sequences=8)
+    for given, text in ((windows, law), (None, None)):
+        sampled = np.std(gb.sample(eight, draws=draws, seed=1, text=given)["loss"], ddof=1)
+        assert noise_scale(stack, text=text).loss_deviation(8) == pytest.approx(sampled, rel=4 / (2 * draws) ** 0.5)
+    with pytest.raises(ValueError, match="^embeddings must be untied and every position count"):
+        noise_scale(replace(stack, loss_on="last")).loss_deviation(8)

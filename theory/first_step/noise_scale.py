@@ -39,6 +39,8 @@ class NoiseScale:
         vectors: S and C of what a network may have beside its matrices, (2, ...): biases of its matrices, "bias_W1" and
             so on, by the layer; gains of its norms and their biases, "gain" and "shift", by the sub-layer from below;
             and tables of "inputs", "positions" and the "segment", whose rows enter as they are.
+        loss_moments: S and C of the loss's variance over networks, labels and texts, of one sequence and between two;
+            None where logits hold the words of their positions or a share of the positions counts.
     """
 
     stack: Stack
@@ -48,6 +50,21 @@ class NoiseScale:
     single_sem: dict[str, Array]
     product_sem: dict[str, Array]
     vectors: dict[str, Array]
+    loss_moments: tuple[float, float] | None = None
+
+    def loss_deviation(self, sequences: int) -> float:
+        """The standard deviation of the loss of a batch of so many sequences, over networks, labels and texts.
+
+        Of many sequences it does not vanish: where labels agree a network has the same logit.
+
+        Raises:
+            ValueError: no sequence, or there is no rule.
+        """
+        _check_sequences(sequences)
+        if self.loss_moments is None:
+            raise ValueError("embeddings must be untied and every position count, for the deviation of a loss.")
+        single, product = self.loss_moments
+        return float(max(product + (single - product) / sequences, 0.0) ** 0.5)
 
     @property
     def whole(self) -> float:
@@ -148,6 +165,7 @@ def noise_scale(
     # Two sequences have (S + C)/2, in two parts.
     means = {role: 2.0 * two_sequences[name] for role, name in roles.items()}
     errors = {role: 2.0 * two_sequences.errors.get(name, 0.0 * two_sequences[name]) for role, name in roles.items()}
+    moments = two_sequences["loss_variance"] if "loss_variance" in two_sequences and _all_count(stack) else None
     return NoiseScale(
         stack=replace(stack, sequences=1),
         loss=float(two_sequences["loss"]),
@@ -160,7 +178,13 @@ def noise_scale(
             for name in two_sequences
             if name.startswith(_VECTOR)
         },
+        loss_moments=None if moments is None else (float(2.0 * moments[0]), float(2.0 * moments[1])),
     )
+
+
+def _all_count(stack: Stack) -> bool:
+    """Whether the cross-entropy of every position counts."""
+    return stack.loss_on == "all" and stack.loss_share == 1.0
 
 
 def _check_sequences(sequences: int) -> None:

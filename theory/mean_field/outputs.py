@@ -11,7 +11,7 @@ from theory.mean_field.activations import Activation, activation_of
 from theory.mean_field.gaussian import LARGEST_SCALE, SoftmaxOverlap, cross_entropy
 from theory.mean_field.gaussian_interpolation import values_at
 from theory.mean_field.inputs import Inputs, loss_count, loss_positions, of_counted
-from theory.mean_field.kernels import Kernel, KernelLayout, MatrixLayout, Number, Pair
+from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, Pair
 from theory.mean_field.sublayers import SquaredNorms, TokenMoments, normed
 from theory.stack import Stack
 from theory.stack.weights import transform_gain
@@ -111,3 +111,15 @@ def expected_loss(stack: Stack, tokens: KernelLayout[Kernel], output: Kernel) ->
         return values_at(lambda q: cross_entropy(stack.output_scale * q**0.5, stack.vocab), counted)
 
     return tokens.diagonal_mean(at, output)
+
+
+def loss_variance(stack: Stack, tokens: KernelLayout[Array], output: Array, same_label: Array) -> Number:
+    """Var of the cross-entropy averaged over all positions, over networks, labels and texts, for many classes.
+
+    A logit of a label has σ_e² Q_ik in common with another where the labels agree, and 1/V of that with ln Σ_v e^z_v,
+    two of which have (e^(σ_e² Q_ik) − 1)/V in common.
+    """
+    variance = output * stack.output_scale**2
+    smoothing, vocab = stack.label_smoothing, stack.vocab
+    targets = same_label * (1.0 - smoothing) ** 2 + (smoothing * (2.0 - smoothing) - 2.0) / vocab
+    return tokens.total(targets * variance + np.expm1(variance) / vocab) / stack.rows**2

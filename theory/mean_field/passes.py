@@ -52,6 +52,7 @@ class Backward(Generic[Kernel]):
         embedding: E‖∂L/∂W_emb‖²/d.
         energies: E‖∂L/∂W‖²/d of the matrices of every sub-layer, from above.
         transform: the same of the matrix before the output matrix, if there is one.
+        loss_variance: of the loss, within a sequence and between two, where sequences are told apart; else None.
     """
 
     loss: Number
@@ -61,3 +62,4 @@ class Backward(Generic[Kernel]):
     embedding: Number
     energies: list[SquaredNorms]
     transform: SquaredNorms = field(default_factory=dict)
+    loss_variance: Number | None = None

@@ -26,7 +26,7 @@ from theory.mean_field.attention.sampled import random_attention, random_cross_a
 from theory.mean_field.experts import experts
 from theory.mean_field.inputs import Inputs, loss_count, same_word
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
-from theory.mean_field.outputs import expected_loss, output_gradient, transformed, word_energy
+from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
 from theory.mean_field.overlap_variance import passed_variance
 from theory.mean_field.passes import Backward, Forward
 from theory.mean_field.sublayers import (
@@ -130,6 +130,8 @@ def _quantities(
         "chain_jacobian_sq": units * tokens.diagonal(forward.hidden * through),
         "input_gradient_sq": tokens.count * tokens.diagonal(backward.inputs),
     }
+    if backward.loss_variance is not None:
+        values["loss_variance"] = backward.loss_variance
     # The chain of the proof begins with the feed-forward units of all tokens.
     if stack.branches == "attention" or has_experts(stack):
         del values["chain_positions_sq"], values["chain_jacobian_sq"]
@@ -351,6 +353,9 @@ def _backward(
     embedding = tokens.total(forward.output * given) / stack.output_scale**2 + word_energy(
         stack, tokens, entered, inputs
     )
+    variance = None
+    if isinstance(tokens, MatrixLayout) and tokens.apart:
+        variance = loss_variance(stack, tokens, cast(Array, forward.output), cast(Array, entered.same_label))
     return Backward(
         loss=expected_loss(stack, tokens, forward.output),
         output=output,
@@ -360,6 +365,7 @@ def _backward(
         embedding=embedding,
         energies=energies,
         transform=of_transform,
+        loss_variance=variance,
     )
 
 
