@@ -1,8 +1,7 @@
 """`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,7 @@ from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
-from simulate.text import TEXTS, read_utf8
+from simulate.text import TEXTS
 from theory import Stack
 from theory.configurations import drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
@@ -35,56 +34,17 @@ _NAMES = {
 
 _NOT_TEXT = (
     "Words are independent and differ, which is not text: text repeats words and labels, so that its gradients agree",
-    "more; --text FILE, --counts FILE or --zipf A says how.",
+    "more; --text says how.",
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextOfFlags:
-    """What says how words repeat, of which one is given.
-
-    Attributes:
-        text: a file whose words are counted, whose labels are the next words, or the name of one that comes along.
-        counts: a file of how often every word occurs, a number a line.
-        zipf: the exponent of frequencies 1/k^A of the k-th word, of all words of the vocabulary.
-    """
-
-    text: Path | None = None
-    counts: Path | None = None
-    zipf: float | None = None
-
-    def law(self, stack: Stack) -> TextLaw:
-        """The law of the text.
-
-        Raises:
-            ValueError: two are given, or a file cannot be read, or has no such numbers.
-        """
-        named = {name: str(value) for name in ("text", "counts", "zipf") if (value := getattr(self, name)) is not None}
-        if len(named) > 1:
-            raise ValueError(f"text, counts and zipf must not be given together, got {named}.")
-        if self.text is not None:
-            words = read_utf8("text", TEXTS.get(str(self.text), self.text)).decode("utf-8").split()
-            return TextLaw.of_text(words, stack.tokens)
-        if self.counts is not None:
-            lines = read_utf8("counts", self.counts).decode("utf-8").split()
-            try:
-                return TextLaw.of_counts([float(line) for line in lines])
-            except ValueError as error:
-                name = str(self.counts)
-                raise ValueError(
-                    f"counts must be a file of numbers, one a line, but {name!r} is not: {error}"
-                ) from error
-        assert self.zipf is not None
-        return TextLaw.zipf(self.zipf, stack.vocab)
-
-
 def predict_batch(
-    given: Mapping[str, Any], batch: int, of: Description, *, text: TextOfFlags | None = None,
+    given: Mapping[str, Any], batch: int, of: Description, *, text: str | None = None,
     patterns: int | None, max_time: str, memory: str | None = None, plan: bool = False,
 ) -> Result:  # fmt: skip
     """Loss and gradient norm of a batch of so many sequences, with the share of every kind of parameter.
 
-    Words are independent and differ, or follow the law of a text.
+    Words are independent and differ, or follow the law of a text: as `TextLaw.read` has it, or one that comes along.
 
     Raises:
         ValueError: an argument is outside its range, or a configuration cannot be read.
@@ -98,7 +58,9 @@ def predict_batch(
     stack, notes = of.read(given)
     require(stack, "prediction")
     require(stack, "noise_scale")
-    law = None if text is None else text.law(stack)
+    law = None
+    if text is not None:
+        law = TextLaw.read(str(TEXTS.get(text, text)), tokens=stack.tokens, vocab=stack.vocab)
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
     cost = prediction_cost(two if law is None else with_probes(two), patterns=patterns, grouped=grouped)
@@ -123,6 +85,8 @@ def predict_batch(
         "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
         "share": [square / whole if whole else 0.0 for square in squares.values()],
     })  # fmt: skip
+    deviation = None if scale.loss_moments is None else scale.loss_deviation(batch)
+    of_loss = "" if deviation is None else f" +- {deviation:.1g}"
     of_norm = f"{norm:.4g}" + (f" +- {error:.1g}" if error else "")
     width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
@@ -130,10 +94,11 @@ def predict_batch(
         title(stack),
         *drawn_lines(notes),
         "",
-        f"Step 1 of such a run: loss {scale.loss:.4g}, gradient norm {of_norm}, at {batch} sequences of {stack.tokens} "
-        "tokens.",
+        f"Step 1 of such a run: loss {scale.loss:.4g}{of_loss}, gradient norm {of_norm}, at {batch} sequences of "
+        f"{stack.tokens} tokens.",
         *(_NOT_TEXT if law is None else _of_law(law)),
-        "The norm is the root of the mean square over draws of the weights.",
+        "The norm is the root of the mean square over draws of the weights, with the error of sampled patterns; the",
+        "loss is a mean" + ("." if deviation is None else ", with the deviation of one run from it."),
         "",
         "Shares of the squared norm:",
         *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
@@ -147,7 +112,8 @@ def predict_batch(
         about=title(stack),
         tables={"batch": table},
         values={
-            "stack": stack, "batch": batch, "loss": scale.loss, "gradient_norm": norm, "gradient_norm_sem": error,
+            "stack": stack, "batch": batch, "loss": scale.loss, "loss_deviation": deviation, "gradient_norm": norm,
+            "gradient_norm_sem": error,
             "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=lines,

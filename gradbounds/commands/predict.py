@@ -67,14 +67,12 @@ class Predict(OfModel):
         optional("loss and gradient norm of a batch of so many sequences: step 1 of a training log", "S", "none"),
     ] = None
     text: Annotated[
-        Path | None,
-        optional("with --batch: text whose words are counted and repeat, or lighthouse", "FILE", default="none"),
-    ] = None
-    counts: Annotated[
-        Path | None, optional("with --batch: how often every word occurs, a number a line", "FILE", default="none")
-    ] = None
-    zipf: Annotated[
-        float | None, optional("with --batch: the k-th word occurs as often as 1/k^A", "A", default="none")
+        str | None,
+        optional(
+            "with --batch: how words repeat, as 1/k^A of the k-th, as counted in a file, or in a text",
+            "zipf:A|counts:FILE|FILE|lighthouse",
+            default="all differ",
+        ),
     ] = None
     optimizer: Annotated[
         tuple[Optimizer, ...],
@@ -93,8 +91,8 @@ class Predict(OfModel):
         of = self.description
         if self.batch is not None:
             return self._of_batch(changes, self.batch)
-        if text := {name: str(value) for name, value in self._text.items() if value is not None}:
-            raise ValueError(f"text, counts and zipf must stand with batch, got {text} without.")
+        if self.text is not None:
+            raise ValueError(f"text must stand with batch, got {self.text!r} without.")
         several = isinstance(changes.get("tokens"), tuple)
         if several:
             self._check_lengths(changes["tokens"])
@@ -134,10 +132,6 @@ class Predict(OfModel):
             max_time=self.max_time, memory=self.memory, every_layer=self.all,
         )  # fmt: skip
 
-    @property
-    def _text(self) -> "dict[str, Any]":
-        return {"text": self.text, "counts": self.counts, "zipf": self.zipf}
-
     def _of_batch(self, changes: "dict[str, Any]", batch: int) -> "Result":
         """The gradient of a batch.
 
@@ -149,11 +143,10 @@ class Predict(OfModel):
         alone |= {"several tokens": isinstance(changes.get("tokens"), tuple)}
         if asked := [name for name, value in alone.items() if value]:
             raise ValueError(f"batch must stand without {', '.join(asked)}, got {batch} sequences beside it.")
-        from gradbounds.actions.batch import TextOfFlags, predict_batch
+        from gradbounds.actions.batch import predict_batch
 
-        text = TextOfFlags(**self._text) if any(value is not None for value in self._text.values()) else None
         return predict_batch(
-            changes, batch, self.description, text=text, patterns=self.patterns, max_time=self.max_time,
+            changes, batch, self.description, text=self.text, patterns=self.patterns, max_time=self.max_time,
             memory=self.memory, plan=self.dry_run,
         )  # fmt: skip
 
