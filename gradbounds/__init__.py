@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from checks import Verdict, comparison, estimate, power_law, register_claim, verdicts
     from checks.first_step import FirstStep, first_step
     from checks.models.module_report import ModuleReport, probe
+    from checks.models.one_report import OneReport
     from gradbounds.actions.compare import compare
     from gradbounds.actions.hessian import spectra
     from gradbounds.actions.relax import relax
@@ -97,6 +98,7 @@ else:
         "Result": "gradbounds.result",
         "probe": "checks.models.module_report",
         "ModuleReport": "checks.models.module_report",
+        "OneReport": "checks.models.one_report",
     }
 
     def __getattr__(name):
@@ -139,6 +141,7 @@ __all__ = [
     "ModuleReport",
     "NoRuleError",
     "NoiseScale",
+    "OneReport",
     "Prediction",
     "Quantity",
     "Result",

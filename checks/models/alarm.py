@@ -15,9 +15,10 @@ class Alarm:
         part: the list that it stands in; "" for what stands in none.
         layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
-            "detached", "depth", "theory", "reference" or "rate".
+            "detached", "depth", "theory", "reference" or "rate"; of exact tests "leak", "norm", "copies", "bias",
+            "attention" or "units"; of one module "loss", "growth" or "dtype".
         what: in words, with its numbers, or their range over the configurations.
-        where: the widths and depths at which it was seen.
+        where: the widths and depths at which it was seen; none of one module.
     """
 
     part: str
@@ -30,7 +31,7 @@ class Alarm:
         at = ", ".join(f"({width}, {depth})" for width, depth in self.where)
         whole = self.part or "the whole model"
         subject = whole if self.layer == WHOLE_MODEL else f"layer {self.layer} of {self.part}"
-        return f"{self.kind}: {subject}: {self.what} [at (width, depth) = {at}]"
+        return f"{self.kind}: {subject}: {self.what}" + (f" [at (width, depth) = {at}]" if at else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ from functools import partial
 from html import escape
 from math import exp
 from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 import pandas as pd
 
 from checks.models.alarm import Alarm
 from checks.models.classes import LayerKind, classes
+from checks.models.exact_alarms import exact_alarms
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
+from checks.models.one_report import OneReport, one_report
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -30,8 +33,9 @@ from checks.models.streams import learning_later, no_residual_anywhere, normed_r
 from simulate import Probed
 from simulate import probe as measured
 from simulate.curvature.module_step import module_steps
-from simulate.modules.catalogue import BUILTINS, load_factory
+from simulate.modules.catalogue import BUILTINS, load_factory, made_one, makes_one
 from simulate.modules.factories import Factory
+from simulate.modules.one_module import is_module
 from theory import Stack
 
 _SHOWN = 12
@@ -124,11 +128,30 @@ class ModuleReport:
         return lines
 
 
+@overload
 def probe(
-    factory: Factory | str,
+    factory: Factory | str, *, widths: Sequence[int], depths: Sequence[int], seeds: int = ..., seed: int = ...,
+    layers: Sequence[str] = ..., device: str = ..., stack: Callable[[int, int], Stack] | None = ...,
+    against: Factory | str | Path | Reference | None = ..., first_step: Sequence[str] = ...,
+    learning_rate: float | None = ..., on_module: Callable[[int, int], None] | None = ...,
+) -> ModuleReport: ...  # fmt: skip
+
+
+@overload
+def probe(
+    factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
+    layers: Sequence[str] = ..., device: str = ...,
+) -> OneReport: ...  # fmt: skip
+
+
+def probe(
+    factory: Any,
+    batch: Any = None,
     *,
-    widths: Sequence[int],
-    depths: Sequence[int],
+    loss: Callable[[Any], Any] | None = None,
+    trained: bool = False,
+    widths: Sequence[int] = (),
+    depths: Sequence[int] = (),
     seeds: int = 8,
     seed: int = 0,
     layers: Sequence[str] = (),
@@ -138,17 +161,22 @@ def probe(
     first_step: Sequence[str] = (),
     learning_rate: float | None = None,
     on_module: Callable[[int, int], None] | None = None,
-) -> ModuleReport:
-    """Measure a module over widths, depths and seeds, and judge it.
+) -> ModuleReport | OneReport:
+    """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
 
     Args:
-        factory: as `simulate.probe` has it, or the name of one: a built-in, or MODULE:FACTORY.
+        factory: a module, with its batch; or as `simulate.probe` has it, or the name of one: a built-in, or
+            MODULE:FACTORY; or a function without arguments that gives (module, batch) or (module, batch, loss), or
+            its name.
+        batch: of a module: a tensor, a tuple of arguments or a dict of keyword arguments.
+        loss: of a module: from its output to a scalar; the output's own `.loss` if left out.
+        trained: of a module: whether its weights are trained, so that thresholds of an initialization do not apply.
         widths: given to the factory.
         depths: given to the factory.
         seeds: modules per width and depth.
         seed: root seed.
         layers: globs that name the layers.
-        device: where.
+        device: where; one module stays where it is.
         stack: the network of a width and a depth that theory is to predict beside it; built-ins of `torch.nn` and
             factories with an attribute `stack` have one (and may say by an attribute `roles` what their parameters are
             called in it, as `checks.models.probe.ROLES` does), and of layers of `torch.nn.TransformerEncoder` it is
@@ -161,10 +189,23 @@ def probe(
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
-        ValueError: a factory or a reference cannot be found, stack gives no Stack, roles are no names of matrices,
-            learning_rate is not above 0 or has no optimizer, or as `simulate.probe`,
+        ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
+            cannot be found, stack gives no Stack, roles are no names of matrices, learning_rate is not above 0 or has
+            no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`,
             `simulate.curvature.module_step.module_steps` and `against_reference`.
     """
+    if batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory)):
+        if widths or depths or stack or against or first_step or learning_rate is not None:
+            raise ValueError(
+                "widths, depths, stack, against and first_step must stand with a factory of a width and a depth, got "
+                "one module."
+            )
+        name = "" if is_module(factory) else _name(factory)
+        if batch is None and not is_module(factory):
+            factory, batch, loss = made_one(factory, seed, device)
+        return one_report(factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name)
+    if loss is not None or trained:
+        raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
     check_first_step(first_step, learning_rate)
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):
@@ -195,6 +236,9 @@ def probe(
     exponents = probe_exponents(probed.frame)
     theory = None
     wrong = alarms(probed.frame)
+    exact, exact_notes = exact_alarms(probed.tests)
+    wrong += [replace(alarm, where=((widths[0], depths[0]),)) for alarm in exact]
+    probed = replace(probed, notes=(*exact_notes, *probed.notes))
     if stack is not None:
         theory = against_theory(probed.frame, stack, roles)
         wrong += against_initialization(probed.frame, theory, stack, roles)

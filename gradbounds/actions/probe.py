@@ -4,12 +4,32 @@ import io
 from pathlib import Path
 
 from checks.models.module_report import FILE, ModuleReport
+from checks.models.one_report import OneReport
 from figures.probe import probe as drawn
 from gradbounds.progress import counted
 from gradbounds.result import Result
 from simulate.runs.files import write_whole
 
-__all__ = ["counted", "report"]
+__all__ = ["counted", "one_result", "report"]
+
+
+def one_result(single: OneReport, out: Path | None) -> Result:
+    """The report on one module, with its layers and first updates as tables; all that was measured into the folder.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    below = []
+    if out is not None:
+        table = io.BytesIO()
+        single.to_frame().to_parquet(table, index=False)
+        write_whole(out / "probe.parquet", table.getvalue())
+        below = [f"Table   {out / 'probe.parquet'}"]
+    return Result(
+        about=f"probe of {single.name}", tables={"layers": single.layers, "updates": single.updates},
+        values={"name": single.name, "judgement": single.judgement(), "alarms": single.alarms, "notes": single.notes},
+        lines=single.lines(), below=below, alarm=bool(single.alarms),
+    )  # fmt: skip
 
 
 def report(found: ModuleReport, out: Path | None) -> Result:

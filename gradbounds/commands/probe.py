@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(WithJson):
-    """Measure any torch module at initialization, and say which placement it behaves like and which layer is broken."""
+    """Measure any torch module, as it is or over sizes: is it initialized well, and which layer is broken?"""
 
     factory: Annotated[
         str,
         Positional,
         Flag(
             name="factory",
-            help="MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as encoder-post; docs/probe.md",
+            help="MODULE:FACTORY, FILE.py:FACTORY, or a built-in name such as encoder-post; one that takes no width "
+            "and depth gives one module and its batch; docs/probe.md",
         ),
     ]
     width: Annotated[tuple[str, ...], Flag(help="widths", metavar="VALUE|A:B:xF|A:B:+S [...]")] = ("64:256:x2",)
@@ -39,15 +40,30 @@ class Probe(WithJson):
         Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
     ] = ()
     learning_rate: Annotated[float | None, Flag(help="rate to hold against those of --first-step")] = None
+    trained: Annotated[
+        bool, Flag(help="of one module: its weights are trained, and thresholds of initialization do not apply")
+    ] = False
     device: Annotated[str, Flag(help="cpu, cuda or cuda:N")] = "cpu"
     out: Annotated[Path | None, Flag(help="folder for the table and the figure")] = None
     strict: Annotated[bool, Flag(help="exit with 1 when there is an alarm")] = False
 
     def run(self) -> "Result":
-        """What was found."""
+        """What was found.
+
+        Raises:
+            ValueError: a flag of one module stands with a factory of a width and a depth, or the other way round.
+        """
         from checks.models.module_report import probe
-        from gradbounds.actions.probe import counted, report
+        from gradbounds.actions.probe import counted, one_result, report
         from gradbounds.grid import field_values
+        from simulate.modules.catalogue import makes_one
+
+        if makes_one(self.factory):
+            self._check_for_one()
+            single = probe(self.factory, trained=self.trained, seed=self.seed, layers=self.layers, device=self.device)
+            return one_result(single, self.out)
+        if self.trained:
+            raise ValueError("--trained must stand with a factory of one module, which takes no width and depth.")
 
         with counted("probing") as on_module:
             outcome = probe(
@@ -64,3 +80,16 @@ class Probe(WithJson):
                 on_module=on_module,
             )
         return report(outcome, self.out)
+
+    def _check_for_one(self) -> None:
+        """One module has no grid.
+
+        Raises:
+            ValueError: a flag of one is given.
+        """
+        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate")
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
+        if given:
+            raise ValueError(
+                f"{', '.join(given)} must stand with a factory of a width and a depth, and {self.factory!r} takes none."
+            )

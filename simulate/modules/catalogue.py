@@ -5,6 +5,7 @@ entries, and cross-entropy with independent uniform labels.
 """
 
 import importlib
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from simulate.modules.factories import Batch, Factory, what_happened
+from simulate.modules.factories import Batch, Factory, ProbeError, seeded, stage, what_happened
+from simulate.runs.cell import check_device
 from theory.stack import Stack
 from theory.stack.registry import nearest
 
@@ -191,6 +193,55 @@ BUILTINS: dict[str, Builtin] = {
     "bert": Builtin(_bert),
 }
 """By the name that `gradbounds probe` takes."""
+
+
+def makes_one(factory: Any) -> bool:
+    """Whether this, or what a name stands for, makes one module: a function without a width and a depth.
+
+    Raises:
+        ValueError: the name stands for nothing.
+    """
+    if isinstance(factory, str):
+        if factory in BUILTINS:
+            return False
+        factory = load_factory(factory)
+    try:
+        inspect.signature(factory).bind(1, 1)
+    except TypeError:
+        return True
+    except ValueError:
+        return False
+    return False
+
+
+def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]:
+    """The module, the batch and the loss (None for its own) of `factory()`, on a device.
+
+    Args:
+        factory: a function without arguments, or its name.
+        seed: torch's global generators are set from it, and put back.
+        device: of the module.
+
+    Raises:
+        ProbeError: it fails, or gives something else.
+    """
+    check_device(device)
+    name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+    make: Any = load_factory(factory) if isinstance(factory, str) else factory
+    with seeded(seed), stage(f"factory {name!r}"):
+        parts = make()
+    if not (isinstance(parts, tuple) and len(parts) in (2, 3) and isinstance(parts[0], nn.Module)):
+        kinds = (
+            f"({', '.join(type(part).__name__ for part in parts)})"
+            if isinstance(parts, tuple)
+            else type(parts).__name__
+        )
+        raise ProbeError(
+            f"factory {name!r} must return (module, batch) or (module, batch, loss), or take a width and a depth, got "
+            f"{kinds}."
+        )
+    with stage(f"module of {name!r} on {device!r}"):
+        return parts[0].to(device), parts[1], parts[2] if len(parts) == 3 else None
 
 
 def load_factory(name: str) -> Factory:

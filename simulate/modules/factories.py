@@ -4,12 +4,13 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 T = TypeVar("T")
 Loss = Callable[[Any], Tensor]
@@ -48,7 +49,7 @@ def named_size(width: int, depth: int) -> Iterator[None]:
 
 
 @contextmanager
-def _stage(what: str) -> Iterator[None]:
+def stage(what: str) -> Iterator[None]:
     """Say which of the user's objects failed.
 
     Raises:
@@ -86,15 +87,28 @@ class Made:
     inputs: Any
     loss: Loss
 
-    def backward(self) -> Tensor:
-        """The loss; gradients are in the parameters.
+    def fresh(self) -> "Made":
+        """With a copy of the inputs, for what changes them."""
+        copied = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, self.inputs)
+        return replace(self, inputs=copied)
+
+    def output(self) -> Any:
+        """What the module gives.
 
         Raises:
-            ProbeError: module or loss fails, or has no gradient.
+            ProbeError: it fails.
         """
-        with _stage(f"module {type(self.module).__name__!r}"):
-            output = call(self.module, self.inputs)
-        with _stage(f"loss of {self.name!r}"):
+        with stage(f"module {type(self.module).__name__!r}"):
+            return call(self.module, self.inputs)
+
+    def forward(self) -> tuple[Any, Tensor]:
+        """The output and the loss.
+
+        Raises:
+            ProbeError: module or loss fails, or the loss is no scalar that has a gradient.
+        """
+        output = self.output()
+        with stage(f"loss of {self.name!r}"):
             loss = self.loss(output)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -103,7 +117,16 @@ class Made:
             raise ProbeError(
                 f"loss of {self.name!r} must depend on parameters that require gradients, and has no gradient"
             )
-        with _stage(f"backward pass of {type(self.module).__name__!r}"):
+        return output, loss
+
+    def backward(self) -> Tensor:
+        """The loss; gradients are in the parameters.
+
+        Raises:
+            ProbeError: module or loss fails, or has no gradient.
+        """
+        _, loss = self.forward()
+        with stage(f"backward pass of {type(self.module).__name__!r}"):
             loss.backward()
         return loss
 
@@ -115,7 +138,7 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
         ProbeError: the factory or its batch fails, or is none.
     """
     name = getattr(factory, "__qualname__", repr(factory))
-    with _stage(f"factory {name!r}"):
+    with stage(f"factory {name!r}"):
         pair = factory(width, depth)
     if inspect.iscoroutine(pair):
         pair.close()  # or Python warns that nobody awaited it
@@ -126,9 +149,9 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
             f"the loss of an output, got {got}"
         )
     module, batch = pair
-    with _stage(f"batch of {name!r}"):
+    with stage(f"batch of {name!r}"):
         inputs, loss = batch(seed)
-    with _stage(f"module and batch of {name!r} on {device!r}"):
+    with stage(f"module and batch of {name!r} on {device!r}"):
         return Made(name, module.to(device), _moved(inputs, device), loss)
 
 

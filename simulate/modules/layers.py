@@ -1,6 +1,6 @@
 """Which modules of a module are its layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -75,6 +75,15 @@ def _named(module: nn.Module, glob: str) -> LayerList:
             f"layers must name modules of {type(module).__name__!r}, but {glob!r} matches none of {names[:8]}."
         )
     return LayerList(glob.removesuffix(".*"), tuple(modules.values()), tuple(modules))
+
+
+def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
+    """Part, layer and own name of a parameter or module; those of a layer begin with the layer's name."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        if (place := of_layer.get(".".join(parts[:count]))) is not None:
+            return (*place, ".".join(parts[count:]))
+    return "", 0, name
 
 
 def token_axis(module: nn.Module) -> int:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from simulate.counts import check_count
+from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, of_every_module
 from simulate.modules.hooks import ModuleRecorder
-from simulate.modules.layers import LayerList, layer_lists, token_axis
+from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
 from theory.stack import Stack
@@ -26,7 +27,7 @@ _ASKED = 1
 # Entries of what begins at 0 when it has moved: any size will do.
 _MOVED = 0.02
 
-_COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
+COLUMNS = ["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"]
 
 
 # No module of more layers, or wider, is built within hours.
@@ -51,11 +52,13 @@ class Probed:
             once all that begins at 0 and gets a gradient has moved. Of the whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
+        tests: exact ones of the first module, of the first width and depth.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...]
     stacks: Mapping[tuple[int, int], Stack]
+    tests: ExactTests
 
 
 def probe(
@@ -99,29 +102,49 @@ def probe(
     rows: list[tuple[Any, ...]] = []
     notes: dict[str, None] = {}
     stacks: dict[tuple[int, int], Stack] = {}
+    tests: list[ExactTests] = []
     for (width, depth, number), (module_rows, module_notes, stack) in of_every_module(
-        partial(_one, layers), factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module
+        partial(_one, layers, tests), factory, widths, depths, seeds, seed=seed, device=device, on_module=on_module
     ):
         rows += [(width, depth, number, *row) for row in module_rows]
         notes |= dict.fromkeys(module_notes)
         if stack is not None:
             stacks.setdefault((width, depth), stack)
-    return Probed(pd.DataFrame(rows, columns=_COLUMNS), tuple(notes), stacks)
+    return Probed(pd.DataFrame(rows, columns=COLUMNS), tuple(notes), stacks, tests[0])
 
 
 def _one(
-    globs: Sequence[str], built: Made, _: int, depth: int, number: int
+    globs: Sequence[str], tests: list[ExactTests], built: Made, _: int, depth: int, number: int
 ) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
+    lists = layer_lists(built.module, globs, depth)
+    rows = measured(built, lists, asked=number < _ASKED)
+    if not tests:
+        tests.append(exact_tests(built, lists))
+    return rows
+
+
+def measured(
+    built: Made, lists: Sequence[LayerList], *, asked: bool
+) -> tuple[list[tuple[Any, ...]], list[str], Stack | None]:
+    """One module: rows of `Probed.frame` from part on, notes, and the nearest Stack.
+
+    Args:
+        built: module and batch; its gradients are there after.
+        lists: its layers.
+        asked: whether layers are asked for their response, and parameters for what learns later.
+
+    Raises:
+        ProbeError: module or loss fails.
+    """
     module = built.module
-    lists = layer_lists(module, globs, depth)
-    recorder = ModuleRecorder(lists, token_axis(module), respond=number < _ASKED)
+    recorder = ModuleRecorder(lists, token_axis(module), respond=asked)
     with recorder:
         loss = built.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
     rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
     weights, notes = _parameters(module, lists)
     rows += weights
-    if number < _ASKED:
+    if asked:
         rows += _later(built, lists)
     # One transfer for all numbers.
     values = torch.stack([row[-1] for row in rows]).tolist()
@@ -139,7 +162,7 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
     parameters: dict[int, nn.Parameter] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         parameters[id(parameter)] = parameter
-        places.setdefault(id(parameter), []).append(_place(name, of_layer))
+        places.setdefault(id(parameter), []).append(place_of(name, of_layer))
     # What is said of a parameter, and in which layers of which list.
     silent: dict[tuple[str, str, str], list[int]] = {}
     notes = []
@@ -192,7 +215,7 @@ def _later(built: Made, lists: Sequence[LayerList]) -> list[tuple[Any, ...]]:
             parameter.zero_()
     of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
     later = {k: p.grad for k, p in silent.items() if p.grad is not None}
-    return [(*_place(k, of_layer), "gradient_later", _norm(gradient)) for k, gradient in later.items()]
+    return [(*place_of(k, of_layer), "gradient_later", _norm(gradient)) for k, gradient in later.items()]
 
 
 def _any(values: Tensor | None) -> bool:
@@ -204,15 +227,6 @@ def _norm(values: Tensor) -> Tensor:
     """In single precision, summed in no less than that."""
     dtype = torch.promote_types(values.dtype, torch.float32)
     return torch.linalg.vector_norm(values.detach(), dtype=dtype).float()
-
-
-def _place(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:
-    """Part, layer and own name of a parameter; those of a layer begin with the layer's name."""
-    parts = name.split(".")
-    for count in range(1, len(parts)):
-        if (place := of_layer.get(".".join(parts[:count]))) is not None:
-            return (*place, ".".join(parts[count:]))
-    return "", 0, name
 
 
 def _run(numbers: Sequence[int]) -> str:

@@ -58,7 +58,7 @@ def test_the_examples_say_what_the_page_says(tmp_path, monkeypatch, capsys, name
     monkeypatch.chdir(tmp_path)
     assert main(["probe", f"{module}:{name}", "--width", "128", "--depth", "8", "16", "32", "--seeds", "8"]) == 0
     said = capsys.readouterr().out
-    shown = re.findall(r"```text\n(.*?)```", PAGE, re.S)[name == "broken"]
+    shown = re.findall(r"```text\n(.*?)```", PAGE, re.S)[1 + (name == "broken")]
 
     def verdicts(text):
         return [
@@ -69,3 +69,18 @@ def test_the_examples_say_what_the_page_says(tmp_path, monkeypatch, capsys, name
 
     assert verdicts(shown) == verdicts(said)
     assert verdicts(shown)
+
+
+def test_the_example_of_one_model_says_what_the_page_says(tmp_path, monkeypatch, capsys):
+    code = re.search(r"```python\n# one.py\n(.*?)```", PAGE, re.S)
+    (tmp_path / "one_on_the_page.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "10000")
+    assert main(["probe", "one_on_the_page.py:make"]) == 0
+    said = capsys.readouterr().out.replace("one_on_the_page", "one")
+    shown = re.findall(r"```text\n(.*?)```", PAGE, re.S)[0]
+    words = [
+        [re.sub(r"[\d.]+ *", "# ", line).split() for line in text.splitlines() if not line.startswith("First step")]
+        for text in (shown, said)
+    ]
+    assert words[0] == words[1]

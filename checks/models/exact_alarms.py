@@ -1,0 +1,226 @@
+"""What exact tests of a module say against it: facts, each with the layers that it is true of."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from checks.models.alarm import WHOLE_MODEL, Alarm
+from simulate.modules.exact_tests import ExactTests
+from simulate.modules.mixing import ROUNDING
+
+NORM = 0.5
+"""The response to the scale of its input from which a norm is none: 0 of a norm, 1 of no norm."""
+BIAS = 1.0
+"""A bias whose entries are larger than its matrix's times the root of a row's length is no initialization."""
+REPEATED = 0.1
+"""The share of rows of a matrix that repeat others from which that is an alarm."""
+LOGITS = 4.0
+"""The standard deviation of attention's logits from which softmax is one key's."""
+LOGITS_BESIDE = 3.0
+"""The factor to the median of the other layers from which a layer's logits differ."""
+KEY_SUM = 0.02
+"""How far the weights of a query may be from 1, in sum over its keys."""
+UNITS = 0.75
+"""The share of units that are 0 at all tokens, or saturated, from which a layer is."""
+
+# What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
+_MORE_THAN_LINEAR = 1.1
+_LIKE_EPSILON = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is true of a layer; those that differ in the layer, and in numbers, alone are one alarm.
+
+    Attributes:
+        part: list of the layer.
+        layer: its number, or `WHOLE_MODEL`.
+        kind: of the alarm.
+        what: in words, with a place {} for a number, where there is one.
+        number: for that place.
+        alarm: whether it is one, and not a note.
+    """
+
+    part: str
+    layer: int
+    kind: str
+    what: str
+    number: float | None = None
+    alarm: bool = True
+
+
+def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
+    """Alarms, one a cause, and notes.
+
+    Args:
+        tests: as `simulate.modules.exact_tests` gives them.
+        trained: whether weights have been trained; then biases, logits and copies may be as they are.
+    """
+    facts = [*_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests)]
+    facts += [] if trained else _biases(tests)
+    layers = _layers(tests)
+    alarms = _gathered((fact for fact in facts if fact.alarm), layers)
+    return alarms, [said(note) for note in _gathered((fact for fact in facts if not fact.alarm), layers)]
+
+
+def said(alarm: Alarm) -> str:
+    """As a note."""
+    return str(alarm).split(": ", 1)[1]
+
+
+def values(tests: ExactTests, quantity: str) -> dict[tuple[str, int, str], float]:
+    """A quantity by part, layer and name."""
+    return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
+
+
+def whole(tests: ExactTests, quantity: str) -> float:
+    """A quantity of the whole; NaN where there is none."""
+    return values(tests, quantity).get(("", 0, ""), float("nan"))
+
+
+def _layers(tests: ExactTests) -> dict[str, set[int]]:
+    layers: dict[str, set[int]] = {}
+    for part, layer, *_ in tests.rows:
+        if layer:
+            layers.setdefault(part, set()).add(layer)
+    return layers
+
+
+def _gathered(facts: Iterable[Fact], layers: dict[str, set[int]]) -> list[Alarm]:
+    groups: dict[tuple[str, str, str], list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault((fact.part, fact.kind, fact.what), []).append(fact)
+    alarms = []
+    for (part, kind, what), members in groups.items():
+        numbers = [fact.number for fact in members if fact.number is not None]
+        if numbers:
+            low, high = (f"{end:.2g}" for end in (min(numbers), max(numbers)))
+            what = what.format(low if low == high else f"{low} to {high}")
+        named = sorted({fact.layer for fact in members})
+        layer = named[0]
+        if len(named) > 1:
+            every = set(named) == layers.get(part)
+            what += " [all layers]" if every else f" [layers {', '.join(map(str, named))}]"
+            layer = WHOLE_MODEL if every else layer
+        alarms.append(Alarm(part, layer, kind, what))
+    return alarms
+
+
+def _leaks(tests: ExactTests) -> Iterator[Fact]:
+    later, earlier = values(tests, "sees_later"), values(tests, "sees_earlier")
+    odd_layers = False
+    for part, layers in _layers(tests).items():
+        # What sees no other position at all, such as a layer without attention, is no witness.
+        mixing = [
+            at for at in later if at[:2] in {(part, k) for k in layers} and max(later[at], earlier[at]) > ROUNDING
+        ]
+        seeing = [at for at in mixing if later[at] > ROUNDING]
+        if seeing and len(seeing) < len(mixing):
+            odd, what = (
+                (seeing, "sees later positions ({} of the gradient), which other layers do not")
+                if 2 * len(seeing) <= len(mixing)
+                else ([at for at in mixing if at not in seeing], "does not see later positions, which other layers do")
+            )
+            odd_layers = True
+            for at in odd:
+                yield Fact(part, at[1], "leak", what, later[at] if "{}" in what else None)
+        for at in seeing:
+            if earlier[at] <= ROUNDING:
+                yield Fact(part, at[1], "leak", "sees later positions and no earlier one: is its mask turned round?")
+    others = {at: value for at, value in values(tests, "sees_samples").items() if value > ROUNDING}
+    inside = [at for at in others if at[1]]
+    for at in inside or others:
+        what = "sees other samples of the batch ({} of the gradient)"
+        if tests.batch_norm:
+            what += ", as a batch norm in training does"
+        yield Fact(at[0], at[1] or WHOLE_MODEL, "leak", what, others[at], alarm=not tests.batch_norm)
+    ahead = whole(tests, "sees_later") > ROUNDING and not odd_layers
+    if ahead and whole(tests, "label_is_next") == 1:
+        yield Fact("", WHOLE_MODEL, "leak", "every position sees its own label, which is the next input")
+    elif (
+        ahead
+        and later
+        and not any(value > ROUNDING for at, value in later.items() if at[1])
+        and any(value > ROUNDING for at, value in earlier.items() if at[1])
+    ):
+        yield Fact("", WHOLE_MODEL, "leak", "positions see later ones outside of the layers, and in no layer")
+    if whole(tests, "label_is_own") == 1:
+        yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
+
+
+def _norms(tests: ExactTests) -> Iterator[Fact]:
+    by_epsilon, divided, says = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "says"))
+    for at, response in values(tests, "norm_response").items():
+        if response < NORM:
+            continue
+        if by_epsilon[at] >= NORM and abs(by_epsilon[at] - response) < _LIKE_EPSILON:
+            what = f"the epsilon of {at[2]} is larger than what it divides, {{}}"
+            yield Fact(at[0], at[1], "norm", what, divided[at])
+        else:
+            what = f"{at[2]} is no norm: it answers with {{}} to the scale of its input, and a norm with 0"
+            yield Fact(at[0], at[1], "norm", what, response, says[at] == 1 or response > _MORE_THAN_LINEAR)
+
+
+def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
+    # Matrices that are copied between the same places are copied for one reason.
+    groups: dict[tuple[tuple[tuple[str, int], ...], bool], list[tuple[tuple[str, int, str], ...]]] = {}
+    for places, by_torch in zip(tests.copies, tests.by_torch, strict=True):
+        groups.setdefault((tuple(at[:2] for at in places), by_torch), []).append(places)
+    for (owners, by_torch), copied in groups.items():
+        part, first = owners[0]
+        layers = sorted({layer for _, layer in owners})
+        if len(layers) == 1 or len({owner for owner, _ in owners}) > 1:
+            names = "; ".join(" and ".join(name for *_, name in places) for places in copied)
+            yield Fact(part, layers[-1], "copies", f"the same numbers are in {names}", None, not (by_torch or trained))
+            continue
+        names = ", ".join(dict.fromkeys(name for places in copied for *_, name in places))
+        rest = [layer for layer in layers if layer != first]
+        what = f"layers {', '.join(map(str, layers))} hold the same numbers, not draws of their own, in {names}"
+        if by_torch:
+            what += ": copies of one that was given, or frozen ones"
+        yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
+    if not trained:
+        for at, share in values(tests, "repeated_rows").items():
+            if share > REPEATED:
+                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {at[2]} repeat others", share)
+
+
+def _biases(tests: ExactTests) -> Iterator[Fact]:
+    constant = values(tests, "bias_constant")
+    for at, ratio in values(tests, "bias_over_matrix").items():
+        if ratio > BIAS:
+            what = f"entries of {at[2]} are {{}} times its matrix's, times the root of a row's length"
+            if constant[at]:
+                what += "; all are equal, which may be meant"
+            yield Fact(at[0], at[1], "bias", what, ratio, not constant[at])
+
+
+def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
+    low, high = values(tests, "key_sum_low"), values(tests, "key_sum_high")
+    for at in low:
+        furthest = max((low[at], high[at]), key=lambda total: abs(total - 1))
+        if abs(furthest - 1) > KEY_SUM:
+            what = "attention weights of a query do not add up to 1 over its keys, but to {}: is softmax over the keys?"
+            yield Fact(at[0], at[1], "attention", what, furthest)
+    if trained:
+        return
+    sizes = values(tests, "logit_std")
+    for at, size in sizes.items():
+        others = [value for other, value in sizes.items() if other[0] == at[0] and other != at]
+        usual = float(np.median(others)) if len(others) > 1 else float("nan")
+        if size > LOGITS:
+            yield Fact(at[0], at[1], "attention", "logits have the standard deviation {}: softmax is one key's", size)
+        elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
+            what = "{} times" if size > usual else "1/{} of"
+            yield Fact(at[0], at[1], "attention", f"logits of attention are {what} the other layers'", factor)
+
+
+def _units(tests: ExactTests) -> Iterator[Fact]:
+    for quantity, what in (
+        ("dead_units", "{} of its units are 0 at all tokens"),
+        ("saturated_units", "{} of its units are saturated"),
+    ):
+        for at, share in values(tests, quantity).items():
+            if share > UNITS:
+                yield Fact(at[0], at[1], "units", what, share)

@@ -1,0 +1,328 @@
+"""One module judged: is it initialized well, and is it right? The report, and the thresholds of its last sentence."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from checks.models.alarm import WHOLE_MODEL, Alarm
+from checks.models.exact_alarms import exact_alarms, values, whole
+from checks.models.health import alarms as layer_alarms
+from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
+from simulate.modules.mixing import ROUNDING
+from simulate.modules.one_module import OneModule, one_module
+
+LOSS = 2.0
+"""The loss at the start over ln V, from which it is too large."""
+KNOWN = 0.9
+"""The loss over the entropy of the batch's labels below which a module knows them."""
+STREAM = 3.0
+"""The energy of the last layer's output over the first one's, either way and over the number of layers, from which the
+stream grows too much. Branches of one energy behind norms give at most 1."""
+GRADIENT = 3.0
+"""The norm of the loss's gradient at the first layer's output over the last one's, either way and over the root of the
+number of layers, likewise."""
+DTYPE = 0.1
+"""How far an output may be from that in single precision."""
+
+_SHOWN = 4
+_SAME = 0.02
+# Rules that hold of any weights; the others are of an initialization.
+_ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype")
+# What comes first is most likely the cause of what comes after.
+_ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "residual", "detached",
+          "no gradient", "dtype", "loss", "units", "energy", "exploding", "growth", "vanishing")  # fmt: skip
+# Numbers of a layer, with their titles.
+_COLUMNS = {
+    "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
+    "attention_entropy": "entropy", "dead_units": "dead", "saturated_units": "saturated",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneReport:
+    """What is to be said of a module.
+
+    Attributes:
+        name: of its class, or of what made it.
+        measured: everything that was.
+        trained: whether thresholds of initialization are left out.
+        alarms: what is wrong, the most likely cause first, one for each.
+        notes: a line each.
+        layers: a row for every layer: part, layer, energy (mean square of its output), keeps (the part of its input in
+            it), gradient (norm of the loss's gradient at its output), logits (standard deviation), entropy of attention
+            over a uniform one's, dead and saturated (shares of its units).
+        updates: a row for every matrix of a layer: norms of a first step at rate 1 over the matrix's: sgd (of the
+            gradient), adam (the root of the number of entries), muon (of the shorter side, which is the most).
+    """
+
+    name: str
+    measured: OneModule
+    trained: bool
+    alarms: list[Alarm]
+    notes: list[str]
+    layers: pd.DataFrame
+    updates: pd.DataFrame
+
+    def __repr__(self) -> str:
+        return f"<OneReport of {self.name}: {len(self.alarms)} alarms>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Everything measured: one row per layer, parameter and quantity."""
+        return self.measured.frame
+
+    def assert_healthy(self) -> None:
+        """Pass, or say what is wrong.
+
+        Raises:
+            AssertionError: there is an alarm.
+        """
+        if self.alarms:
+            raise AssertionError(f"{self.name} is not healthy:\n" + "\n".join(map(str, self.alarms)))
+
+    def lines(self) -> list[str]:
+        """The report as text: alarms first, and the judgement last."""
+        lines = [f"ALARM {alarm}" for alarm in self.alarms]
+        lines += [_loss_line(self.measured), *_sight_lines(self.measured), *_growth_lines(self), *_table(self.layers)]
+        if not self.layers["logits"].notna().any():
+            lines.append("attention: not seen; it is watched at softmax and scaled_dot_product_attention")
+        lines += _update_lines(self.updates)
+        lines += [f"note: {note}" for note in self.notes[:_SHOWN]]
+        if len(self.notes) > _SHOWN:
+            lines.append(f"... and {len(self.notes) - _SHOWN} notes more (`notes` has them)")
+        return [*lines, self.judgement()]
+
+    def judgement(self) -> str:
+        """One sentence."""
+        if self.alarms:
+            count = f"{len(self.alarms)} alarm" + "s" * (len(self.alarms) > 1)
+            first = self.alarms[0]
+            what = "is not right" if first.kind in _ALWAYS else "is not initialized well"
+            return f"{self.name} {what}: {count}, first of all {first}."
+        if self.trained:
+            return f"{self.name} passes all exact tests; thresholds of an initialization were not asked for."
+        reasons = [_loss_reason(self.measured), *_growths(self).values()]
+        why = "; ".join(filter(None, reasons)) or "nothing was found that has one"
+        return f"{self.name} is initialized well by the thresholds of docs/probe.md: {why}."
+
+
+def one_report(
+    module: Any,
+    batch: Any,
+    loss: Callable[[Any], Any] | None = None,
+    *,
+    seed: int = 0,
+    layers: Sequence[str] = (),
+    trained: bool = False,
+    name: str = "",
+) -> OneReport:
+    """Measure a module that there is, and judge it; it stays as it was.
+
+    Args:
+        module: a `torch.nn.Module`.
+        batch: as `simulate.modules.one_module.one_module` takes it.
+        loss: likewise.
+        seed: of what module and loss draw.
+        layers: globs that name the layers.
+        trained: whether its weights have been trained: thresholds of an initialization do not apply.
+        name: how it is called; its class if left out.
+
+    Raises:
+        ValueError: as `one_module`.
+    """
+    measured = one_module(module, batch, loss, seed=seed, layers=layers)
+    exact, notes = exact_alarms(measured.tests, trained=trained)
+    frame = measured.frame
+    others = [replace(alarm, where=()) for alarm in layer_alarms(frame)]
+    others += _of_the_whole(measured)
+    if trained:
+        others = [alarm for alarm in others if alarm.kind in _ALWAYS]
+    for rule in (learning_later, no_residual_anywhere, normed_residuals):
+        notes += rule(frame)
+    raised = sorted(exact + others, key=lambda alarm: (_ORDER.index(alarm.kind), alarm.part, alarm.layer))
+    return OneReport(
+        name or type(module).__name__, measured, trained, _one_a_cause(raised), [*notes, *measured.notes],
+        _layer_table(measured), _updates(frame),
+    )  # fmt: skip
+
+
+def _one_a_cause(raised: list[Alarm]) -> list[Alarm]:
+    """What else is said of a layer that has an alarm follows from that, and stands behind it."""
+    causes: dict[tuple[str, int], Alarm] = {}
+    for alarm in raised:
+        at = alarm.part, alarm.layer
+        if at not in causes:
+            causes[at] = alarm
+        else:
+            also = ", " if "; also " in causes[at].what else "; also "
+            causes[at] = replace(causes[at], what=f"{causes[at].what}{also}{alarm.kind}: {alarm.what}")
+    return list(causes.values())
+
+
+def _of_the_whole(measured: OneModule) -> list[Alarm]:
+    """By thresholds of an initialization, and the dtype."""
+    tests, alarms = measured.tests, []
+    size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
+    known = whole(tests, "label_entropy")
+    if size > LOSS * np.log(classes):
+        what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
+        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
+    if size < KNOWN * known:
+        what = (
+            f"loss {size:.3g} at the start, where the labels' frequencies alone explain {known:.3g}: does it see them?"
+        )
+        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
+    for part, (energy, gradient) in _ends(measured.frame).items():
+        depth = len(_profile(measured.frame, part, "hidden_energy"))
+        limits = (("energy of the stream", energy, STREAM * depth), ("gradient", gradient, GRADIENT * depth**0.5))
+        for what, growth, limit in limits:
+            if max(growth, 1 / growth) > limit:
+                where = "from the first to the last layer" if what != "gradient" else "from the last to the first layer"
+                alarms.append(Alarm(part, WHOLE_MODEL, "growth", f"{what} {_times(growth)} {where}"))
+    if measured.dtype_change > DTYPE:
+        what = f"in {measured.dtype} its output is {100 * measured.dtype_change:.2g}% from that in float32"
+        alarms.append(Alarm("", WHOLE_MODEL, "dtype", what))
+    return alarms
+
+
+def _times(growth: float) -> str:
+    if abs(growth - 1) < _SAME:
+        return "stays the same"
+    return f"grows {growth:.3g} times" if growth >= 1 else f"falls {1 / growth:.3g} times"
+
+
+def _profile(frame: pd.DataFrame, part: str, quantity: str) -> np.ndarray:
+    rows = frame[(frame["part"] == part) & (frame["layer"] > 0) & (frame["quantity"] == quantity)]
+    return rows.sort_values("layer")["value"].to_numpy(dtype=float)
+
+
+def _parts(frame: pd.DataFrame) -> list[str]:
+    return list(frame.loc[frame["layer"] > 0, "part"].unique())
+
+
+def _ends(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Of every list of at least two layers: the energy's last over first, and the gradient norm's first over last."""
+    ends = {}
+    for part in _parts(frame):
+        energy, gradient = (_profile(frame, part, quantity) for quantity in ("hidden_energy", "gradient_sq"))
+        positive = all(len(of) > 1 and of[0] > 0 and of[-1] > 0 and np.isfinite(of).all() for of in (energy, gradient))
+        if positive:
+            ends[part] = (energy[-1] / energy[0], (gradient[0] / gradient[-1]) ** 0.5)
+    return ends
+
+
+def _growths(report: OneReport) -> dict[str, str]:
+    """By list: both growths in words, over the depth and a layer."""
+    words = {}
+    for part, (energy, gradient) in _ends(report.measured.frame).items():
+        steps = len(_profile(report.measured.frame, part, "hidden_energy")) - 1
+        words[part] = (
+            f"over the {steps + 1} layers of {part} the energy of the stream {_times(energy)} "
+            f"({energy ** (1 / steps):.3g} a layer), and the gradient {_times(gradient)} towards the input "
+            f"({gradient ** (1 / steps):.3g} a layer)"
+        )
+    return words
+
+
+def _growth_lines(report: OneReport) -> list[str]:
+    frame, lines = report.measured.frame, []
+    for part, text in _growths(report).items():
+        smaller = _profile(frame, part, "energy_smaller_ends")
+        after = f"O{text[1:]}."
+        if len(smaller) > 1 and smaller[0] > 0 and _ends(frame)[part][0] > 2:
+            names = " and ".join(report.measured.ends)
+            after += f" With {names} drawn sqrt(2L) smaller the energy {_times(smaller[-1] / smaller[0])}."
+        lines.append(after)
+    return lines
+
+
+def _loss_reason(measured: OneModule) -> str:
+    size, classes = whole(measured.tests, "cross_entropy"), whole(measured.tests, "classes")
+    return f"loss {size:.3g}, where a uniform guess has {np.log(classes):.3g}" if np.isfinite(size) else ""
+
+
+def _loss_line(measured: OneModule) -> str:
+    tests = measured.tests
+    loss = float(measured.frame.loc[measured.frame["quantity"] == "loss", "value"].iloc[0])
+    size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
+    if not np.isfinite(size):
+        return f"Loss {loss:.4g}; it is no cross-entropy of the output, so that there is nothing to hold it against."
+    line = f"Loss {loss:.4g} at the start: a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
+    if np.isfinite(known := whole(tests, "label_entropy")):
+        line += f", and the frequencies of the batch's {whole(tests, 'labels'):.0f} labels alone {known:.3g}"
+    if (added := whole(tests, "positions")) > 1 + 1e-3:
+        line += f"; it adds up {added:.0f} positions, with {size:.4g} each"
+    return line + "."
+
+
+def _sight_lines(measured: OneModule) -> list[str]:
+    """Who sees whom, as facts."""
+    tests, lines = measured.tests, []
+    later, earlier, samples = (values(tests, f"sees_{whom}") for whom in ("later", "earlier", "samples"))
+    for part in _parts(measured.frame):
+        sees = {
+            word for word, of in (("earlier", earlier), ("later", later))
+            if any(value > ROUNDING for at, value in of.items() if at[0] == part and at[1])
+        }  # fmt: skip
+        if any(at[0] == part for at in later):
+            who = " and ".join(sorted(sees)) + (" ones" if len(sees) == 2 else " ones alone") if sees else "no other"
+            along = " (positions along the first axis, as batch_first=False says)" if tests.positions_first else ""
+            lines.append(f"Positions of {part} see {who}{along}.")
+    if samples:
+        seen = any(value > ROUNDING for value in samples.values())
+        lines.append(f"Samples {'see' if seen else 'do not see'} one another.")
+    return lines
+
+
+def _layer_table(measured: OneModule) -> pd.DataFrame:
+    frame = measured.frame[(measured.frame["layer"] > 0) & (measured.frame["parameter"] == "")]
+    rows = [(row.part, row.layer, row.quantity, row.value) for row in frame.itertuples()]
+    rows += [(part, layer, what, value) for part, layer, name, what, value in measured.tests.rows if layer and not name]
+    table: dict[tuple[str, int], dict[str, float]] = {}
+    for part, layer, quantity, value in rows:
+        if quantity in _COLUMNS:
+            table.setdefault((part, layer), {})[_COLUMNS[quantity]] = value**0.5 if quantity == "gradient_sq" else value
+    records = [{"part": part, "layer": layer, **of} for (part, layer), of in table.items()]
+    return pd.DataFrame(records, columns=["part", "layer", *_COLUMNS.values()])
+
+
+def _table(layers: pd.DataFrame) -> list[str]:
+    lines = []
+    for part, of in layers.groupby("part", sort=False):
+        columns = [title for title in _COLUMNS.values() if of[title].notna().any()]
+        lines.append(f"{part}: layer " + "".join(f"{title:>10}" for title in columns))
+        indent = len(str(part)) + 7
+        for row in of.to_dict("records"):
+            numbers = "".join(f"{row[title]:>10.3g}" if np.isfinite(row[title]) else " " * 10 for title in columns)
+            lines.append(f"  {row['layer']:>{indent - 2}} {numbers}")
+    return lines
+
+
+def _updates(frame: pd.DataFrame) -> pd.DataFrame:
+    matrices = frame[frame["quantity"].isin(["weight", "gradient", "entries", "shortest"])]
+    table = matrices.pivot_table("value", ["part", "layer", "parameter"], "quantity", sort=False).reset_index()
+    table = table.reindex(columns=["part", "layer", "parameter", "weight", "gradient", "entries", "shortest"])
+    table = table[table["shortest"].notna() & (table["weight"] > 0) & np.isfinite(table["gradient"] / table["weight"])]
+    return pd.DataFrame({
+        "part": table["part"], "layer": table["layer"], "parameter": table["parameter"],
+        "sgd": table["gradient"] / table["weight"], "adam": np.sqrt(table["entries"]) / table["weight"],
+        "muon": np.sqrt(table["shortest"]) / table["weight"],
+    }).reset_index(drop=True)  # fmt: skip
+
+
+def _update_lines(updates: pd.DataFrame) -> list[str]:
+    """The least and the largest of every optimizer, with their matrices."""
+    if updates.empty:
+        return []
+    ends = []
+    for optimizer in ("sgd", "adam", "muon"):
+        low, high = (updates.loc[index] for index in (updates[optimizer].idxmin(), updates[optimizer].idxmax()))
+        texts = (f"{row[optimizer]:.3g} ({row['parameter']} of layer {row['layer']})" for row in (low, high))
+        ends.append(f"{optimizer} {' to '.join(texts)}")
+    return ["First step at rate 1, over its matrix: " + "; ".join(ends) + "."]

@@ -1,0 +1,68 @@
+"""Matrices that hold the same numbers as others, and matrices whose rows repeat: by content, not by name."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+# So many entries tell two draws apart; those that are equal there are compared whole.
+_HEAD = 64
+# A matrix with few different values among so many is no draw: zeros, ones, the identity, a table of steps.
+_LOOKED_AT, _VALUES = 4096, 64
+
+
+def copies(module: nn.Module) -> list[tuple[str, ...]]:
+    """Names of parameters that are different tensors with the same numbers, of at least two rows, a tuple a content."""
+    groups: list[tuple[Tensor, list[str]]] = []
+    heads: dict[tuple[object, ...], list[int]] = {}
+    for name, parameter in module.named_parameters():
+        if not _is_drawn(parameter):
+            continue
+        key = (parameter.shape, parameter.dtype, *parameter.detach().flatten()[:_HEAD].tolist())
+        same = next((k for k in heads.get(key, []) if torch.equal(groups[k][0], parameter)), None)
+        if same is None:
+            heads.setdefault(key, []).append(len(groups))
+            groups.append((parameter, [name]))
+        else:
+            groups[same][1].append(name)
+    return [tuple(names) for _, names in groups if len(names) > 1]
+
+
+def repeated_rows(module: nn.Module) -> dict[str, float]:
+    """The share of rows of a matrix that equal an earlier row of it, by name, where there are such rows."""
+    shares = {}
+    for name, parameter in module.named_parameters():
+        if parameter.ndim != 2 or not _is_drawn(parameter):
+            continue
+        rows = parameter.detach().double()
+        # Rows that are equal have equal products; those that have are few, and compared whole.
+        generator = torch.Generator().manual_seed(0)
+        products = rows @ torch.randn(rows.shape[1], generator=generator, dtype=torch.float64).to(rows.device)
+        _, inverse, counts = products.unique(return_inverse=True, return_counts=True)
+        again = rows[counts[inverse] > 1]
+        again = again[again.any(-1)]
+        if len(again) and (repeats := len(again) - len(again.unique(dim=0))):
+            shares[name] = repeats / len(rows)
+    return shares
+
+
+def copied_by_torch(module: nn.Module, names: Sequence[str]) -> bool:
+    """Whether these stand in one encoder or decoder of `torch.nn`, which deep-copies the layer that it is given."""
+    owners = [
+        name for name, part in module.named_modules() if isinstance(part, nn.TransformerEncoder | nn.TransformerDecoder)
+    ]
+    places = []
+    for name in names:
+        owner = next((o for o in owners if name.startswith(f"{o}.layers." if o else "layers.")), None)
+        if owner is None:
+            return False
+        places.append((owner, name.removeprefix(f"{owner}.").split(".", 2)[2]))
+    return len(set(places)) == 1
+
+
+def _is_drawn(parameter: Tensor) -> bool:
+    """Whether this is a matrix of at least two rows whose numbers are no pattern of few values."""
+    if parameter.ndim < 2 or parameter.shape[0] < 2 or not parameter.is_floating_point():
+        return False
+    values = parameter.detach().flatten()[:_LOOKED_AT]
+    return len(values.unique()) > min(_VALUES, len(values) // 2)

@@ -1,0 +1,195 @@
+"""Tests of a module that need no statistics: what depends on what, what is normalized, what is copied, what is watched.
+
+They take one forward pass, and a backward pass through each layer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from simulate.modules.copies import copied_by_torch, copies, repeated_rows
+from simulate.modules.factories import Made
+from simulate.modules.layers import LayerList, place_of, tensor_of, token_axis
+from simulate.modules.mixing import dependences
+from simulate.modules.norms import norm_response, norms_of, says_norm
+from simulate.modules.operations import OperationWatcher
+from simulate.modules.predictions import logits_of, prediction_facts
+
+Row = tuple[str, int, str, str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExactTests:
+    """What was found.
+
+    Attributes:
+        rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
+            a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
+            `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
+            `prediction_facts`; bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the
+            root of how many entries a row of that has) and bias_constant (1, where all its entries are equal);
+            repeated_rows (a share).
+        copies: contents that several matrices hold, each a tuple of places (part, layer, name).
+        by_torch: of each, whether an encoder of `torch.nn` made them.
+        batch_norm: whether there is a batch norm in training, through which samples do see one another.
+        positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
+    """
+
+    rows: tuple[Row, ...]
+    copies: tuple[tuple[tuple[str, int, str], ...], ...]
+    by_torch: tuple[bool, ...]
+    batch_norm: bool
+    positions_first: bool
+
+
+def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
+    """Test a module, on its batch; its gradients are not touched.
+
+    Raises:
+        ProbeError: module or loss fails.
+    """
+    module, axis = built.module, token_axis(built.module)
+    of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
+    batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
+    observer = _Observer(module, lists, axis)
+    built = built.fresh()
+    with observer:
+        output, loss = built.forward()
+    rows = observer.rows()
+    logits = logits_of(output)
+    if logits is not None and logits.requires_grad:
+        if observer.source is not None:
+            rows += [("", 0, "", name, value) for name, value in dependences(observer.source, logits, axis).items()]
+        rows += [("", 0, "", name, value) for name, value in prediction_facts(loss, logits, built.inputs).items()]
+    rows += [(*place_of(name, of_layer), quantity, value) for name, quantity, value in _biases(module)]
+    rows += [(*place_of(name, of_layer), "repeated_rows", share) for name, share in repeated_rows(module).items()]
+    groups = copies(module)
+    return ExactTests(
+        tuple(rows),
+        tuple(tuple(place_of(name, of_layer) for name in names) for names in groups),
+        tuple(copied_by_torch(module, names) or _frozen(module, names) for names in groups),
+        batch_norm,
+        axis == 0,
+    )
+
+
+class _Observer:
+    """Hooks for one forward pass: dependences of every layer, norms, attention and activations."""
+
+    def __init__(self, module: nn.Module, lists: Sequence[LayerList], axis: int) -> None:
+        self._module, self._lists, self._axis = module, lists, axis
+        self._watcher = OperationWatcher()
+        self._of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
+        self._inputs: dict[tuple[str, int], Tensor] = {}
+        self._rows: dict[tuple[str, int, str, str], float] = {}
+        self._handles: list[Any] = []
+        self.source: Tensor | None = None
+
+    def __enter__(self) -> "_Observer":
+        add = self._handles.append
+        add(self._module.register_forward_pre_hook(self._begin, with_kwargs=True))
+        for part in self._module.modules():
+            if isinstance(part, nn.Embedding):
+                add(part.register_forward_hook(self._embedded))
+        for parts in self._lists:
+            for number, layer in enumerate(parts.layers, 1):
+                at = parts.name, number
+                add(layer.register_forward_pre_hook(self._enters(at), with_kwargs=True))
+                add(layer.register_forward_hook(self._leaves(at)))
+        for name, part in norms_of(self._module):
+            add(part.register_forward_hook(self._normed(name), with_kwargs=True))
+        self._watcher.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._watcher.__exit__(*error)
+        for handle in self._handles:
+            handle.remove()
+
+    def rows(self) -> list[Row]:
+        """Of every layer and norm."""
+        watched = [(part, layer, "", name, value) for part, layer, name, value in self._watcher.rows()]
+        return [*((*key, value) for key, value in self._rows.items()), *watched]
+
+    def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        x = tensor_of([*args, *kwargs.values()])
+        if x is None or self.source is not None:
+            return None
+        # The batch is the test's own copy.
+        self.source = x.requires_grad_()
+        return _with_copy(x, args, kwargs)
+
+    def _embedded(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if self.source is not None or output.ndim < 3 or not args or len(args[0]) != len(output):
+            return None
+        self.source = output if output.requires_grad else output.requires_grad_()
+        return output.clone()
+
+    def _enters(self, at: tuple[str, int]) -> Callable[..., Any]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            self._watcher.place = at
+            x = tensor_of([*args, *kwargs.values()])
+            if x is None:
+                return None
+            if not x.requires_grad:
+                x.requires_grad_()
+            self._inputs[at] = x
+            return _with_copy(x, args, kwargs)
+
+        return hook
+
+    def _leaves(self, at: tuple[str, int]) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            self._watcher.place = "", 0
+            x, y = self._inputs.pop(at, None), tensor_of(output)
+            if x is not None and y is not None and y.requires_grad:
+                for name, value in dependences(x, y, self._axis).items():
+                    self._rows[*at, "", name] = value
+
+        return hook
+
+    def _normed(self, name: str) -> Callable[..., None]:
+        def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any) -> None:
+            where = place_of(name, self._of_layer)
+            inside, self._watcher.place = self._watcher.place, ("", 0)
+            answers = norm_response(part, args, kwargs)
+            self._watcher.place = inside
+            if answers and answers["norm_response"] >= self._rows.get((*where, "norm_response"), -1.0):
+                answers["norm_says"] = float(says_norm(part))
+                self._rows |= {(*where, key): value for key, value in answers.items()}
+
+        return hook
+
+
+def _with_copy(x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with a copy in the place of x: what works in place changes that."""
+    copy = x.clone()
+    return (
+        tuple(copy if value is x else value for value in args),
+        {name: copy if value is x else value for name, value in kwargs.items()},
+    )
+
+
+def _biases(module: nn.Module) -> list[tuple[str, str, float]]:
+    """Every bias that stands beside a matrix, over that matrix."""
+    rows = []
+    known = dict(module.named_parameters(remove_duplicate=False))
+    for name, bias in known.items():
+        matrix = known.get(name.removesuffix("bias") + "weight") if name.endswith("bias") else None
+        if matrix is None or matrix.ndim < 2 or bias.ndim != 1 or bias.shape[0] not in matrix.shape:
+            continue
+        # Of a convolution a row is all that is added up for one output.
+        fan_in = matrix.numel() // bias.shape[0]
+        size, usual = (float(values.detach().double().square().mean()) ** 0.5 for values in (bias, matrix))
+        if size > 0 and usual > 0:
+            rows.append((name, "bias_over_matrix", size / usual / fan_in**0.5))
+            rows.append((name, "bias_constant", float(len(bias) > 1 and bool((bias == bias[0]).all()))))
+    return rows
+
+
+def _frozen(module: nn.Module, names: Sequence[str]) -> bool:
+    """Whether but one of several copies are frozen, as of a teacher that follows."""
+    known = dict(module.named_parameters())
+    return sum(known[name].requires_grad for name in names) <= 1

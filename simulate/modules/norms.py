@@ -1,0 +1,75 @@
+"""Whether what is called a norm normalizes: its output must not answer to the scale of its input."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from simulate.modules.layers import tensor_of
+
+_EPSILONS = ("eps", "variance_epsilon", "epsilon")
+_FACTOR = 2.0
+
+
+def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules that are called a norm, by their class or their name, and have no modules in them.
+
+    Left out are those of `torch.nn` that a norm's name is given to (Identity, Dropout), and batch norms, which divide
+    by what they have seen before.
+    """
+    for name, part in module.named_modules():
+        kind = type(part).__name__.lower()
+        of_torch = type(part).__module__.startswith("torch.")
+        by_name = "norm" in name.rpartition(".")[2].lower() and not of_torch
+        batch = isinstance(part, nn.modules.batchnorm._NormBase)
+        if (says_norm(part) or by_name) and "identity" not in kind and not batch and not list(part.children()):
+            yield name, part
+
+
+def says_norm(part: nn.Module) -> bool:
+    """Whether a module's class is called a norm."""
+    kind = type(part).__name__.lower()
+    return "norm" in kind or "rms" in kind
+
+
+def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:
+    """How a norm answers to the scale of its input x, and how it would for its epsilon alone.
+
+    Returns:
+        "norm_response": ln(|f(2x) - f(0)|²/|f(x) - f(0)|²)/ln 4, 0 of a norm, 1 of the identity; "norm_epsilon": the
+        same of x/sqrt(v + ε), with v the variance over the last axis, or the mean square if that is what it divides by;
+        "norm_divided": v. Empty where its first input is no tensor.
+    """
+    x = next((value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)), None)
+    if x is None or tensor_of(x) is None:
+        return {}
+
+    def at(scale: float) -> Tensor | None:
+        given = [scale * value if value is x else value for value in args]
+        named = {name: scale * value if value is x else value for name, value in kwargs.items()}
+        return tensor_of(part.forward(*given, **named))
+
+    with torch.no_grad():
+        try:
+            once, twice, nowhere = at(1.0), at(_FACTOR), at(0.0)
+        except (RuntimeError, TypeError, ValueError):
+            return {}
+        if once is None or twice is None or nowhere is None:
+            return {}
+        # A shift stays; without an epsilon nothing is known at 0.
+        shift = torch.nan_to_num(nowhere.double(), 0.0, 0.0, 0.0)
+        energies = [float((y.double() - shift).square().sum()) for y in (once, twice)]
+        if not (all(map(math.isfinite, energies)) and min(energies) > 0):
+            return {}
+        values = x.detach().double()
+        centred = isinstance(part, nn.LayerNorm) or "layer" in type(part).__name__.lower()
+        divided = float((values.var(-1, correction=0) if centred else values.square().mean(-1)).mean())
+    epsilon = next((float(e) for key in _EPSILONS if isinstance(e := getattr(part, key, None), float)), 0.0)
+    if epsilon == 0.0 and isinstance(part, nn.RMSNorm):
+        epsilon = torch.finfo(x.dtype).eps
+    square = _FACTOR**2
+    alone = math.log(square * (divided + epsilon) / (square * divided + epsilon)) / math.log(square) if divided else 0.0
+    response = math.log(energies[1] / energies[0]) / math.log(square)
+    return {"norm_response": response, "norm_epsilon": alone, "norm_divided": divided}

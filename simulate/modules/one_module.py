@@ -1,0 +1,173 @@
+"""One module with its weights: what probing measures without a grid; the module is left as it was."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from simulate.counts import check_count
+from simulate.modules.branch_ends import branch_ends, smaller_ends
+from simulate.modules.exact_tests import ExactTests, exact_tests
+from simulate.modules.factories import Made, ProbeError
+from simulate.modules.kept_state import kept_state
+from simulate.modules.layers import LayerList, layer_lists
+from simulate.modules.predictions import logits_of
+from simulate.modules.probe import COLUMNS, measured
+
+_WIDTH, _DEPTH = 0, 0
+"""Stand in the table where a grid has its widths and depths."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneModule:
+    """What was measured.
+
+    Attributes:
+        frame: as `simulate.Probed` has it, of one seed, its width and depth 0; and for matrices also shortest, the
+            smaller of both lengths; of layers of the first list energy_smaller_ends (`smaller_ends`).
+        tests: exact ones.
+        notes: a line each.
+        dtype_change: how much the output differs, in root mean square over its size, from the same module's in single
+            precision; 0 where that is what it has, and NaN where it was not compared.
+        dtype: of its parameters, as "bfloat16".
+        ends: names of the matrices that are smaller in energy_smaller_ends.
+    """
+
+    frame: pd.DataFrame
+    tests: ExactTests
+    notes: tuple[str, ...]
+    dtype_change: float
+    dtype: str
+    ends: tuple[str, ...]
+
+
+def one_module(
+    module: nn.Module,
+    batch: Any,
+    loss: Callable[[Any], Tensor] | None = None,
+    *,
+    seed: int = 0,
+    layers: Sequence[str] = (),
+) -> OneModule:
+    """Measure a module that there is, on the device where it is.
+
+    Weights, buffers, gradients, training mode and random generators are as before in the end. It takes the memory of
+    the weights twice more, and about five passes.
+
+    Args:
+        module: any, in the mode that is to be measured.
+        batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments.
+        loss: from its output to a scalar; the output's own `.loss` if left out.
+        seed: of what module and loss draw.
+        layers: globs that name the layers; found by themselves if there are none.
+
+    Raises:
+        ValueError: an argument is no such thing; there are no parameters, or globs name nothing.
+        ProbeError: module or loss fails, or gives no gradient.
+    """
+    name = type(module).__name__
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module must be a torch.nn.Module, got {name}.")
+    first = next(module.parameters(), None)
+    if first is None:
+        raise ValueError(f"module {name!r} must have parameters, and has none.")
+    if not isinstance(batch, Tensor | tuple | list | Mapping) or not _tensors(batch):
+        raise ValueError(
+            "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got "
+            f"{type(batch).__name__}."
+        )
+    if loss is not None and not callable(loss):
+        raise ValueError(f"loss must be a function of the output, which gives a scalar, got {loss!r}.")
+    check_count("seed", seed, 0)
+    notes = []
+    try:
+        lists = layer_lists(module, layers, 0)
+    except ValueError:
+        if layers:
+            raise
+        lists = list[LayerList]()
+        notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
+    inputs = tree_map(lambda value: value.to(first.device) if isinstance(value, Tensor) else value, batch)
+    built = Made(name, module, inputs, _own_loss if loss is None else loss)
+    try:
+        # Each begins with the module as it was given.
+        with kept_state(module, seed):
+            rows, measured_notes, _ = measured(built.fresh(), lists, asked=True)
+        with kept_state(module, seed):
+            tests = exact_tests(built, lists)
+        with kept_state(module, seed):
+            change = _dtype_change(built, first.dtype)
+            smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
+    except ProbeError as error:
+        raise ProbeError(f"{str(error).rstrip('.')}.") from error.__cause__
+    rows += [(*key, "shortest", float(min(parameter.shape))) for key, parameter in _matrices(module, lists)]
+    rows += [(part.name, k, "", "energy_smaller_ends", value) for part, by in smaller for k, value in by.items()]
+    ends = branch_ends(lists[0]) if lists else ()
+    frame = pd.DataFrame([(_WIDTH, _DEPTH, 0, *row) for row in rows], columns=COLUMNS)
+    return OneModule(frame, tests, (*notes, *measured_notes), change, str(first.dtype).removeprefix("torch."), ends)
+
+
+def is_module(subject: object) -> bool:
+    """Whether this is one module, and no factory of them."""
+    return isinstance(subject, nn.Module)
+
+
+def _matrices(module: nn.Module, lists: Sequence[LayerList]) -> list[tuple[tuple[str, int, str], nn.Parameter]]:
+    """Those of layers, which are no embeddings."""
+    return [
+        ((part.name, number, name), parameter)
+        for part in lists
+        for number, layer in enumerate(part.layers, 1)
+        for name, parameter in layer.named_parameters()
+        if parameter.ndim == 2
+    ]
+
+
+def _tensors(batch: Any) -> bool:
+    values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
+    return any(isinstance(value, Tensor) for value in values)
+
+
+def _own_loss(output: Any) -> Tensor:
+    """The loss that a module gives itself.
+
+    Raises:
+        ValueError: it gives none.
+    """
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(loss, Tensor):
+        raise ValueError(f"the output, a {type(output).__name__}, has no loss of its own: give loss=, or labels")
+    return loss
+
+
+def _dtype_change(built: Made, dtype: torch.dtype) -> float:
+    """How far the output is from that of the same weights in single precision."""
+    if dtype in (torch.float32, torch.float64):
+        return 0.0
+
+    def single(value: Any) -> Any:
+        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    module, outputs = built.module, []
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    for change in (lambda value: value, single):
+        # Code that names its own dtype cannot be run in another: that is not compared.
+        with suppress(RuntimeError, ValueError, TypeError), torch.no_grad():
+            inputs = tree_map(change, built.fresh().inputs)
+            arguments = (
+                ((), dict(inputs))
+                if isinstance(inputs, Mapping)
+                else (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
+            )
+            torch.manual_seed(0)
+            output = torch.func.functional_call(module, {k: change(v) for k, v in state.items()}, *arguments)
+            outputs.append(logits_of(output))
+    if len(outputs) < 2 or outputs[0] is None or outputs[1] is None:
+        return float("nan")
+    low, high = (output.double() for output in outputs if output is not None)
+    return float((low - high).norm() / high.norm().clamp_min(1e-300))

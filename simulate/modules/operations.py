@@ -1,0 +1,188 @@
+"""Attention and activations of any module, watched where they are computed: at torch's own functions.
+
+Attention weights are what `softmax` gives and a matrix product then multiplies values with, or what
+`scaled_dot_product_attention` would give for its arguments. Code that computes them in another way is not seen.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+Place = tuple[str, int]
+
+_PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
+# What attention weights pass through on the way to the values.
+_SAME = ("to", "type_as", "float", "half", "bfloat16", "type", "contiguous", "view", "reshape")
+_CHANGED = ("mul", "__mul__", "masked_fill", "masked_fill_")
+# The input at which an activation's derivative is as good as 0: below it, or beyond it to both sides.
+_DEAD = {"relu": 0.0, "relu_": 0.0, "gelu": -4.0, "silu": -10.0}
+_SATURATED = {"tanh": 4.0, "sigmoid": 8.0}
+# Logits below this are masked.
+_MASKED = -1e4
+_FEWEST_TOKENS = 8
+
+
+class OperationWatcher(TorchFunctionMode):
+    """What attention and activations of layers do while a module runs; `place` says in which layer that is.
+
+    Attributes:
+        place: list and number of the layer that runs; ("", 0) in none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place: Place = ("", 0)
+        self._weights: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self._seen: dict[tuple[Place, str], list[float]] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call it, and look at what it was given and gave."""
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            # Inside of it this mode is off.
+            with self._inside():
+                return func(*args, **kwargs)
+        output = func(*args, **kwargs)
+        self._look(getattr(func, "__name__", ""), args, kwargs, output)
+        return output
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        def watched(owner: Any, name: str) -> Callable[..., Any]:
+            plain = getattr(owner, name)
+
+            def run(*args: Any, **kwargs: Any) -> Any:
+                output = plain(*args, **kwargs)
+                self._look(name, args, kwargs, output)
+                return output
+
+            return run
+
+        names = ("softmax", "scaled_dot_product_attention", "dropout")
+        with ExitStack() as stack:
+            for owner, name in (*((functional, name) for name in names), (torch, "bmm")):
+                stack.enter_context(patch.object(owner, name, watched(owner, name)))
+            yield
+
+    def rows(self) -> list[tuple[str, int, str, float]]:
+        """Part, layer, quantity and value, the mean over the calls in a layer, or the extreme of sums over keys.
+
+        Quantities: logit_std (over what is not masked), attention_entropy (over the logarithm of the number of keys, 1
+        of uniform weights), key_sum_low and key_sum_high (of the weights of a query over its keys), dead_units and
+        saturated_units (shares).
+        """
+        extreme: dict[str, Callable[[list[float]], float]] = {"key_sum_low": min, "key_sum_high": max}
+        return [
+            (*place, name, extreme[name](values) if name in extreme else sum(values) / len(values))
+            for (place, name), values in self._seen.items()
+        ]
+
+    def _put(self, name: str, value: Tensor) -> None:
+        self._seen.setdefault((self.place, name), []).append(float(value))
+
+    def _look(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
+        first = args[0] if args else kwargs.get("input")
+        if not isinstance(output, Tensor) or self.place == ("", 0):
+            return
+        if name in _PRODUCTS:
+            self._multiplied(name, args)
+        elif not isinstance(first, Tensor):
+            return
+        elif name == "scaled_dot_product_attention":
+            with torch.no_grad():
+                self._attention(*_weights_of(*args, **kwargs))
+        elif name == "softmax" and output.ndim >= 3:
+            self._weights[id(output)] = (output, first.detach(), output.detach())
+        elif (known := self._weights.get(id(first))) is not None and first is known[0]:
+            self._passed(name, output, known)
+        elif output.ndim >= 2 and output.numel() >= _FEWEST_TOKENS * output.shape[-1]:
+            self._activation(name, first.detach())
+
+    def _passed(self, name: str, output: Tensor, known: tuple[Tensor, Tensor, Tensor]) -> None:
+        _, logits, weights = known
+        alike = output.shape[-2:] == known[0].shape[-2:]
+        if "dropout" in name and alike:
+            # What is dropped is no fault of a sum.
+            self._weights[id(output)] = (output, logits, weights)
+        elif name in (*_SAME, *_CHANGED) and alike:
+            self._weights[id(output)] = (output, logits.reshape(output.shape), output.detach())
+
+    def _multiplied(self, name: str, args: tuple[Any, ...]) -> None:
+        operands = [value for value in args if isinstance(value, Tensor)]
+        if name == "einsum" and len(args) == 2 and isinstance(args[1], tuple | list):
+            operands = list(args[1])
+        for place, operand in enumerate(operands):
+            known = self._weights.get(id(operand))
+            if known is None or operand is not known[0]:
+                continue
+            axis: int | None = -1
+            if name == "einsum":
+                axis = _contracted(str(args[0]), place)
+            elif place:
+                axis = -2
+            if axis is not None:
+                _, logits, weights = known
+                with torch.no_grad():
+                    self._attention(logits.movedim(axis, -1), weights.movedim(axis, -1))
+
+    def _attention(self, logits: Tensor, weights: Tensor) -> None:
+        """Of logits and weights with their keys in the last axis; queries that see no key are left out."""
+        logits, weights = logits.float(), weights.float()
+        visible = logits > _MASKED
+        keys = visible.sum(-1)
+        if not bool(visible.any()):
+            return
+        self._put("logit_std", logits[visible].std(correction=0))
+        sums = weights.sum(-1)[keys > 0]
+        self._put("key_sum_low", sums.min())
+        self._put("key_sum_high", sums.max())
+        entropies = torch.special.entr(weights).sum(-1)
+        if bool((keys > 1).any()):
+            self._put("attention_entropy", (entropies[keys > 1] / keys[keys > 1].float().log()).mean())
+
+    def _activation(self, name: str, x: Tensor) -> None:
+        if name in _DEAD:
+            limit = _DEAD[name]
+            # In place, what was negative is 0.
+            self._put("dead_units", (x.flatten(0, -2).amax(0) <= limit).float().mean())
+        elif name in _SATURATED:
+            self._put("saturated_units", (x.abs() > _SATURATED[name]).float().mean())
+
+
+def _weights_of(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Logits, masked ones -inf, and weights of `torch.nn.functional.scaled_dot_product_attention`, as it defines them.
+
+    https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    """
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    logits = query.float() @ key.float().mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
+        logits = logits.masked_fill(later, -torch.inf)
+    if attn_mask is not None:
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else logits + attn_mask
+    return logits, logits.softmax(-1).nan_to_num(0.0)
+
+
+def _contracted(equation: str, place: int) -> int | None:
+    """The axis of an operand that a product sums over, if it is one."""
+    terms, _, result = equation.replace(" ", "").partition("->")
+    operands = terms.split(",")
+    if "..." in operands[place]:
+        letters = operands[place].replace("...", "")
+        summed = [k - len(letters) for k, letter in enumerate(letters) if letter not in result]
+    else:
+        summed = [k for k, letter in enumerate(operands[place]) if letter not in result]
+    return summed[0] if len(summed) == 1 else None

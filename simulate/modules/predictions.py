@@ -1,0 +1,95 @@
+"""What a loss says of an output: whether it is a cross-entropy, of how many classes, and of which labels.
+
+The derivative of a cross-entropy by the logits is softmax minus label, times the weight of a position: it adds up to 0
+over the classes, and is negative at the label alone. So labels are read from it, wherever they come from.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simulate.modules.layers import tensor_of
+
+# Sums over classes that are rounding, over the sum of magnitudes.
+_ROUNDING = 1e-3
+_SINGLE = 1e-6
+_SURE = 1e-4
+# Fewer positions, or fewer different words, say nothing of where labels come from.
+_POSITIONS, _WORDS = 8, 4
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits among what a module gives: `.logits`, an entry "logits", or the first tensor."""
+    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return logits if isinstance(logits, Tensor) else tensor_of(output)
+
+
+def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, float]:
+    """Of a loss that is a cross-entropy of these logits; empty of another.
+
+    Returns:
+        "classes" (V, the last axis), "cross_entropy" (mean over positions), "positions" (the sum of their weights in
+        the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
+        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next" and
+        "label_is_own" (1 where every position's label is the next input, or its own; 0 where not).
+    """
+    try:
+        (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
+    except RuntimeError:
+        return {}
+    if slope is None or logits.ndim < 2 or logits.shape[-1] < 2:
+        return {}
+    classes = logits.shape[-1]
+    rows, values = slope.detach().double().reshape(-1, classes), logits.detach().double().reshape(-1, classes)
+    sizes = rows.abs().sum(-1)
+    # A position whose label has all the probability has a loss of 0, and a derivative that is rounding.
+    likely, guess = values.softmax(-1).max(-1)
+    sure = (likely > 1 - _SURE) & (rows.gather(-1, guess[:, None])[:, 0] <= 0)
+    counted = rows.any(-1) & values.isfinite().all(-1) & ~sure
+    if not bool(counted.any()) and not (bool(sure.any()) and float(loss.detach()) < _ROUNDING):
+        return {}
+    # Single precision rounds 1 - p, too, times the weight of a position, which is 1/positions of a mean.
+    clear, rounding = rows[counted], _ROUNDING * sizes[counted] + _SINGLE / len(rows)
+    if bool((clear.sum(-1).abs() > rounding).any()):
+        return {}
+    facts = {"classes": float(classes)}
+    if bool(((clear < -rounding[:, None] / classes).sum(-1) != 1).any()):
+        return facts | {"cross_entropy": float(loss.detach())}
+    labels = torch.where(sure, values.argmax(-1), rows.argmin(-1))
+    known = counted | sure
+    logs = values.log_softmax(-1).gather(-1, labels[:, None])[:, 0]
+    weights = -rows.gather(-1, labels[:, None])[:, 0] / -torch.expm1(logs).clamp(max=-1e-12)
+    weights[sure] = weights[counted].mean() if bool(counted.any()) else 1.0 / float(sure.sum())
+    labels, logs, weights = labels[known], logs[known], weights[known]
+    frequencies = labels.bincount().double() / len(labels)
+    facts |= {
+        "cross_entropy": float(-(logs * weights).sum() / weights.sum()),
+        "positions": float(weights.sum()),
+        "label_entropy": float(torch.special.entr(frequencies).sum()),
+        "labels": float(len(labels)),
+    }
+    words = _words(inputs, logits)
+    if words is not None:
+        every = torch.full(logits.shape[:-1], -1, device=logits.device)
+        every[known.reshape(every.shape)] = labels
+        for name, label, word in (
+            ("label_is_own", every, words),
+            ("label_is_next", every[:, :-1], words[:, 1:]),
+        ):
+            there = label >= 0
+            enough = int(there.sum()) >= _POSITIONS and len(word[there].unique()) >= _WORDS
+            facts[name] = float(enough and torch.equal(label[there], word[there]))
+    return facts
+
+
+def _words(inputs: Any, logits: Tensor) -> Tensor | None:
+    """The integers of the input that stand at the positions of the logits."""
+    if isinstance(inputs, Mapping):
+        inputs = inputs.get("input_ids", [value for name, value in inputs.items() if "label" not in name])
+    values = inputs
+    for value in values if isinstance(values, tuple | list) else [values]:
+        if isinstance(value, Tensor) and not value.is_floating_point() and value.shape == logits.shape[:-1]:
+            return value if value.ndim == 2 else None
+    return None

@@ -1,0 +1,224 @@
+"""The report on one module: faults are named where they are, healthy modules pass, bad input is one line."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import gradbounds as gb
+from checks.models.exact_alarms import exact_alarms
+from checks.models.one_report import one_report
+from gradbounds.cli import main
+from simulate.modules.layers import layer_lists
+from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, OF_TRANSFORMERS, Decoder, next_word, planted
+
+WITHIN = [name for name in HEALTHY if name not in OF_TRANSFORMERS]
+
+
+def made(name, width=32, depth=4, seed=11):
+    torch.manual_seed(seed)
+    return HEALTHY[name](width, depth)
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_healthy_modules_pass_and_say_so(name):
+    module, inputs, loss = made(name)
+    report = gb.probe(module, inputs, loss=loss)
+    report.assert_healthy()
+    assert "is initialized well" in report.lines()[-1]
+    assert "a uniform guess" in report.lines()[0]
+
+
+@pytest.mark.parametrize("fault", [*LOCAL, *GLOBAL])
+def test_faults_are_named_where_they_are(fault):
+    """In one family each, in the second layer; the evidence has all."""
+    kind, families, _ = (LOCAL | GLOBAL)[fault]
+    torch.manual_seed(12)
+    report = one_report(*planted(families[0], fault, 2, 32, 4))
+    assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)
+    assert "not" in report.judgement()
+    with pytest.raises(AssertionError, match="is not healthy"):
+        report.assert_healthy()
+
+
+def test_numbers_of_the_report_are_those_of_the_module():
+    module, words, loss = made("decoder")
+    report = gb.probe(module, words, loss=loss)
+    x = module.words(words).detach().requires_grad_()
+    streams = [x]
+    for layer in module.layers:
+        streams.append(layer(streams[-1]))
+        streams[-1].retain_grad()
+    loss(module.head(module.norm(streams[-1]))).backward()
+    energies = [float(y.detach().square().mean()) for y in streams[1:]]
+    gradients = [float(y.grad.norm()) for y in streams[1:]]
+    np.testing.assert_allclose(report.layers["energy"], energies, rtol=1e-4)
+    np.testing.assert_allclose(report.layers["gradient"], gradients, rtol=1e-4)
+    weight = module.layers[1].up.weight
+    size = weight.detach().norm()
+    (row,) = report.updates[(report.updates["layer"] == 2) & (report.updates["parameter"] == "up.weight")].itertuples()
+    assert row.sgd == pytest.approx(float(weight.grad.norm() / size), rel=1e-4)
+    # Steps of sign and of equal singular values, beside the matrix.
+    sign, turned = weight.grad.sign(), torch.linalg.svd(weight.grad, full_matrices=False)
+    assert row.adam == pytest.approx(float(sign.norm() / size), rel=1e-4)
+    assert row.muon == pytest.approx(float((turned.U @ turned.Vh).norm() / size), rel=1e-4)
+    # sqrt(2L) smaller matrices, by hand.
+    with torch.no_grad():
+        for layer in module.layers:
+            for one in (layer.attention.o, layer.down):
+                one.weight.div_(8**0.5)
+        y = module.words(words)
+        smaller = [float((y := layer(y)).square().mean()) for layer in module.layers]
+    assert f"drawn sqrt(2L) smaller the energy grows {smaller[-1] / smaller[0]:.3g} times" in "\n".join(report.lines())
+
+
+def test_what_belongs_to_training_is_left_out_of_trained_modules():
+    module, words, loss = planted("decoder", "logits multiplied", 2, 32, 4)
+    module.head.weight.data.mul_(20)
+    nn.init.normal_(module.layers[0].up.bias, std=30)
+    kinds = {alarm.kind for alarm in one_report(module, words, loss).alarms}
+    assert {"attention", "loss", "bias"} <= kinds
+    trained = gb.probe(module, words, loss=loss, trained=True)
+    assert trained.alarms == []
+    assert "were not asked for" in trained.judgement()
+    module.layers[2].attention.over = -2
+    assert [alarm.layer for alarm in gb.probe(module, words, loss=loss, trained=True).alarms] == [3]
+
+
+def test_copies_of_torch_are_a_note_and_frozen_layers_too():
+    class Encoded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+            self.encoder, self.head = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False), nn.Linear(16, 5)
+
+        def forward(self, x):
+            return self.head(self.encoder(x))
+
+    torch.manual_seed(0)
+    module, labels = Encoded(), torch.randint(5, (12,))
+    module.encoder.layers[1].requires_grad_(False)
+    report = gb.probe(module, torch.randn(2, 6, 16), loss=lambda y: functional.cross_entropy(y.flatten(0, 1), labels))
+    assert report.alarms == []
+    notes = "\n".join(report.notes)
+    assert "layers 1, 2, 3 hold the same numbers" in notes
+    assert "frozen: " in notes
+    assert "... and" in report.lines()[-2], "notes are folded"
+
+
+def test_labels_that_are_the_input_itself():
+    module, words, _ = made("torch.nn, Pre-LN")
+    module = Decoder(32, 2, attends=True)
+    words = torch.randint(128, (2, 16))
+    report = gb.probe(module, words, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
+    assert [alarm.kind for alarm in report.alarms] == ["leak"]
+    assert "its own input" in report.alarms[0].what
+
+
+def test_a_loss_below_what_frequencies_explain():
+    """Words that stand on both sides: the sharper head copies, and the labels are the input's."""
+    module, words, _ = made("decoder")
+    module.layers = nn.ModuleList()
+    module.head.weight = module.words.weight
+    report = gb.probe(module, words, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
+    assert any("frequencies" in alarm.what for alarm in report.alarms)
+    assert "list of layers" in "\n".join(report.notes)
+
+
+def test_a_module_of_another_loss_and_of_its_own():
+    module, words, _ = made("decoder")
+    report = gb.probe(module, words, loss=lambda y: y.square().mean())
+    assert report.lines()[0].endswith("nothing to hold it against.")
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = module
+
+        def forward(self, input_ids, labels):
+            logits = self.inner(input_ids)
+            return {"loss": next_word(labels)(logits), "logits": logits}
+
+    report = gb.probe(Own(), {"input_ids": words, "labels": words})
+    assert report.alarms == []
+    assert "128 classes" in report.lines()[0]
+
+
+def test_alarms_of_the_grid_have_the_same_tests():
+    def factory(width, depth):
+        module, words, loss = planted("decoder", "softmax over queries", 2, width, depth)
+        return module, lambda seed: (words, loss)
+
+    report = gb.probe(factory, widths=[16], depths=[3], seeds=1)
+    assert ("attention", 2, ((16, 3),)) in [(alarm.kind, alarm.layer, alarm.where) for alarm in report.alarms]
+
+
+@pytest.mark.parametrize("name", ["encoder-pre", "encoder-post", "transformer-pre"])
+def test_built_ins_pass_the_exact_tests(name):
+    assert exact_alarms(gb.probe(name, widths=[16], depths=[2], seeds=1).probed.tests)[0] == []
+
+
+FILE = """
+import torch
+from torch import nn
+
+def make():
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)))
+    return module, torch.ones(2, 8), lambda y: y.square().mean()
+
+def nothing(): return 3
+def without(): return nn.Tanh(), torch.ones(2)
+def fails(): return nn.Linear(2, 2), torch.ones(2, 3), lambda y: y.sum()
+def vector(): return nn.Linear(2, 2), torch.ones(2, 2), lambda y: y
+def words(): return nn.Linear(2, 2), "a text", lambda y: y.sum()
+def lossless(): return nn.Linear(2, 2), torch.ones(2, 2)
+"""
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["nothing"], r"must return \(module, batch\) or \(module, batch, loss\), or take a width and a depth, got int"),
+    (["without"], "module 'Tanh' must have parameters, and has none"),
+    (["fails"], "module 'Linear' must not fail, but raised RuntimeError"),
+    (["vector"], r"loss of 'Linear' must be a scalar tensor, got \(2, 2\)"),
+    (["words"], "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got str"),
+    (["lossless"], "has no loss of its own: give loss="),
+    (["make", "--width", "8"], "--width must stand with a factory of a width and a depth"),
+    (["make", "--layers", "blocks.*"], "layers must name modules of 'Sequential'"),
+    (["make", "--device", "moon"], "device must"),
+])  # fmt: skip
+def test_bad_input_of_the_command(tmp_path, monkeypatch, capsys, arguments, message):
+    (tmp_path / "one_of_mine.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    assert main(["probe", f"one_of_mine:{arguments[0]}", *arguments[1:]]) == 2
+    said = capsys.readouterr()
+    assert re.search(message, said.err)
+    assert said.err.count("\n") == 1
+    assert not said.out
+
+
+def test_the_command_judges_one_module(tmp_path, monkeypatch, capsys):
+    (tmp_path / "another_of_mine.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    assert main(["probe", "another_of_mine.py:make", "--trained", "--out", "kept"]) == 0
+    assert "another_of_mine.py:make passes all exact tests" in capsys.readouterr().out
+    assert {file.name for file in (tmp_path / "kept").iterdir()} == {"probe.parquet", "layers.csv", "updates.csv"}
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"batch": torch.ones(1), "widths": [3]}, "must stand with a factory"),
+    ({"batch": None}, "batch must be a tensor"),
+    ({"batch": torch.ones(2, 2), "loss": 3}, "loss must be a function"),
+    ({"batch": torch.ones(2, 2), "seed": -1}, "seed must be"),
+])  # fmt: skip
+def test_bad_input_from_python(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        gb.probe(nn.Linear(2, 2), **arguments)
+    with pytest.raises(ValueError, match="must stand with one module"):
+        gb.probe("encoder-pre", widths=[4], depths=[2], trained=True)
+
+
+def test_lists_of_the_families_are_found():
+    assert [len(layer_lists(made(name)[0], (), 0)[0].layers) for name in WITHIN] == [4] * len(WITHIN)

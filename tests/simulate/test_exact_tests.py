@@ -1,0 +1,262 @@
+"""Exact tests of a module, each against a slow twin; and that a module is left as it was."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from simulate.modules.copies import copied_by_torch, copies, repeated_rows
+from simulate.modules.exact_tests import exact_tests
+from simulate.modules.factories import Made
+from simulate.modules.layers import layer_lists
+from simulate.modules.mixing import ROUNDING, dependences
+from simulate.modules.norms import norm_response, norms_of
+from simulate.modules.one_module import one_module
+from simulate.modules.predictions import prediction_facts
+from tests.helpers.single_modules import HEALTHY, Decoder
+
+
+def measured_tests(module, inputs, loss):
+    return exact_tests(Made("mine", module, inputs, loss), layer_lists(module, (), 0))
+
+
+def table(tests):
+    return {row[:4]: row[4] for row in tests.rows}
+
+
+def mixes(kind):
+    weights = {"causal": torch.ones(6, 6).tril(), "all": torch.ones(6, 6), "none": torch.eye(6), "reversed": None}
+    mix = torch.ones(6, 6).triu(1) if kind == "reversed" else weights.get(kind, torch.eye(6))
+    return lambda x: torch.einsum("ij,bjd->bid", mix, x).tanh() + (x.flip(0) if kind == "samples" else 0.0)
+
+
+@pytest.mark.parametrize("kind", ["causal", "all", "none", "reversed", "samples"])
+@pytest.mark.parametrize("axis", [0, -2])
+def test_dependences_are_those_of_the_whole_jacobian(kind, axis):
+    x = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(1))
+    jacobian = torch.autograd.functional.jacobian(mixes(kind), x).abs().sum((2, 5))  # (b, i, b', j)
+    own = jacobian[0, :, 0]
+    truth = {
+        "sees_later": bool(own[:3, 3:].any()),
+        "sees_earlier": bool(own[3:, :3].any()),
+        "sees_samples": bool(jacobian[0, :, 1].any()),
+    }
+    x = x.transpose(0, 1) if axis == 0 else x
+    x = x.contiguous().requires_grad_()
+    y = mixes(kind)(x.transpose(0, 1)).transpose(0, 1) if axis == 0 else mixes(kind)(x)
+    assert {name: value > ROUNDING for name, value in dependences(x, y, axis).items()} == truth
+
+
+def test_dependences_where_there_are_none():
+    x = torch.randn(4, 3, requires_grad=True)
+    assert dependences(x, x.detach() + torch.zeros(4, 3, requires_grad=True), -2) == {}
+    assert dependences(x, 2 * x, -2) == {"sees_samples": 0.0}
+
+
+@pytest.mark.parametrize(("norm", "response"), [
+    (nn.LayerNorm(64), 0.0), (nn.RMSNorm(64, eps=1e-6), 0.0), (nn.LayerNorm(64, eps=1e6), 1.0),
+])  # fmt: skip
+def test_norms_answer_to_the_scale_as_their_epsilon_says(norm, response):
+    x = 3.0 * torch.randn(5, 64) + 1.0
+    nn.init.normal_(norm.weight)
+    answers = norm_response(norm, (x,), {})
+    assert answers["norm_response"] == pytest.approx(response, abs=1e-4)
+    assert answers["norm_response"] == pytest.approx(answers["norm_epsilon"], abs=1e-4)
+    centred = isinstance(norm, nn.LayerNorm)
+    divided = x.var(-1, correction=0) if centred else x.square().mean(-1)
+    assert answers["norm_divided"] == pytest.approx(float(divided.mean()), rel=1e-5)
+
+
+def test_a_norm_s_shift_is_no_answer_and_what_multiplies_is_none():
+    norm = nn.LayerNorm(8)
+    nn.init.constant_(norm.bias, 5.0)
+    x = torch.randn(3, 8)
+    assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(0.0, abs=1e-4)
+    plain = norm.forward
+    norm.forward = lambda x: x * (plain(x) - 5.0)
+    assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_what_is_called_a_norm():
+    class MyRms(nn.Module):
+        pass
+
+    parts = nn.ModuleDict({
+        "a": nn.LayerNorm(2), "b": MyRms(), "norm": nn.Identity(), "c": nn.BatchNorm1d(2), "norm2": nn.Dropout(),
+        "final_norm": type("Tanh", (nn.Module,), {})(), "d": nn.Sequential(nn.LayerNorm(2)),
+    })  # fmt: skip
+    assert [name for name, _ in norms_of(parts)] == ["a", "b", "final_norm", "d.0"]
+
+
+def test_copies_are_equal_tensors_and_draws_alone():
+    parts = nn.ModuleDict({name: nn.Linear(12, 12) for name in "abcdef"})
+    with torch.no_grad():
+        parts["b"].weight.copy_(parts["a"].weight)
+        parts["c"].weight.copy_(parts["a"].weight)
+        parts["c"].weight[11, 11] += 1e-3
+        for name in "de":
+            parts[name].weight.copy_(torch.eye(12))
+            parts[name].bias.zero_()
+        parts["f"].weight[6:] = parts["f"].weight[:6].clone()
+    assert copies(parts) == [("a.weight", "b.weight")]
+    assert repeated_rows(parts) == {"f.weight": 0.5}
+
+
+def test_torch_copies_the_layers_of_its_encoder():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32), 3, enable_nested_tensor=False)
+    module = nn.ModuleDict({"encoder": encoder})
+    groups = copies(module)
+    assert len(groups) == 4
+    assert all(copied_by_torch(module, names) for names in groups)
+    assert not copied_by_torch(module, ["encoder.layers.0.linear1.weight", "encoder.layers.1.linear2.weight"])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_labels_are_read_from_the_derivative(reduction):
+    words = torch.randint(40, (3, 9))
+    logits = (3 * torch.randn(3, 9, 40)).requires_grad_()
+    loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten(), reduction=reduction)
+    facts = prediction_facts(loss, logits, {"input_ids": words, "labels": words})
+    counts = np.unique(words[:, 1:], return_counts=True)[1] / 24
+    assert facts["label_is_next"] == 1
+    assert facts["label_is_own"] == 0
+    assert facts["label_entropy"] == pytest.approx(-(counts * np.log(counts)).sum())
+    assert facts["positions"] == pytest.approx(1 if reduction == "mean" else 24)
+    assert facts["cross_entropy"] == pytest.approx(loss.item() / (1 if reduction == "mean" else 24), rel=1e-5)
+
+
+def test_other_losses_are_no_cross_entropy_of_labels():
+    logits = torch.randn(12, 7, requires_grad=True)
+    assert prediction_facts(logits.square().mean(), logits, None) == {}
+    smooth = functional.cross_entropy(logits, torch.randint(7, (12,)), label_smoothing=0.2)
+    assert prediction_facts(smooth, logits, None) == {"classes": 7.0, "cross_entropy": pytest.approx(smooth.item())}
+
+
+def test_a_label_that_has_all_the_probability_counts():
+    logits = torch.zeros(4, 5)
+    logits[0, 2] = 1e4
+    logits.requires_grad_()
+    loss = functional.cross_entropy(logits, torch.tensor([2, 1, 0, 3]))
+    assert prediction_facts(loss, logits, None)["cross_entropy"] == pytest.approx(loss.item())
+
+
+class _Attends(nn.Module):
+    """The same attention, written in several ways."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.inner = way, nn.MultiheadAttention(16, 1, batch_first=True, bias=False)
+
+    def forward(self, x):
+        q, k, v = functional.linear(x, self.inner.in_proj_weight).chunk(3, -1)
+        logits = q @ k.mT / 4
+        if self.way == "sdpa":
+            return functional.scaled_dot_product_attention(q, k, v)
+        if self.way == "torch.nn":
+            return self.inner(x, x, x, need_weights=False)[0]
+        if self.way == "torch.nn with weights":
+            return self.inner(x, x, x)[0]
+        if self.way == "method":
+            return functional.dropout(logits.softmax(-1), 0.5) @ v
+        if self.way == "einsum":
+            return torch.einsum("bqk,bkd->bqd", torch.softmax(logits, dim=2), v)
+        return torch.einsum("bkq,bkd->bqd", functional.softmax(logits.mT, dim=1), v)
+
+
+@pytest.mark.parametrize("way", ["sdpa", "torch.nn", "torch.nn with weights", "method", "einsum", "einsum, keys first"])
+def test_attention_is_watched_however_it_is_written(way):
+    module = nn.Sequential(_Attends(way), _Attends(way))
+    x = torch.randn(2, 5, 16)
+    seen = table(measured_tests(module, x, lambda y: y.square().mean()))
+    q, k, _ = functional.linear(x, module[0].inner.in_proj_weight).chunk(3, -1)
+    logits = (q @ k.mT / 4).detach()
+    weights = logits.softmax(-1)
+    entropy = -(weights * weights.log()).sum(-1).mean() / np.log(5)
+    assert seen["Sequential", 1, "", "logit_std"] == pytest.approx(float(logits.std(correction=0)), rel=1e-4)
+    assert seen["Sequential", 1, "", "attention_entropy"] == pytest.approx(float(entropy), rel=1e-4)
+    assert [seen["Sequential", 1, "", f"key_sum_{end}"] for end in ("low", "high")] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_softmax_over_queries_does_not_add_up_over_keys():
+    torch.manual_seed(0)
+    module = Decoder(16, 2, attends=True)
+    words = torch.randint(128, (2, 8))
+    module.layers[1].attention.over = -2
+    seen = table(measured_tests(module, words, lambda y: y.square().mean()))
+    assert abs(seen["layers", 1, "", "key_sum_high"] - 1) < 1e-5
+    assert seen["layers", 2, "", "key_sum_high"] > 1.5
+
+
+def test_units_that_are_zero_are_counted():
+    torch.manual_seed(0)
+    module = Decoder(16, 1, attends=False)
+    nn.init.constant_(module.layers[0].up.bias[:48].detach(), -50.0)
+    seen = table(measured_tests(module, torch.randint(128, (4, 16)), lambda y: y.square().mean()))
+    assert seen["layers", 1, "", "dead_units"] == 0.75
+
+
+class _Careless(nn.Module):
+    """Changes what it can: buffers, the training mode, its input, and draws from all generators."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout()) for _ in range(2))
+        self.scale = nn.Parameter(torch.zeros(6))
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("cache", None)
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        with torch.no_grad():
+            self.scale.add_(random.random() * 1e-3 + np.random.rand() * 1e-3)  # noqa: NPY002
+        x.mul_(0.5)
+        for layer in self.layers:
+            x = x + layer(x)
+        self.layers[0].eval()
+        return x * (1 + self.scale)
+
+
+def test_a_module_is_left_as_it_was():
+    module, x = _Careless(), torch.randn(7, 6)
+    module.layers[1].eval()
+    module.layers[0][0].bias.requires_grad_(False)
+    module.scale.grad = torch.full((6,), 3.0)
+    gradient = module.scale.grad
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    torch.manual_seed(5)
+    state, before = copy.deepcopy(module.state_dict()), x.clone()
+    modes, buffer = [part.training for part in module.modules()], module.calls
+    flags = [one.requires_grad for one in module.parameters()]
+    measured = one_module(module, x, lambda y: y.square().mean())
+    drawn = random.random(), np.random.rand(), float(torch.rand(()))  # noqa: NPY002
+    assert measured.tests.batch_norm
+    assert {
+        name: bool(torch.equal(value, state[name])) for name, value in module.state_dict().items()
+    } == dict.fromkeys(state, True)
+    assert module.calls is buffer
+    assert module.scale.grad is gradient
+    assert torch.equal(gradient, torch.full((6,), 3.0))
+    assert all(one.grad is None for name, one in module.named_parameters() if name != "scale")
+    assert [part.training for part in module.modules()] == modes
+    assert [one.requires_grad for one in module.parameters()] == flags
+    assert torch.equal(x, before)
+    assert not x.requires_grad
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    torch.manual_seed(5)
+    assert drawn == (random.random(), np.random.rand(), float(torch.rand(())))  # noqa: NPY002
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+def test_half_precision_is_held_against_single():
+    torch.manual_seed(0)
+    module, words, loss = HEALTHY["decoder"](32, 2)
+    assert one_module(module, words, loss).dtype_change == 0.0
+    low = one_module(module.bfloat16(), words, lambda y: loss(y.float()))
+    assert low.dtype == "bfloat16"
+    assert 1e-3 < low.dtype_change < 0.1
