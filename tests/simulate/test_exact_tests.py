@@ -77,8 +77,9 @@ def test_a_norm_s_shift_is_no_answer_and_what_multiplies_is_none():
     x = torch.randn(3, 8)
     assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(0.0, abs=1e-4)
     plain = norm.forward
-    norm.forward = lambda x: x * (plain(x) - 5.0)
-    assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(1.0, abs=1e-4)
+    for multiplied in (lambda x: x * (plain(x) - 5.0), lambda x: x + 100.0):
+        norm.forward = multiplied
+        assert norm_response(norm, (x,), {})["norm_response"] == pytest.approx(1.0, abs=1e-4)
 
 
 def test_what_is_called_a_norm():
