@@ -153,10 +153,12 @@ def one_report(
 
 
 def _one_a_cause(raised: list[Alarm]) -> list[Alarm]:
-    """What else is said of a layer that has an alarm follows from that, and stands behind it."""
+    """What else is said of a layer that has an alarm follows from that and stands behind it, and so does growth."""
     causes: dict[tuple[str, int], Alarm] = {}
     for alarm in raised:
         at = alarm.part, alarm.layer
+        if alarm.kind == "growth":
+            at = next((known for known in causes if known[0] == alarm.part), at)
         if at not in causes:
             causes[at] = alarm
         else:

@@ -49,6 +49,27 @@ def test_the_numbers_of_whole_models_are_the_committed_ones():
     assert says("probe.md", f"{alone_named[0]} of {runs[0]}", without, "without a reference", beside)
 
 
+def test_the_numbers_of_one_model_are_the_committed_ones():
+    healthy, faults, thresholds = (
+        json.loads((ROOT / "tests" / "evidence" / f"probe-one-{name}.json").read_text(encoding="utf-8"))
+        for name in ("healthy", "faults", "thresholds")
+    )
+    assert says("probe.md", f"{thresholds['modules']} healthy modules")
+    low, high = healthy["95% of the rate"]
+    assert low == 0
+    assert says("probe.md", f"{healthy['modules']} healthy modules raised {healthy['with an alarm']} alarms")
+    assert says("probe.md", f"up to {100 * high:.1f}%")
+    named, runs = (sum(of[what] for of in faults["power"].values()) for what in ("named", "runs"))
+    assert says("probe.md", f"Of {len(faults['power'])} kinds", f"{named} of {runs} runs were named")
+    furthest = {what: of["furthest"] for what, of in thresholds.items() if isinstance(of, dict)}
+    columns = re.findall(r"^\| .* \| (?:above|below|from) [\d.]+ \| ([\d.e-]+) \|$", PAGE, re.M)
+    in_order = ("loss over ln V", "labels' entropy over loss", "energy growth over L", "gradient growth over root L",
+                "norm response", "bias over matrix", "standard deviation of logits", "logits over other layers'",
+                "sum over keys from 1", "units", "rows that repeat")  # fmt: skip
+    expected = [1 / furthest[name] if name.startswith("labels") else furthest[name] for name in in_order]
+    assert [float(value) for value in columns] == pytest.approx(expected, rel=0.05)
+
+
 @pytest.mark.parametrize("name", ["healthy", "broken"])
 def test_the_examples_say_what_the_page_says(tmp_path, monkeypatch, capsys, name):
     """Verdicts and alarms; numbers to rounding on another CPU are not compared."""
