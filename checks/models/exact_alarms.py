@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from checks.models.alarm import WHOLE_MODEL, Alarm
+from checks.models.alarm import WHOLE_MODEL, Alarm, escaped
 from simulate.modules.exact_tests import ExactTests
 from simulate.modules.mixing import ROUNDING
 
@@ -27,6 +27,10 @@ UNITS = 0.75
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
+
+
+Place = tuple[str, int, str]
+"""Part, layer and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ def said(alarm: Alarm) -> str:
     return str(alarm).split(": ", 1)[1]
 
 
-def values(tests: ExactTests, quantity: str) -> dict[tuple[str, int, str], float]:
+def values(tests: ExactTests, quantity: str) -> dict[Place, float]:
     """A quantity by part, layer and name."""
     return {(part, layer, name): value for part, layer, name, what, value in tests.rows if what == quantity}
 
@@ -151,15 +155,29 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
 
 def _norms(tests: ExactTests) -> Iterator[Fact]:
     by_epsilon, divided, says = (values(tests, f"norm_{what}") for what in ("epsilon", "divided", "says"))
+    large, none, perhaps = dict[Place, float](), dict[Place, float](), dict[Place, float]()
     for at, response in values(tests, "norm_response").items():
         if response < NORM:
             continue
         if by_epsilon[at] >= NORM and abs(by_epsilon[at] - response) < _LIKE_EPSILON:
-            what = f"the epsilon of {at[2]} is larger than what it divides, {{}}"
-            yield Fact(at[0], at[1], "norm", what, divided[at])
+            large[at] = divided[at]
         else:
-            what = f"{at[2]} is no norm: it answers with {{}} to the scale of its input, and a norm with 0"
-            yield Fact(at[0], at[1], "norm", what, response, says[at] == 1 or response > _MORE_THAN_LINEAR)
+            (none if says[at] == 1 or response > _MORE_THAN_LINEAR else perhaps)[at] = response
+    what = "the epsilon of {} is larger than what it divides, {{}}"
+    yield from _in_one(large, "norm", what)
+    what = "{} is no norm: it answers with {{}} to the scale of its input, and a norm with 0"
+    yield from _in_one(none, "norm", what)
+    yield from _in_one(perhaps, "norm", what, alarm=False)
+
+
+def _in_one(named: dict[Place, float], kind: str, what: str, *, alarm: bool = True) -> Iterator[Fact]:
+    """One fact of everything in a layer, with the largest number."""
+    layers: dict[tuple[str, int], list[Place]] = {}
+    for at in named:
+        layers.setdefault(at[:2], []).append(at)
+    for (part, layer), places in layers.items():
+        names = escaped(", ".join(name for *_, name in places))
+        yield Fact(part, layer, kind, what.format(names), max(named[at] for at in places), alarm)
 
 
 def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
@@ -183,17 +201,16 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     if not trained:
         for at, share in values(tests, "repeated_rows").items():
             if share > REPEATED:
-                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {at[2]} repeat others", share)
+                yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat others", share)
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:
     constant = values(tests, "bias_constant")
-    for at, ratio in values(tests, "bias_over_matrix").items():
-        if ratio > BIAS:
-            what = f"entries of {at[2]} are {{}} times its matrix's, times the root of a row's length"
-            if constant[at]:
-                what += "; all are equal, which may be meant"
-            yield Fact(at[0], at[1], "bias", what, ratio, not constant[at])
+    large = {at: ratio for at, ratio in values(tests, "bias_over_matrix").items() if ratio > BIAS}
+    what = "entries of {} are {{}} times their matrix's, times the root of a row's length"
+    yield from _in_one({at: ratio for at, ratio in large.items() if not constant[at]}, "bias", what)
+    equal = {at: ratio for at, ratio in large.items() if constant[at]}
+    yield from _in_one(equal, "bias", what + "; all are equal, which may be meant", alarm=False)
 
 
 def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:

@@ -29,9 +29,9 @@ def norms_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def says_norm(part: nn.Module) -> bool:
-    """Whether a module's class is called a norm."""
-    kind = type(part).__name__.lower()
-    return "norm" in kind or "rms" in kind
+    """Whether a module's class, or one that it is derived from, is called a norm."""
+    kinds = [kind.__name__.lower() for kind in type(part).__mro__]
+    return any("norm" in kind or "rms" in kind for kind in kinds)
 
 
 def norm_response(part: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, float]:

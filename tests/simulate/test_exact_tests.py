@@ -86,11 +86,14 @@ def test_what_is_called_a_norm():
     class MyRms(nn.Module):
         pass
 
+    class Derived(MyRms):
+        pass
+
     parts = nn.ModuleDict({
-        "a": nn.LayerNorm(2), "b": MyRms(), "norm": nn.Identity(), "c": nn.BatchNorm1d(2), "norm2": nn.Dropout(),
-        "final_norm": type("Tanh", (nn.Module,), {})(), "d": nn.Sequential(nn.LayerNorm(2)),
+        "a": nn.LayerNorm(2), "b": MyRms(), "e": Derived(), "norm": nn.Identity(), "c": nn.BatchNorm1d(2),
+        "norm2": nn.Dropout(), "final_norm": type("Tanh", (nn.Module,), {})(), "d": nn.Sequential(nn.LayerNorm(2)),
     })  # fmt: skip
-    assert [name for name, _ in norms_of(parts)] == ["a", "b", "final_norm", "d.0"]
+    assert [name for name, _ in norms_of(parts)] == ["a", "b", "e", "final_norm", "d.0"]
 
 
 def test_copies_are_equal_tensors_and_draws_alone():
