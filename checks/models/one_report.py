@@ -153,17 +153,20 @@ def one_report(
 
 
 def _one_a_cause(raised: list[Alarm]) -> list[Alarm]:
-    """What else is said of a layer that has an alarm follows from that and stands behind it, and so does growth."""
+    """What else is said of a layer, or of layers of a list, that has an alarm stands behind it; so does growth."""
     causes: dict[tuple[str, int], Alarm] = {}
     for alarm in raised:
         at = alarm.part, alarm.layer
-        if alarm.kind == "growth":
+        if alarm.part and (alarm.part, WHOLE_MODEL) in causes:
+            at = alarm.part, WHOLE_MODEL
+        elif alarm.kind == "growth":
             at = next((known for known in causes if known[0] == alarm.part), at)
         if at not in causes:
             causes[at] = alarm
         else:
             also = ", " if "; also " in causes[at].what else "; also "
-            causes[at] = replace(causes[at], what=f"{causes[at].what}{also}{alarm.kind}: {alarm.what}")
+            layer = f" of layer {alarm.layer}" if alarm.layer not in (WHOLE_MODEL, at[1]) else ""
+            causes[at] = replace(causes[at], what=f"{causes[at].what}{also}{alarm.kind}{layer}: {alarm.what}")
     return list(causes.values())
 
 
