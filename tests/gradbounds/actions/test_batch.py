@@ -27,8 +27,10 @@ def test_step_1_of_a_run(capsys):
     assert said["noise_scale"] == pytest.approx(noise_scale(STACK).whole, rel=1e-3)
     assert main(["predict", *SMALL, "--batch", "6"]) == 0
     said = capsys.readouterr().out
-    assert f"Step 1 of such a run: loss {six['loss']:.4g}, gradient norm {sum(squares) ** 0.5:.4g}, at 6 seq" in said
-    assert "which are not text" in said
+    off = f"{noise_scale(STACK).loss_deviation(6):.1g}"
+    norm = f"{sum(squares) ** 0.5:.4g}"
+    assert f"Step 1 of such a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm}, at 6 seq" in said
+    assert "which is not text" in said
     assert "no biases, gains or tables of inputs" in said
 
 
@@ -47,6 +49,35 @@ def test_what_a_family_learns_is_in_the_norm(tmp_path, capsys):
     assert "each stands 2 times in the batch" in said
     assert "biases of WQ, WK, WV, WO, W1, W2" in said
     assert " +- " in said.split("gradient norm")[1].splitlines()[0]
+
+
+def test_a_batch_of_text(tmp_path, capsys):
+    """By a name, a file of counts or a text; a table of inputs gathers what all positions of a word ask for."""
+    line = ["predict", "--placement", "pre", *SMALL, "--batch", "6", "--json"]
+    norms = []
+    for given in ([], ["--text", "zipf:0"], ["--text", "zipf:1"]):
+        assert main([*line, *given]) == 0
+        norms.append(json.loads(capsys.readouterr().out)["gradient_norm"])
+    assert norms[0] < norms[1] < norms[2]
+    counts = tmp_path / "counts.txt"
+    counts.write_text("\n".join(str(1 / k) for k in range(1, 17)))
+    assert main([*line, "--text", f"counts:{counts}"]) == 0
+    assert json.loads(capsys.readouterr().out)["gradient_norm"] == pytest.approx(norms[2], rel=1e-3)
+    (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
+    assert main([*line[:-1], "--text", str(tmp_path / "text.txt")]) == 0
+    assert "their labels agree" in capsys.readouterr().out
+    for given, message in (
+        (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
+        (["--text", "lighthouse"], "vocab must be at least the"),
+        (["--text", "counts:nowhere"], "nowhere"),
+        (["--text", "zipf:1", "--embeddings", "tied"], "text must be given to untied embeddings"),
+    ):
+        assert main([*line[:-1], *given]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert main(["predict", *SMALL, "--text", "zipf:1"]) == 2
+    assert "text must stand with batch" in capsys.readouterr().err
 
 
 def test_vectors_of_families():
