@@ -14,14 +14,24 @@ from scipy.optimize import curve_fit
 
 from simulate.curvature.first_step import sampled_steps
 from theory import Stack
+from theory.first_step.cost import first_step_cost
 from theory.first_step.prediction import first_step
 from theory.stack.optimizers import Optimizer
 
 WIDTHS, DEPTHS = (64, 128, 256), (2, 4, 8)
 """Of the networks that are stepped."""
 
+# Seconds of a step whatever its size, forward passes that as much work is as one, with those of the search, and
+# multiplications and additions a second, in float64.
+_OF_A_STEP, _PASSES, _SPEED = 0.15, 25.0, 4.4e9
+
 # Coordinates of a head at least: with fewer a quarter of them has no pair to rotate.
 _LEAST_HEAD = 8
+
+
+def parameter_count(stack: Stack) -> int:
+    """About how many numbers the matrices have."""
+    return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
 
 
 def scaled(stack: Stack, width: int, depth: int) -> Stack:
@@ -45,6 +55,19 @@ def scaled(stack: Stack, width: int, depth: int) -> Stack:
     )  # fmt: skip
 
 
+def _sizes(stack: Stack) -> list[tuple[int, int]]:
+    """Widths and depths of the networks that are stepped, all below the network's own."""
+    return [(width, depth) for depth in DEPTHS if depth <= stack.depth for width in WIDTHS if width < stack.width]
+
+
+def stepping_seconds(stack: Stack, optimizers: Sequence[Optimizer], draws: int) -> float:
+    """About how long `stepped` takes on one core, theory of the sizes included."""
+    networks = [scaled(stack, *size) for size in _sizes(stack)]
+    theory = sum(first_step_cost(network, name).seconds for network in networks for name in optimizers)
+    passes = sum(_OF_A_STEP + _PASSES * 2 * parameter_count(network) * network.rows / _SPEED for network in networks)
+    return theory + draws * len(optimizers) * passes
+
+
 def stepped(stack: Stack, optimizers: Sequence[Optimizer], draws: int, seed: int) -> pd.DataFrame:
     """Break-even over critical rates of networks scaled like this one, one line for each draw and optimizer.
 
@@ -55,8 +78,7 @@ def stepped(stack: Stack, optimizers: Sequence[Optimizer], draws: int, seed: int
         ValueError: as `scaled`.
         NoRuleError: theory has no rule for the first step.
     """
-    sizes = [(d, depth) for depth in DEPTHS if depth <= stack.depth for d in WIDTHS if d < stack.width]
-    rows = []
+    sizes, rows = _sizes(stack), []
     hidden, bar = not sys.stderr.isatty(), Console(stderr=True)
     for width, depth in track(sizes, "stepping smaller networks", disable=hidden, transient=True, console=bar):
         network = scaled(stack, width, depth)
