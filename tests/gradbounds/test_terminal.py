@@ -19,7 +19,7 @@ def test_help_has_the_network_in_groups(capsys):
     assert main(["predict", "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     boxes = [line.split()[1] for line in lines if line.startswith("╭─ network-")]
-    groups = "sizes", "feed-forward", "matrices", "residual", "attention", "inputs", "loss"
+    groups = "sizes", "feed-forward", "experts", "matrices", "residual", "attention", "inputs", "loss"
     assert boxes == [f"network-{group}" for group in groups]
     of_mask, below = (next(k for k, line in enumerate(lines) if word in line) for word in ("--mask ", "network-inputs"))
     assert next(k for k, line in enumerate(lines) if "network-attention" in line) < of_mask < below

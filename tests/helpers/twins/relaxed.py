@@ -223,8 +223,9 @@ def deviation(stack, text=None):
         for name, value in slow_quantities(
             stack, weights, x[draw], labels[draw], ids[draw], None if source is None else source[draw]
         ).items():
-            # Of what a layer does not have there is no number.
-            off = (found[name][draw] / value.detach() - 1).abs()
-            assert torch.equal(off.isnan(), value.isnan())
+            # Of what a layer does not have there is no number, and what is 0 is 0.
+            value, seen = value.detach(), found[name][draw]
+            assert torch.equal(seen.isnan(), value.isnan())
+            off = torch.where(value == 0, seen, seen / value - 1).abs()
             worst = max(worst, float(off.nan_to_num().max()))
     return worst
