@@ -32,7 +32,7 @@ class NoiseScale:
     Attributes:
         stack: the network, of one sequence.
         loss: E of the cross-entropy, which the size of the batch does not change.
-        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder by "encoder_" and the role.
+        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder as "encoder_W1".
         product: C, likewise.
         single_sem: standard errors of S, where attention patterns or logits are sampled; else 0.
         product_sem: of C, likewise.
