@@ -123,8 +123,9 @@ def _ways(stack: Stack, patterns: int | None, budget: Budget) -> list[Way]:
             for count in _halves(asked)]  # fmt: skip
     if "grouped" in rules:
         most = patterns or quick_patterns(stack, grouped=True)
-        groups = [by(f"{_RULES['grouped']}, in {count} sampled patterns", grouped=True, patterns=count)
-                  for count in _halves(most)]  # fmt: skip
+        fewer = {count: f" in place of {patterns}" if patterns and count < patterns else "" for count in _halves(most)}
+        groups = [by(f"{_RULES['grouped']}, in {count} sampled patterns{less}", grouped=True, patterns=count)
+                  for count, less in fewer.items()]  # fmt: skip
         # What representatives leave out is less than what fewer patterns than theirs scatter.
         chosen = next((each for each in groups if budget.holds(each.cost)), groups[-1])
         better = max(1, sum(count >= chosen.arguments["patterns"] for count in _halves(asked)))

@@ -52,7 +52,8 @@ def test_groups_come_before_fewer_patterns_than_theirs():
     for patterns, expected in ((None, count), (4096, fitting), (8, 8)):
         one = way(stack, patterns, Budget(20.0, 4e9))
         assert one.arguments == {"grouped": True, "patterns": expected}
-        assert one.said.endswith(f"in {expected} sampled patterns")
+        less = f" in place of {patterns}" if expected < (patterns or 0) else ""
+        assert one.said.endswith(f"in {expected} sampled patterns{less}")
     assert way(stack, 4096, Budget(1e5, 4e12)).arguments == {"patterns": 4096}, "as asked for"
     few = prediction_cost(stack, patterns=2, grouped=True).seconds
     assert way(stack, None, Budget(1.01 * few, 4e9)).arguments == {"grouped": True, "patterns": 2}
