@@ -135,7 +135,7 @@ def test_small_products_have_one_thread(monkeypatch):
 
     monkeypatch.setattr(dyson, "_responses", counted)
     with threadpool_limits(2, user_api="blas"):
-        stack = Stack(placement="pre", width=8, depth=3, tokens=4, vocab=6, branch_scale=1.7)
+        stack = Stack(placement="pre", width=8, depth=2, tokens=2, vocab=6, branch_scale=1.7)
         found = largest_eigenvalues(stack, samples=2)
         residual_edge(stack)
     assert seen
