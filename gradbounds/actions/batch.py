@@ -1,12 +1,13 @@
 """`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
@@ -71,6 +72,8 @@ def predict_batch(
         return Result(about="what the gradient of a batch takes", values=numbers, lines=[f"{takes}."])
     if not budget.holds(cost):
         raise OverBudgetError(f"{takes}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns.")
+    if cost.seconds > SOON:
+        print(f"{takes}.", file=sys.stderr, flush=True)
     scale = noise_scale(
         stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
     )

@@ -57,8 +57,7 @@ def cells_by_family():
         cells = {cell["name"]: cell for cell in one.cells}
         for family, quantity in FAMILIES.items():
             behind = {name for v in one.verdicts if v.claim == family for name in v.cells}
-            sizes = {name: cells[name]["stack"] for name in behind}
-            names = sorted(n for n, of in sizes.items() if of.get("width", 512) <= 2**12 and of.get("tokens", 8) <= 64)
+            names = sorted(name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12)
             for name in rng.choice(names, min(1, len(names)), replace=False):
                 chosen.setdefault(name, (cells[name], set()))[1].add(quantity)
     return list(chosen.values())

@@ -78,9 +78,9 @@ def test_beside_networks(kept_folder):
 
 
 def beside_long(folder: Path, name: str, networks: Sequence[str], off: Collection[str] = ()) -> None:
-    """At 1024 tokens, with matrices drawn: numbers beyond 3%, or 4 standard errors of at most 1.5%, are recorded.
+    """At 1024 tokens, with matrices drawn: numbers are within 3%, or 4 standard errors of at most 1.5%.
 
-    Some quantities are known to be off, as docs/queries.md says; no other may be.
+    Of some quantities that is expected to fail (docs/queries.md).
     """
     fields = {"tokens": 1024, "vocab": 1024}
     found: dict[str, Any] = {}
@@ -97,6 +97,8 @@ def beside_long(folder: Path, name: str, networks: Sequence[str], off: Collectio
         assert row["largest error"] < 0.015, network
         others = [one for one in row["beyond"] if one["quantity"] not in off]
         assert len(others) <= 0.02 * row["numbers"], (network, others)
+    if failed := [network for network, row in found.items() if len(row["beyond"]) > 0.02 * row["numbers"]]:
+        pytest.xfail(f"{', '.join(off)} of {', '.join(failed)} are beyond it (docs/queries.md)")
 
 
 def test_long_pre(kept_folder):
@@ -105,7 +107,7 @@ def test_long_pre(kept_folder):
 
 
 def test_long_normalized(kept_folder):
-    """Post-LN and Peri-LN, whose W^Q and W^K are low: a first run asserted these as well, and failed by them alone."""
+    """Post-LN and Peri-LN, whose W^Q and W^K are low."""
     off = ("grad_sq_WQ", "grad_sq_WK")
     beside_long(kept_folder, "many-tokens-normalized", ["Post-LN", "Peri-LN"], off)
 

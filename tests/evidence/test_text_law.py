@@ -45,9 +45,13 @@ def beside_networks(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_batches_of_text_beside_networks(kept_folder):
-    """The norm of all is within 5%. Single matrices are not, and are recorded (docs/first_step.md says why)."""
+    """Norms are within 5%, of all and of every matrix; of single matrices that is expected to fail."""
     found = {name: kept_case(kept_folder, name, partial(beside_networks, fields)) for name, fields in NETWORKS.items()}
     record("text-law", {"draws": DRAWS, "sequences": USUAL["sequences"], "norms": found})
     for name, of_roles in found.items():
         assert of_roles["all"]["standard error"] < 0.015, name
         assert abs(of_roles["all"]["over networks"]) < 0.05, name
+    if beyond := [
+        (name, role) for name, row in found.items() for role, one in row.items() if abs(one["over networks"]) >= 0.05
+    ]:
+        pytest.xfail(f"not within 5% are {beyond} (docs/first_step.md)")

@@ -143,7 +143,10 @@ def quotients(draws: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_first_steps_of_classes(kept_folder):
-    """At least 8 of 10 families have all numbers within 5%, or 10% and 3 standard errors; or so at twice the width."""
+    """At least 8 of 10 families have all numbers within 5%, or 10% and 3 standard errors.
+
+    With 7 at this width that is expected to fail; those that are not within it are at twice the width.
+    """
 
     def kept(name: str, make: Callable[[], Any]) -> Any:
         return kept_case(kept_folder, name, make)
@@ -153,15 +156,19 @@ def test_first_steps_of_classes(kept_folder):
     about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
     record("configuration-steps", about | {"width": WIDTH, "models": found, "at width 512": wide})
     assert sum(near(one) or near(wide[family]) for family, one in found.items()) >= 8
+    if (within := sum(near(one) for one in found.values())) < 8:
+        pytest.xfail(f"{within} of {len(found)} families are within it at width {WIDTH} (docs/first_step.md)")
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_first_steps_of_tied_classes(kept_folder):
-    """At least 2 of 3 families have all numbers within 5%, or 10% and 3 standard errors."""
+    """All families have all numbers within 5%, or 10% and 3 standard errors; expected to fail by Llama's SGD."""
     found = {family: case(family, lambda name, make: kept_case(kept_folder, name, make), tied=True) for family in TIED}
     about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
     record("configuration-steps-tied", about | {"width": WIDTH, "models": found})
-    assert sum(near(one) for one in found.values()) >= 2
+    if beyond := [family for family, one in found.items() if not near(one)]:
+        assert beyond == ["llama"], beyond
+        pytest.xfail("what SGD changes of Llama's logits is just beyond it (docs/first_step.md)")
 
 
 def near(found: dict[str, Any]) -> bool:
