@@ -28,7 +28,7 @@ KINDS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_named_by_layer(name, fault):
     """Single modules, a fault in each of their layers in turn."""
-    for layer in range(1, 7):
+    for layer in (1, 3, 6):
         found = alarms(probe(planted(name, fault, layer), widths=[32], depths=[6], seeds=1, seed=layer).frame)
         assert (layer, KINDS[fault]) in [(alarm.layer, alarm.kind) for alarm in found]
 

@@ -46,10 +46,16 @@ FAMILIES = {
 }  # fmt: skip
 
 
+def numbers_of(stack):
+    """Products of n tokens with a matrix, or of tokens with one another, in L layers, and logits."""
+    n = stack.tokens * stack.sequences
+    return n * (stack.depth * (stack.width + n) * (1.0 + stack.ffn_ratio) + stack.vocab)
+
+
 def cells_by_family():
     """A random cell of every family of rows in every file; the results' size is the seed, so that nobody chooses them.
 
-    Up to d = 4096: wider ones take long to sample again.
+    Up to d = 4096, and of the half with fewer numbers to sample: others take long.
     """
     chosen: dict[str, tuple[dict, set[str]]] = {}
     rng = np.random.default_rng(len(COMMITTED.read_bytes()))
@@ -57,7 +63,9 @@ def cells_by_family():
         cells = {cell["name"]: cell for cell in one.cells}
         for family, quantity in FAMILIES.items():
             behind = {name for v in one.verdicts if v.claim == family for name in v.cells}
-            names = sorted(name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12)
+            narrow = [name for name in behind if cells[name]["stack"].get("width", 512) <= 2**12]
+            names = sorted(narrow, key=lambda name: (numbers_of(Stack(**cells[name]["stack"])), name))
+            names = names[: (len(names) + 1) // 2]
             for name in rng.choice(names, min(1, len(names)), replace=False):
                 chosen.setdefault(name, (cells[name], set()))[1].add(quantity)
     return list(chosen.values())

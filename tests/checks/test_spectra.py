@@ -123,7 +123,7 @@ def test_stacks(png_alone, tmp_path, capsys, request):
 
     The same call from Python takes what the command measured.
     """
-    run = ["hessian", "stack", "--width", "16:64:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
+    run = ["hessian", "stack", "--width", "8:32:x2", "--depth", "1", "--tokens", "2", "--vocab", "4", "--seeds", "3"]
     run += ["--steps", "2", "--probes", "1", "--out", str(tmp_path / "run")]
     ends = ["--width", "16", "--probes", "2", "--out", str(tmp_path / "ends")]
     assert main([*run[:2], *run[4:-2], *ends]) == 0
@@ -142,8 +142,8 @@ def test_stacks(png_alone, tmp_path, capsys, request):
     said = capsys.readouterr().out
     assert re.search(r"Post-LN, L = 1, trace ~ d\^0?[0-9.]+ \[.*\], theory 1.00", said)
     table = pd.read_csv(tmp_path / "run" / "theory.csv")
-    assert set(table["width"]) == {16, 32, 64}
-    assert (table.loc[table["width"] < 40, "agreement"] == "beyond").all()
+    assert set(table["width"]) == {8, 16, 32}
+    assert (table["agreement"] == "beyond").all()
     blocks = ["--width", "16", "--seeds", "2", "--placement", "pre", "--blocks", "--no-extreme"]
     blocks += ["--out", str(tmp_path / "blocks")]
     assert main([*run[:2], *run[4:-2], *blocks]) == 0

@@ -1,6 +1,7 @@
 """Verdicts: each word is given where it is due, on samples made to follow or to break a claim."""
 
 import dataclasses
+import functools
 import zlib
 
 import numpy as np
@@ -20,6 +21,9 @@ from theory import CLAIMS, Stack, predict
 DRAWS = 400
 
 
+predicted = functools.cache(predict)
+
+
 def made(stack: Stack, **changes) -> Samples:
     """Draws that scatter by 10% around the prediction, or around what `changes` make of it.
 
@@ -29,7 +33,7 @@ def made(stack: Stack, **changes) -> Samples:
     described = ", ".join(f"{name}={value!r}" for name, value in dataclasses.asdict(stack).items())
     rng = np.random.default_rng(zlib.crc32(f"Stack({described})".encode()))
     arrays = {}
-    for name, mean in predict(stack).items():
+    for name, mean in predicted(stack).items():
         if name.startswith("chain"):
             continue
         mean = changes[name](mean) if name in changes else mean

@@ -61,12 +61,12 @@ def test_what_is_refused(capsys, more, message):
 
 def test_a_model_s_configuration(tmp_path, capsys):
     """Flags change its fields; what would take long is refused with the tokens that fit."""
-    content = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 2000}
+    content = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 400}
     (tmp_path / "config.json").write_text(json.dumps(content | {"tie_word_embeddings": False}))
     line = ["predict", "--first-step", "--config", str(tmp_path / "config.json")]
     assert main([*line, "--tokens", "4", "--optimizer", "sgd", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["first_step"]
-    assert (row["width"], row["vocab"], row["tokens"], row["ffn_ratio"]) == (32, 2000, 4, 4.0)
+    assert (row["width"], row["vocab"], row["tokens"], row["ffn_ratio"]) == (32, 400, 4, 4.0)
     assert row["critical_rate"] > 0
     assert main([*line, "--tokens", "2", "--optimizer", "adam", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["first_step"]
