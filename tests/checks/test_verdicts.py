@@ -221,7 +221,7 @@ def test_growth_over_the_tokens(monkeypatch):
     narrow = [dataclasses.replace(stack, width=512) for stack in causal()]
     assert [row.agreement for row in first_token_law([*map(made, narrow)])] == ["beyond"]
     alone, few_labels, others = causal(lengths=(16, 64)), causal(vocab=2560), [
-        dataclasses.replace(stack, query_key_scale=1.0, tokens=stack.tokens // 4) for stack in causal()
+        dataclasses.replace(stack, query_key_scale=1.0, tokens=stack.tokens // 8) for stack in causal()
     ]  # fmt: skip
     assert first_token_law([made(stack) for stack in (*alone, *few_labels, *others)]) == []
     monkeypatch.setattr("checks.stacks.first_tokens.first_token_growth", lambda _: 2.1)
