@@ -5,6 +5,7 @@ without a network. Formulas become MathML, which browsers draw themselves: no sc
 """
 
 import sys
+from html import escape
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -12,7 +13,9 @@ from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import page_layout  # noqa: E402
 
 import gradbounds  # noqa: E402
 
@@ -51,6 +54,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    "within_subsection_order": "page_layout.ByDifficulty",
     "min_reported_time": 1e9,
     "matplotlib_animations": False,
 }
@@ -61,6 +65,7 @@ html_static_path = ["static"]
 html_css_files = ["pages.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # over file:// a browser refuses to fetch the summaries
 html_math_renderer = "mathml"
 pygments_style = "default"
 pygments_dark_style = "native"
@@ -128,13 +133,30 @@ def _visit_math(writer, node):
     from docutils.nodes import SkipNode, math
 
     display = "inline" if isinstance(node, math) else "block"
-    formula = convert(node.astext(), display=display)
-    for command, sign in {r"\lVert": "‖", r"\rVert": "‖", r"\lvert": "|", r"\rvert": "|"}.items():
-        formula = formula.replace(f">{command}<", f">{sign}<")  # the converter leaves them behind \Big
+    formula = page_layout.mathml(convert(node.astext(), display=display))
     if "\\" in formula:
         logger.warning("a formula has a command that the page would show as it is: %s", formula, location=node)
     writer.body.append(formula if display == "inline" else f'<div class="formula">{formula}</div>')
     raise SkipNode
+
+
+def _with_layout(app, doctree, docname):
+    """Change what Sphinx has read of a page, before it is written."""
+    page_layout.with_titles(doctree, app.env.titles)
+    page_layout.with_captions(doctree)
+    page_layout.with_broken_commands(doctree)
+    if not docname.endswith("/api"):
+        page_layout.with_cells(doctree)
+
+
+def _with_page_facts(app, pagename, templatename, context, doctree):
+    """Add description, date and list of contents to a page's frame."""
+    if doctree is None:
+        return
+    said = escape(page_layout.description(doctree), quote=True)
+    context["metatags"] = context.get("metatags", "") + f'\n<meta name="description" content="{said}">'
+    context["last_updated"] = page_layout.numbers_of(pagename, version)
+    context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
 
 
 def _with_index(app, error):
@@ -166,5 +188,7 @@ def setup(app):
     pyplot.show = _show
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("source-read", _with_contents)
+    app.connect("doctree-resolved", _with_layout)
+    app.connect("html-page-context", _with_page_facts)
     app.connect("build-finished", _with_index)
     return {"parallel_read_safe": True}

@@ -60,6 +60,14 @@ def test_a_picture_is_of_the_command_on_its_page(name):
     assert not faults(name, FOLDER / f"{name}.png")
 
 
+@pytest.mark.parametrize("name", ENTRIES)
+def test_a_picture_has_a_caption_that_says_what_is_seen(name):
+    """In italics below it, where the site puts both into one figure; text for those who do not see it stands in []."""
+    text = (ROOT / ENTRIES[name]["page"]).read_text(encoding="utf-8")
+    (caption,) = re.findall(rf"!\[[^\]]+\]\(figures/{name}\.png\)\n\n\*([^*]+\.)\*\n", text)
+    assert len(caption.split()) >= 10
+
+
 def test_a_picture_of_another_run_is_seen(tmp_path):
     """One that the default experiment drew under the name of the run with one token, and one that says nothing."""
     for drawn_from in (networks_of("make verify"), ""):

@@ -1,0 +1,173 @@
+"""What the site adds to pages: captions, cells that keep together, cards on a phone, a list of contents, dates.
+
+A page in the repository is the same without them; nothing here says anything that its page does not.
+"""
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from docutils import nodes
+
+ROOT = Path(__file__).parent.parent
+CODE_COLUMNS = 84
+"""Characters of code that fit beside the sidebar of a small laptop."""
+_NAME, _CARD = 18, 48
+"""The longest first cell that is kept on one line; the characters of a row from which a phone shows it as a card."""
+_TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+")
+"""An interval, a number with its error, a range: what a line of a cell does not break."""
+_OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
+
+
+SCRIPTS = """
+post_and_pre_at_depth_48 is_theorem_1_tight gpt2_at_initialization published_models find_the_bug_in_an_initialization
+what_cross_attention_does probe_my_own_module my_own_sweep_and_its_exponents my_own_figure_in_my_own_style
+exercises_with_the_recursion exercises_with_the_bound
+""".split()
+"""The scripts of the gallery from the first look to one's own work."""
+
+
+class ByDifficulty:
+    """The order of the gallery's scripts."""
+
+    def __init__(self, folder: str) -> None:
+        """Take the folder of the scripts, which sphinx-gallery gives."""
+
+    def __call__(self, name: str) -> int:
+        """Return the place of a script by its file's name."""
+        return SCRIPTS.index(name.removesuffix(".py"))
+
+
+def mathml(formula: str) -> str:
+    """Mend what the converter leaves: bars as high as the line, room around names of functions, words in one piece."""
+    for command, sign in {r"\lVert": "‖", r"\rVert": "‖", r"\lvert": "|", r"\rvert": "|"}.items():
+        formula = formula.replace(f">{command}<", f">{sign}<")  # the converter leaves them behind \Big
+    formula = re.sub(r"<mo>(&#x02016;|‖|\||&#x0007C;|&#x02223;)</mo>", r'<mo stretchy="false">\1</mo>', formula)
+    formula = formula.replace("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>')
+    letters = r'<mi mathvariant="normal">(\w)</mi>'
+    formula = re.sub(
+        rf"(?:{letters}){{2,}}", lambda found: f"<mi>{''.join(re.findall(letters, found[0]))}</mi>", formula
+    )
+    names = "|".join(_OPERATORS.split())
+    formula = re.sub(rf"<mi>({names})</mi>", r'<mo form="prefix" lspace="0.17em" rspace="0.17em">\1</mo>', formula)
+    return re.sub(r'(<mrow>)+<mo form="prefix" lspace="0.17em"', lambda found: found[0].replace("0.17", "0"), formula)
+
+
+def with_titles(doctree: nodes.document, titles: dict[str, nodes.title]) -> None:
+    """Call a page by its title where a link calls it by its file."""
+    pages = {page.rpartition("/")[2]: title.astext() for page, title in titles.items()}
+    for link in doctree.findall(nodes.reference):
+        if (title := pages.get(link.astext().rpartition("/")[2].removesuffix(".md"))) and link.astext().endswith(".md"):
+            link.children = [nodes.Text(title)]
+
+
+def with_captions(doctree: nodes.document) -> None:
+    """Put a picture and the line in italics below it into one figure."""
+    for parent in list(doctree.findall(nodes.Element)):
+        at = 0
+        while at + 1 < len(parent):
+            picture, words = parent[at : at + 2]
+            both = isinstance(picture, nodes.paragraph) and isinstance(words, nodes.paragraph)
+            if (
+                both
+                and len(picture) == 1
+                and isinstance(picture[0], nodes.image)
+                and isinstance(words[0], nodes.emphasis)
+            ):
+                caption = nodes.caption("", "", *(child.deepcopy() for child in words))
+                figure = nodes.figure("", picture[0].deepcopy(), caption, ids=[Path(picture[0]["uri"]).stem])
+                parent[at : at + 2] = [figure]
+            at += 1
+
+
+def with_broken_commands(doctree: nodes.document) -> None:
+    """Break a command that is longer than the column of text where a shell takes it: behind a backslash."""
+    for block in doctree.findall(nodes.literal_block):
+        if block.get("language") != "console":
+            continue
+        lines = []
+        for line in block.astext().splitlines():
+            while line.startswith(("$ ", "    ")) and len(line) > CODE_COLUMNS and " --" in line[6:CODE_COLUMNS]:
+                at = line.rindex(" --", 6, CODE_COLUMNS)
+                lines.append(f"{line[:at]} \\")
+                line = f"    {line[at + 1 :]}"
+            lines.append(line)
+        if (text := "\n".join(lines)) != block.astext():
+            block.replace_self(nodes.literal_block(text, text, **block.attributes))
+
+
+def with_cells(doctree: nodes.document) -> None:
+    """Keep intervals and short names on one line; where rows are wider than a phone, name each cell's column in it."""
+    for table in doctree.findall(nodes.table):
+        head, body = next(table.findall(nodes.thead), None), next(table.findall(nodes.tbody))
+        rows = [[cell for cell in row if isinstance(cell, nodes.entry)] for row in body]
+        if not rows or not head or len({len(row) for row in rows}) > 1:
+            continue
+        texts = [[cell.astext() for cell in row] for row in rows]
+        longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
+        for row, words in zip(rows, texts, strict=True):
+            for place, (cell, text) in enumerate(zip(row, words, strict=True)):
+                if place == 0 and max(len(text), longest[0] - 8) <= _NAME:
+                    cell["classes"].append("whole")
+                for part in list(cell.findall(nodes.Text)):
+                    if (kept := _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)) != part:
+                        part.parent.replace(part, nodes.Text(kept))
+        if sum(longest) <= _CARD or len(longest) > 8:
+            table["classes"].append("grid")
+            continue
+        table["classes"].append("cards")
+        names = list(head[0].findall(nodes.entry))
+        for row in rows:
+            for cell, name in zip(row[1:], names[1:], strict=True):
+                if name.astext() and cell.astext():
+                    parts = name[0].children if len(name) else []
+                    label = nodes.inline("", "", *(part.deepcopy() for part in parts), classes=["column"])
+                    cell.insert(0, label)
+                elif not cell.astext():
+                    cell["classes"].append("empty")
+
+
+def description(doctree: nodes.document) -> str:
+    """The first paragraph of a page in at most 200 characters, for search engines and previews of links."""
+    first = next(doctree.findall(nodes.paragraph), None)
+    text = " ".join(first.astext().split()) if first else ""
+    return text if len(text) <= 200 else text[:200].rpartition(" ")[0] + " ..."
+
+
+@cache
+def dates() -> dict[str, str]:
+    """The day on which each file of the repository was last changed, by its path; none without a git checkout."""
+    command = ["git", "log", "--format=%cs", "--name-only", "--no-renames"]
+    try:
+        said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    found: dict[str, str] = {}
+    day = ""
+    for line in said.splitlines():
+        if re.fullmatch(r"\d{4}-\d\d-\d\d", line):
+            day = line
+        elif line:
+            found.setdefault(line, day)
+    return found
+
+
+def numbers_of(page: str, version: str) -> str:
+    """What stands below a page: the day of its numbers, and whose they are."""
+    source = page if page.endswith(".md") else f"{page}.md"
+    day = dates().get(source) or max(dates().values(), default="")
+    return f"{day}, numbers of gradbounds {version}" if day else f"gradbounds {version}"
+
+
+def with_links(body: str) -> str:
+    """Let a click on a picture show its file, as large as it is."""
+    return re.sub(r'(<figure[^>]*>)\s*(<img [^>]*src="([^"]+)"[^>]*>)', r'\1<a href="\3">\2</a>', body)
+
+
+def contents_list(body: str, toc: str) -> str:
+    """Put a folded list of the sections below the title of a long page, for windows without room beside the text."""
+    if toc.count("<li>") < 5:
+        return body
+    listed = f'<details class="contents-list"><summary>On this page</summary>{toc}</details>'
+    return body.replace("</h1>", f"</h1>\n{listed}", 1)
