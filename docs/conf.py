@@ -72,18 +72,12 @@ pygments_dark_style = "native"
 
 # The order of the pages in the sidebar; a page that is missing here is a warning, and warnings are errors.
 CONTENTS = {
-    "Results": ["paper_checks", "docs/claim_rows", "docs/relaxed_claims", "docs/answer", "docs/prior_art"],
-    "Start": [
-        "docs/tour",
-        "docs/gallery/index",
-        "docs/setting",
-        "docs/configurations",
-        "docs/glossary",
-        "docs/verdicts",
-        "docs/runs",
-        "docs/probe",
-    ],
-    "Theory": [
+    "Tutorials": ["docs/model_tutorial", "docs/claim_tutorial", "docs/gallery/index"],
+    "How-to": ["docs/faq", "docs/configurations", "docs/probe", "docs/runs", "docs/verdicts", "docs/extending"],
+    "Reference": ["docs/cheat_sheet", "docs/setting", "docs/glossary", "docs/api", "paper_checks"],
+    "Explanation": [
+        "docs/answer",
+        "docs/letter",
         "docs/theory",
         "docs/proof",
         "docs/sharp_theorem",
@@ -96,22 +90,21 @@ CONTENTS = {
         "docs/attention",
         "docs/experts",
         "docs/encoder_decoder",
-        "docs/hessian",
         "docs/first_step",
+        "docs/prior_art",
+    ],
+    "Evidence notes": [
+        "docs/hessian",
         "docs/stable_rate",
         "docs/training",
         "docs/warmup",
-    ],
-    "Reference": [
-        "docs/api",
-        "docs/architecture",
-        "docs/extending",
         "docs/engines",
         "docs/scale",
+        "docs/relaxed_claims",
+        "docs/claim_rows",
         "docs/changed_verdicts",
-        "CHANGELOG",
-        "CONTRIBUTING",
     ],
+    "Contribute": ["docs/architecture", "CONTRIBUTING", "CHANGELOG"],
 }
 
 

@@ -31,6 +31,6 @@ def written_pages() -> list[Path]:
 
 if __name__ == "__main__":
     counts = {page.name: prose_words(page.read_text(encoding="utf-8")) for page in written_pages()}
-    for name, count in sorted(counts.items(), key=lambda one: -one[1]):
+    for name, count in sorted(counts.items(), key=lambda page: -page[1]):
         print(f"{count:6,}  {name}")
     print(f"{sum(counts.values()):6,}  in all, of at most {MOST:,}")

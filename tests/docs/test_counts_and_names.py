@@ -26,10 +26,7 @@ SCRIPTS = len(list((ROOT / "examples").glob("*.py")))
 PACKAGES = len(MAY_IMPORT.keys() - {"tests", "bench", "tools"})
 COUNTS = [
     ("README.md", r"samples (\w+) kinds of networks", len(verify_cells())),
-    ("README.md", r"\| (\w+) placements of LayerNorm side by side", SAMPLED),
-    ("docs/tour.md", r"\): (\w+) placements of LayerNorm by one rule", len(COMPOSITIONS)),
-    ("docs/tour.md", r"`examples/` holds (\w+) scripts", SCRIPTS),
-    ("docs/tour.md", r": the (\w+) packages and who may import whom", PACKAGES),
+    ("docs/faq.md", r"puts (\w+) placements side by side", SAMPLED),
     ("docs/architecture.md", r"There are (\w+) packages", PACKAGES),
     ("docs/setting.md", r"a table of (\w+) fields", FIELDS),
     ("docs/setting.md", r"or one of (\w+) more: \[placements", len(COMPOSITIONS) - 2),
@@ -61,8 +58,6 @@ def test_what_the_atlas_says_in_words():
     ratios = {name: one["first over last"] for name, one in found["models"].items() if "bert" not in name}
     every = [one[role] for one in ratios.values() for role in ("WQ", "WV", "W1", "W2")]
     assert says("configurations.md", "16 tokens", f"{min(every):.1f} to {max(every):.0f}")
-    llama = ratios["llama-3-8b"].values()
-    assert says("tour.md", "16 tokens", f"{min(llama):.0f} to", f"{max(llama):.0f} times")
     own, trained = found["models"]["pythia-1.4b"], found["choices"]["pythia-1.4b"]["as its training code draws"]
     smaller = [before / after for before, after in zip(own["energy"], trained["energy"], strict=True)]
     assert smaller == pytest.approx([270, 270], rel=0.015)

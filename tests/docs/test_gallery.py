@@ -65,8 +65,8 @@ def test_a_script_takes_only_what_there_is(path):
     assert len(line) >= len(title) and set(line) == {"="} and "?" in question
 
 
-def test_there_are_nine_scripts():
-    assert len(SCRIPTS) == 9
+def test_there_are_eleven_scripts():
+    assert len(SCRIPTS) == 11
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,47 @@
-"""What README shows is what the commands print."""
+"""What README and the tutorials show is what the commands print."""
 
 import re
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gradbounds.cli import main
+from tests.helpers.shown_output import not_printed, same, shown
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-SHOWN = [block.splitlines() for block in re.findall(r"```console\n\$ (.*?)\n```", README, re.S)]
-CHEAP = {lines[0]: lines[1:] for lines in SHOWN if "probe" not in lines[0]}
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CHEAP = {line: lines for line, lines in shown(ROOT / "README.md").items() if "probe" not in line}
 """Commands of a few seconds with the lines that stand below them; "..." stands for others."""
-
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-
-
-def same(line, printed):
-    """Whether the words of two lines are the same, and their numbers within 3%, which kernels and rounding may take."""
-    if _NUMBER.sub("#", line).split() != _NUMBER.sub("#", printed).split():
-        return False
-    numbers = [[float(number.replace(",", "")) for number in _NUMBER.findall(each)] for each in (line, printed)]
-    return np.allclose(*numbers, rtol=0.03)
+TUTORIALS = {name: shown(ROOT / "docs" / f"{name}_tutorial.md") for name in ("model", "claim")}
+HEAVY = ("--first-step", "predict --config config.json\n")
+"""Commands of tutorials that take longer, or print what a later one prints too."""
 
 
 @pytest.mark.parametrize("command", CHEAP)
 def test_the_lines_below_a_command_are_its_own(command, capsys):
     """In their order; lines may be left out, where dots say so, and none may be added."""
     assert main(shlex.split(command)[1:]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    at = 0
-    for line in CHEAP[command]:
-        if line == "...":
+    line = not_printed(CHEAP[command], capsys.readouterr().out.splitlines())
+    assert line is None, f"{command} does not print {line!r} below what stands before it"
+
+
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_a_tutorial_goes_as_it_is_written(name, capsys, tmp_path, monkeypatch):
+    """In a folder of its own, from the file that it shows, one command after another."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / f"{name}_tutorial.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```json\n(.*?)```", text, re.S):
+        Path("config.json").write_text(block, encoding="utf-8")
+    ran = 0
+    for command, lines in TUTORIALS[name].items():
+        if any(part in f"{command}\n" for part in HEAVY):
             continue
-        rest = [k for k, each in enumerate(printed[at:], start=at) if same(line, each)]
-        assert rest, f"{command} does not print {line!r} below what stands before it"
-        at = rest[0] + 1
+        ran += 1
+        assert main(shlex.split(command)[1:]) == 0
+        line = not_printed(lines, capsys.readouterr().out.splitlines())
+        assert line is None, f"{command} does not print {line!r} below what stands before it"
+    assert ran >= 2
 
 
 def test_another_number_or_word_is_seen():

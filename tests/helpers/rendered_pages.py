@@ -26,6 +26,7 @@ from tests.helpers.rendered.atlas import (
     tied_tokens,
     versions,
 )
+from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -102,6 +103,7 @@ def _listed(names: list[str]) -> str:
 
 
 RENDERED: dict[str, dict[str, Callable[[], str]]] = {
+    "cheat_sheet.md": {"placements at a glance": placements_at_a_glance},
     "architecture.md": {"floors": floors, "parts": parts},
     "configurations.md": {
         "versions": versions,
