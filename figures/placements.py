@@ -2,9 +2,10 @@
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import legend_below, looks, panels, plain_decades, style, value_ticks
+from figures.style import looks, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -18,7 +19,7 @@ def placements(norms: pd.DataFrame) -> Figure:
         figure, (against, over) = panels(2)
         figure.set_size_inches(7.6, 3.9)
         deepest = norms["depth"].max()
-        for look, (placement, rows) in zip(looks(), norms.groupby("placement", sort=False), strict=False):
+        for look, (_, rows) in zip(looks(), norms.groupby("placement", sort=False), strict=False):
             last = rows[rows["layer"] == rows["depth"]].sort_values("depth")
             profile = rows[rows["depth"] == deepest].sort_values("layer")
             line = {name: look[name] for name in ("color", "linestyle")}
@@ -28,7 +29,6 @@ def placements(norms: pd.DataFrame) -> Figure:
                 axis.errorbar(
                     table[x], table["norm"], yerr=2 * table["sem"], linestyle="none", capsize=2, **mark,
                 )  # fmt: skip
-            against.plot([], [], linewidth=1.2, label=TITLES[str(placement)], **({"markersize": 4} | look))
         first = norms.iloc[0]
         against.set(
             yscale="log", xlabel="depth $L$",
@@ -39,5 +39,26 @@ def placements(norms: pd.DataFrame) -> Figure:
         plain_decades(against.yaxis)
         over.set(xlabel="layer $l$", title=f"all layers, $L = {deepest}$")
         over.set_xticks(np.unique(np.linspace(1, deepest, min(deepest, 8)).astype(int)))
-        legend_below(figure, 4, "points: samples; lines: large-width theory")
+        _name_ends(over, norms[norms["depth"] == deepest], deepest)
+        figure.supxlabel("points: samples; lines: large-width theory", fontsize=8)
     return figure
+
+
+def _name_ends(axis: Axes, norms: pd.DataFrame, deepest: int) -> None:
+    """Write each placement's name where its curve ends, in its colour; names of curves that meet stand apart."""
+    last = norms[norms["layer"] == deepest]
+    colors = {
+        str(placement): look["color"] for placement, look in zip(norms["placement"].unique(), looks(), strict=False)
+    }
+    ends = {
+        str(placement): float(np.log(end)) for placement, end in zip(last["placement"], last["predicted"], strict=True)
+    }
+    low, high = np.log(axis.get_ylim())
+    gap, at = (high - low) / 17, -np.inf
+    for placement, end in sorted(ends.items(), key=lambda named: named[1]):
+        at = max(end, at + gap)
+        axis.annotate(
+            TITLES[placement], (deepest, np.exp(end)), (1.04, (at - low) / (high - low)), fontsize=8, va="center",
+            textcoords="axes fraction", color=colors[placement], annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colors[placement], "linewidth": 0.6},
+        )  # fmt: skip

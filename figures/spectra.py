@@ -1,15 +1,22 @@
 """Spectra at initialization: densities on a logarithmic scale, and the largest eigenvalue against depth and width."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from figures.style import looks, style, value_ticks
+from figures.style import looks, panels, style, value_ticks
 from theory.stack import title
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
+# Colour tells placements, filled marks and lines the Hessian, open marks and dashes the Gauss-Newton matrix.
+_MATRICES: dict[str, dict[str, Any]] = {
+    "hessian": {"linestyle": "-", "fillstyle": "full"},
+    "gauss-newton": {"linestyle": "--", "fillstyle": "none"},
+}
 
 
 def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFrame | None = None) -> Figure:
@@ -26,8 +33,10 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFr
     # One size has no scaling to show: then the seeds are shown.
     varied = [against for against in ("depth", "width") if whole[against].nunique() > 1]
     with style():
-        figure = Figure(figsize=(4.6 * (2 + max(1, len(varied))), 3.6), layout="constrained", dpi=160)
-        axes = figure.subplots(1, 2 + max(1, len(varied)))
+        figure, axes = panels(4, share_y=False)
+        figure.set_size_inches(8.4, 7.2)
+        for axis in axes[2 + max(1, len(varied)) :]:
+            axis.remove()
         for axis, matrix in zip(axes, _NAMES, strict=False):
             _density(axis, largest[largest["matrix"] == matrix], _NAMES[matrix])
         for axis, against in zip(axes[2:], varied, strict=False):
@@ -39,12 +48,21 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFr
 
 def _seeds(axis: Axes, models: pd.DataFrame) -> None:
     names: list[str] = []
-    for (placement, matrix), look in zip(models.groupby(["placement", "matrix"]).groups, looks(), strict=False):
+    for (placement, matrix), look in _looks(models).items():
         rows = models[(models["placement"] == placement) & (models["matrix"] == matrix)]
-        axis.plot([len(names)] * len(rows), rows["largest"], **({"markersize": 6} | look | {"linestyle": "none"}))
+        axis.plot([len(names)] * len(rows), rows["largest"], **look | {"linestyle": "none"})
         names.append(f"{title(placement)},\n{_NAMES[str(matrix)]}")
     axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
     axis.set_xticks(range(len(names)), names, fontsize=7)
+
+
+def _looks(models: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    """How a matrix of a placement looks in every panel."""
+    placements = dict(zip(sorted(models["placement"].unique()), looks(), strict=False))
+    return {
+        (str(placement), str(matrix)): placements[placement] | {"markersize": 5} | _MATRICES[str(matrix)]
+        for placement, matrix in models.groupby(["placement", "matrix"]).groups
+    }
 
 
 def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
@@ -77,14 +95,14 @@ def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataF
     """Geometric means over seeds against one size: the depth at the largest width, the width at the least depth."""
     other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
     at = models[other].max() if other == "width" else models[other].min()
-    look = looks()
+    look = _looks(models)
     for (placement, matrix), rows in models[models[other] == at].groupby(["placement", "matrix"]):
-        grouped, mark = np.log(rows.set_index(against)["largest"]).groupby(level=0), next(look)
+        grouped, mark = np.log(rows.set_index(against)["largest"]).groupby(level=0), look[str(placement), str(matrix)]
         # Seeds differ by factors.
         mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
         axis.errorbar(
             mean.index, mean, yerr=[mean - mean / factor, mean * factor - mean], capsize=2,
-            **({"markersize": 4} | mark), label=f"{title(placement)}, {_NAMES[str(matrix)]}",
+            **mark, label=f"{title(placement)}, {_NAMES[str(matrix)]}",
         )  # fmt: skip
     if predicted is not None:
         rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]

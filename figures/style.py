@@ -85,7 +85,9 @@ def looks() -> Iterator[dict[str, Any]]:
 def panels(
     count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """A row of panels of one size, or the axes that are given instead, with their figure.
+    """A row of panels of one size, four in two rows, or the axes that are given instead, with their figure.
+
+    A page is as wide as two panels and a half: in a row of four, text would be smaller than a page's.
 
     Raises:
         ValueError: there are other than `count` axes.
@@ -94,8 +96,9 @@ def panels(
         if len(axes) != count:
             raise ValueError(f"axes must have one entry for each panel, which are {count}, got {len(axes)}.")
         return axes[0].figure.figure, list(axes)
-    figure = Figure(figsize=(3.5 * count, 3.1), layout="constrained", dpi=160)
-    return figure, list(figure.subplots(1, count, sharex=share_x, sharey=share_y, squeeze=False)[0])
+    rows = 2 if count == 4 else 1
+    figure = Figure(figsize=(3.5 * count / rows, 3.1 * rows), layout="constrained", dpi=160)
+    return figure, list(figure.subplots(rows, count // rows, sharex=share_x, sharey=share_y, squeeze=False).flat)
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:

@@ -13,7 +13,7 @@ def mean_hessian(found: pd.DataFrame) -> Figure:
         found: columns setting, outside (whether a condition of the theorem is left out), and hessian and radial with
             `_sem`, all over the mean of vᵀGv.
     """
-    shown = {"hessian": r"$v^\top Hv$", "radial": "radial part"}
+    shown = {"hessian": r"$v^\top Hv$", "radial": "its radial part"}
     with style():
         figure = Figure(figsize=(9.0, 0.28 * len(found) + 1.2), layout="constrained", dpi=160)
         axis = figure.subplots()
@@ -28,7 +28,7 @@ def mean_hessian(found: pd.DataFrame) -> Figure:
         axis.invert_yaxis()
         axis.set(
             xlabel=r"mean over $W_{\rm emb}$, over the mean of $v^\top Gv$; bars: $\pm 4$ s.e.",
-            title="shaded: without one condition",
+            title="The mean Hessian is zero where the theorem's conditions hold\n(shaded: without one of them)",
         )
         axis.legend()
     return figure

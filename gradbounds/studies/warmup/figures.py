@@ -46,7 +46,8 @@ def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> 
             axis.set_xlabel("update")
             axis.set_title(title)
             axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-        axes[0].set_ylabel("validation loss, nats a token\n(dotted: word frequencies)")
+        for axis in axes[::2]:
+            axis.set_ylabel("validation loss, nats a token\n(dotted: word frequencies)")
     return figure
 
 
