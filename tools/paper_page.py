@@ -31,8 +31,8 @@ What Xiong et al. (2020), *On Layer Normalization in the Transformer Architectur
 exact large-width theory predicts for the same number, and what randomly initialized networks did.
 
 First every claim in one line, with the number that decides it and what is claimed of it. Then a section for each
-claim: its statement, its rows, and what the numbers are. Of rows that say the same the largest setting is shown, with
-the settings of the others behind its own; [docs/claim_rows.md](docs/claim_rows.md) has every row to four digits.
+claim: its statement, its rows, and what the numbers are. Where several settings agree, the widest is shown, with the
+others listed behind its own; [docs/claim_rows.md](docs/claim_rows.md) has every row to four digits.
 Intervals are 95%; a second one is by resampling draws, where it differs by a tenth. Norms are root mean squares over
 draws. "(beyond)" behind theory's number: samples are further off than their error allows, but the width is too small
 for theory to be judged; "(undecided)": too few draws to tell. "-" is no number, "..." what the part above begins with,
@@ -45,7 +45,7 @@ This page is generated from the results in `checks/data` and never edited by han
 _RELAXATIONS = """# Claims without their assumptions
 
 What becomes of the paper's claims when one assumption of their setting is switched off? Theory and samples say it of
-each network, in a row of its own. Counted by their verdicts, the rows of each claim are these:
+each network, in a row of its own. The verdicts on the rows of each claim are these:
 
 {counts}
 
