@@ -13,8 +13,9 @@ from docutils import nodes
 ROOT = Path(__file__).parent.parent
 CODE_COLUMNS = 84
 """Characters of code that fit beside the sidebar of a small laptop."""
-_NAME, _CARD = 18, 48
-"""The longest first cell that is kept on one line; the characters of a row from which a phone shows it as a card."""
+_NAME, _CARD, _DENSE = 18, 48, 60
+"""The longest first cell that is kept on one line; the characters of a row from which a phone shows it as a
+card; those from which letters are smaller."""
 _TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+")
 """An interval, a number with its error, a range: what a line of a cell does not break."""
 _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
@@ -113,6 +114,8 @@ def with_cells(doctree: nodes.document) -> None:
                 for part in list(cell.findall(nodes.Text)):
                     if (kept := _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)) != part:
                         part.parent.replace(part, nodes.Text(kept))
+        if sum(longest) > _DENSE:
+            table["classes"].append("dense")
         if sum(longest) <= _CARD or len(longest) > 8:
             table["classes"].append("grid")
             continue
