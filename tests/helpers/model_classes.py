@@ -35,7 +35,7 @@ BY_SIZE: dict[str, tuple[str, ...]] = {
     "shared": ("num_key_value_heads",),
     "experts": ("num_experts", "num_local_experts"),
     "chosen": ("num_experts_per_tok",),
-    "of expert": ("moe_intermediate_size", "shared_expert_intermediate_size"),
+    "of expert": ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size"),
     "head": ("head_dim", "d_kv"),
     "vocab": ("vocab_size",),
     "std": ("initializer_range", "init_std"),
@@ -117,7 +117,8 @@ def matrices(model: torch.nn.Module, *, gradient: bool = False) -> Iterator[tupl
             if any(part in name for part in _WHOLE):
                 yield "WH", 0, value
             continue
-        if parameter.ndim == 3 or "shared_expert" in name or name.endswith(("mlp.gate.weight", "router.weight")):
+        shared = "shared_expert" in name or "shared_mlp" in name
+        if parameter.ndim == 3 or shared or name.endswith(("mlp.gate.weight", "router.weight")):
             yield from ((role, layer, part) for role, part in _of_experts(name, value))
             continue
         if any(part in name.split(".")[-2].lower() for part in _NOT_LAYERS):
@@ -134,6 +135,10 @@ def _of_experts(name: str, value: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield from zip(("WG", "W1"), value.chunk(2, 1), strict=True)
     elif value.ndim == 3:
         yield "W2", value
+    elif name.endswith("shared_mlp.input_linear.weight"):
+        yield from zip(("SG", "S1"), value.chunk(2), strict=True)
+    elif "shared_mlp" in name:
+        yield "S2", value
     elif "shared_expert." in name:
         yield _ROLES[name.split(".")[-2]].replace("W", "S"), value
     else:

@@ -513,6 +513,8 @@ def _experts(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("shared_expert_intermediate_size"):
         fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / fields["width"]
         fields["shared_gate"] = "sigmoid"
+    if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
+        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / fields["width"]
     if r.left.get("output_router_logits"):
         r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
     r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
@@ -523,13 +525,13 @@ def _dense_layers(r: Reading, depth: int) -> int:
     """How many layers have no experts.
 
     Raises:
-        ValueError: they are not the first ones, or all; or the file has no list of numbers.
+        ValueError: they are not the first ones, or all; or the file has no list of numbers of layers.
     """
     every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
     if not isinstance(listed, list) or not all(
-        isinstance(layer, int) and not isinstance(layer, bool) for layer in listed
+        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
     ):
-        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, got {listed!r}.")
+        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, from 0 to {depth - 1}, got {listed!r}.")
     dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
     if dense != list(range(len(dense))) or len(dense) == depth:
         raise ValueError(
@@ -676,6 +678,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": _LLAMA.but(_experts, query_key_norm="head"),
     "olmoe": _LLAMA.but(_experts, _clipped, query_key_norm="all"),
     "granitemoe": _LLAMA.but(_granite, _experts),
+    "granitemoeshared": _LLAMA.but(_granite, _experts),
     # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
     "olmo": _NORMED.but(_clipped, norm_epsilon=1e-5),
     "stablelm": _NORMED.but(_parallel, _head_norms),

@@ -65,6 +65,7 @@ MATTER_WHEN_OFF = {
     "causal": "tokens then see later ones, which the class of this model does not do",
     "rotary": "positions then do not rotate, which the class of this model always does",
     "use_rope": "positions then do not rotate, which the class of this model always does",
+    "norm_topk_prob": "weights of the chosen experts are then their scores, which the class puts over their sum",
     "is_gated_act": "units then are not gated, which feed_forward_proj says",
     "pre_norm": "norms then stand elsewhere",
     "normalize_before": "norms then stand elsewhere",
@@ -211,16 +212,16 @@ class Reading:
             raise ValueError(f"{name} must be above 0, got {value!r}.")
         return value
 
-    def count(self, *names: str, default: Any = _REQUIRED) -> Any:
-        """A field that is an integer of at least 1.
+    def count(self, *names: str, default: Any = _REQUIRED, least: int = 1) -> Any:
+        """A field that is an integer of at least 1, or of at least another number.
 
         Raises:
             ValueError: it is not, or as `take`.
         """
         given = next((name for name in names if name in self.left), names[0])
         value = self.number(*names, default=default)
-        if value is not None and not (1 <= value < math.inf and value == int(value)):
-            raise ValueError(f"{given} must be an integer of at least 1, got {value!r}.")
+        if value is not None and not (least <= value < math.inf and value == int(value)):
+            raise ValueError(f"{given} must be an integer of at least {least}, got {value!r}.")
         return None if value is None else int(value)  # 4096.0 is 4096
 
     def switch(self, *names: str, default: Any = _REQUIRED) -> bool:

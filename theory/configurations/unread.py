@@ -16,7 +16,7 @@ _REASONS = {
     "its router's weights multiply what experts are given, which no field describes": "llama4_text llama4",
     "its experts take a limited number of tokens, which no field describes": "switch_transformers nllb-moe",
     "most of its attention is linear, without a softmax, which has no rule": "minimax",
-    "its router of experts has not been compared with its class": "dbrx granitemoeshared flex_olmo hunyuan_v1_moe",
+    "its router of experts has not been compared with its class": "dbrx flex_olmo hunyuan_v1_moe",
     "its layers mix tokens by a recurrence, which is no attention": (
         "mamba mamba2 rwkv nemotron_h jamba zamba zamba2 lfm2 lfm2_moe falcon_mamba falcon_h1 bamba recurrent_gemma "
         "xlstm qwen3_next qwen3_5_text granitemoehybrid olmo_hybrid"

@@ -27,6 +27,9 @@ WIDTH = 256
 ERROR = 0.03
 """Of a router, whose gradient scatters most from network to network."""
 _SIZES: dict[str, Any] = {"num_experts_per_tok": 2, "initializer_range": 0.02, "tie_word_embeddings": False}
+_GRANITE: dict[str, Any] = {
+    "attention_multiplier": 1 / 16, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+}  # fmt: skip
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 8}),
@@ -35,13 +38,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("qwen3_moe", {"num_experts": 32, "moe_intermediate_size": 128, "norm_topk_prob": True}),
     "qwen2_moe": ("qwen2_moe", {"num_experts": 8, "shared_expert_intermediate_size": 512}),
     "qwen2_moe, a dense layer": ("qwen2_moe", {"num_experts": 8, "mlp_only_layers": [0]}),
-    "granitemoe": (
-        "granitemoe",
-        {
-            "num_local_experts": 8, "attention_multiplier": 1 / 16, "embedding_multiplier": 12.0,
-            "residual_multiplier": 0.22, "logits_scaling": 8.0,
-        },
-    ),
+    "granitemoe": ("granitemoe", {"num_local_experts": 8} | _GRANITE),
+    "granitemoeshared": ("granitemoeshared", {"num_local_experts": 8, "shared_intermediate_size": 512} | _GRANITE),
 }  # fmt: skip
 """What is built: a family, and its fields beside the sizes."""
 

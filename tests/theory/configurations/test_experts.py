@@ -17,6 +17,7 @@ QWEN2 = SIZES | {
     "shared_expert_intermediate_size": 96, "num_experts_per_tok": 3,
 }  # fmt: skip
 QWEN3 = {name: value for name, value in QWEN2.items() if not name.startswith("shared")} | {"model_type": "qwen3_moe"}
+GRANITE = MIXTRAL | {"model_type": "granitemoeshared"}
 OLMOE = MIXTRAL | {"model_type": "olmoe"}
 
 
@@ -31,6 +32,8 @@ def router(config):
     [
         (MIXTRAL, (8, 2, "softmax", "sum", 2.0, 0.0, "none")),
         (MIXTRAL | {"model_type": "granitemoe"}, (8, 2, "softmax", "sum", 2.0, 0.0, "none")),
+        (GRANITE, (8, 2, "softmax", "sum", 2.0, 0.0, "none")),  # by its class's default no expert is shared
+        (GRANITE | {"shared_intermediate_size": 96}, (8, 2, "softmax", "sum", 2.0, 1.5, "none")),
         (QWEN2, (6, 3, "softmax", "none", 0.5, 1.5, "sigmoid")),
         (QWEN3 | {"norm_topk_prob": True}, (6, 3, "softmax", "sum", 0.5, 0.0, "none")),
         # As the class writes it, by the name that stands for the other.
@@ -64,15 +67,28 @@ def test_losses_that_balance_loads_are_named():
         (MIXTRAL | {"num_experts_per_tok": 9}, "^num_experts_per_tok must be at most the 8 experts, got 9"),
         (MIXTRAL | {"num_experts_per_tok": 0}, "^num_experts_per_tok must be an integer of at least 1, got 0"),
         (MIXTRAL | {"num_local_experts": "8"}, "^num_local_experts must be a number, got '8'"),
+        (MIXTRAL | {"num_experts": 4}, "^num_local_experts and num_experts must be one number, got 8 and 4"),
+        (MIXTRAL | {"num_experts_per_tok": None}, "must have num_experts_per_tok, got null, which .* must not be"),
+        (MIXTRAL | {"num_experts_per_tok": 1.5}, "^num_experts_per_tok must be an integer of at least 1, got 1.5"),
+        (MIXTRAL | {"norm_topk_prob": False}, "^norm_topk_prob must be true, got False: weights of the chosen experts"),
+        (MIXTRAL | {"n_group": 3, "topk_group": 2}, "^config must have fields that its family has, got n_group = 3"),
+        (GRANITE | {"shared_intermediate_size": -1}, "^shared_intermediate_size must be an integer of at least 0"),
+        (QWEN2 | {"shared_expert_intermediate_size": 0}, "^shared_expert_intermediate_size .* at least 1, got 0"),
+        (SIZES | {"model_type": "llama", "num_experts_per_tok": 2}, "that its family has, got num_experts_per_tok = 2"),
         (QWEN3 | {"norm_topk_prob": "yes"}, "^norm_topk_prob must be true or false, got 'yes'"),
         (QWEN3 | {"mlp_only_layers": [2]}, "^mlp_only_layers and decoder_sparse_step must leave experts to all layers"),
         (QWEN3 | {"mlp_only_layers": [0, 1, 2, 3]}, "^mlp_only_layers and .* must leave experts to all layers but"),
-        (QWEN3 | {"mlp_only_layers": "0"}, "^mlp_only_layers must be a list of numbers of layers, got '0'"),
+        (QWEN3 | {"mlp_only_layers": "0"}, "^mlp_only_layers must be a list of .* from 0 to 3, got '0'"),
+        (QWEN3 | {"mlp_only_layers": [0, 4]}, "^mlp_only_layers must be a list of .* from 0 to 3, got .0, 4."),
+        (QWEN2 | {"decoder_sparse_step": 0}, "^decoder_sparse_step must be an integer of at least 1, got 0"),
         (QWEN3 | {"decoder_sparse_step": 2}, r"must leave experts .* but the first ones, got \[\] and 2 of 4 layers"),
         (QWEN2 | {"moe_intermediate_size": 0}, "^moe_intermediate_size must be an integer of at least 1, got 0"),
         ({"model_type": "gpt_oss"}, "got 'gpt_oss', which is not read: its attention has sinks, and its experts"),
         ({"model_type": "deepseek_v3"}, "got 'deepseek_v3', which is not read: queries, keys and values come from"),
         ({"model_type": "phimoe"}, "got 'phimoe', which is not read: its router masks scores"),
+        ({"model_type": "glm4_moe"}, "got 'glm4_moe', which is not read: a bias enters its router's choice"),
+        ({"model_type": "llama4_text"}, "got 'llama4_text', which is not read: its router's weights multiply what"),
+        ({"model_type": "switch_transformers"}, "which is not read: its experts take a limited number of tokens"),
     ],
 )  # fmt: skip
 def test_what_is_refused(config, said):
