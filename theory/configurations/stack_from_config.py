@@ -47,8 +47,9 @@ def stack_from_config(
         embeddings: whether the output matrix is that of the inputs; None for what the file says.
         ignore: fields of the file to leave out, as if it did not have them.
         drawn_by: "hf" for the model's own class in transformers, or the code whose rule gives the deviations of all
-            weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2" or "torchtitan".
-            Any decoder may be drawn by any.
+            weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan",
+            "mup:256" (of a base model of width 256) or "completep:256:2" (and of 2 layers). Any decoder may be drawn by
+            any, and one with experts by those that say how a router is drawn.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or
@@ -111,6 +112,8 @@ def stack_from_config(
         values["embeddings"] = embeddings
     if code is not None:
         values |= code.fields(values, reading.scales)
+        if (times := code.logits_times(values["width"])) != 1.0:
+            reading.factor("W_emb as the output", 1 / times)
         if not code.reads_std:
             reading.notes = [note for note in reading.notes if note.field not in DEVIATION or note.what != "default"]
             unread = [name for name in DEVIATION if name in reading.given]

@@ -1,7 +1,7 @@
 """How codes that train models draw their weights, where a model's class in transformers draws them otherwise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ HUGGING_FACE = "hf"
 """What stands for the model's own class."""
 
 Variance = Mapping[str, float]
-"""A product: `times`, and powers of d, f, L, l and sigma."""
+"""A product: `times`, and powers of d, f, L, l and sigma, and of the base model's d0 and L0."""
+
+BASES = {"d0": "WIDTH", "L0": "DEPTH"}
+"""What rules may ask of another model, by the symbol in a product; behind colons in a name, as `mup:256`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class TrainingCode:
         embeddings: the inputs, and learned positions.
         head: the output matrix, and the embeddings where they are the same.
         cut: standard deviations at which normal entries of `layers`, `embeddings` and `head` are cut.
+        logits: factor on the logits of the words, no variance.
+        branches: factor on what every branch adds, no variance.
+        attention: "linear" where attention's logits are divided by d_k; of a file that has its own factor they are not.
+        routers: whether it says how a router of experts is drawn, which is then like `matrices`.
+        asks: of the numbers of a base model, those that the rule has, in their order in the name.
+        base: their values, by symbol.
         refused: why no Stack is drawn like that; "" of all others.
     """
 
@@ -67,12 +76,23 @@ class TrainingCode:
     embeddings: Variance = field(default_factory=dict)
     head: Variance = field(default_factory=dict)
     cut: Mapping[str, float] = field(default_factory=dict)
+    logits: Variance = field(default_factory=dict)
+    branches: Variance = field(default_factory=dict)
+    attention: str = ""
+    routers: bool = False
+    asks: tuple[str, ...] = ()
+    base: Mapping[str, float] = field(default_factory=dict)
     refused: str = ""
 
     @property
     def reads_std(self) -> bool:
         """Whether the file's `initializer_range` counts."""
         return "sigma" in self.matrices
+
+    @property
+    def pattern(self) -> str:
+        """What `drawn_by` takes, with the numbers that the rule asks for."""
+        return ":".join([self.name, *(BASES[symbol] for symbol in self.asks)])
 
     def fields(self, values: Mapping[str, Any], scales: Scales) -> dict[str, Any]:
         """The fields of a Stack that say how its weights are drawn.
@@ -89,36 +109,51 @@ class TrainingCode:
                 "drawn_by must be 'hf' for encoders and decoders and for models of masked words, got a rule of "
                 f"{self.title}, which is about decoders."
             )
+        if values.get("experts", 0) and not self.routers:
+            able = ", ".join(repr(name) for name, code in TRAINING_CODES.items() if code.routers)
+            raise ValueError(
+                f"drawn_by must be 'hf' or {able} for models with experts, got a rule of {self.title}, which says "
+                "nothing of routers."
+            )
         width, depth, gated = values["width"], values["depth"], values.get("ffn") == "gated"
-        sizes = {"d": width, "f": values["ffn_ratio"] * width, "L": depth, "l": 1.0, "sigma": scales.std}
+        sizes = {"d": width, "f": values["ffn_ratio"] * width, "L": depth, "l": 1.0, "sigma": scales.std, **self.base}
         inputs = "head" if values.get("embeddings") == "tied" else "embeddings"
         up = self.up if gated and self.up else self.matrices
         scaling = "depth" if self.down.get("L") == -1 else "layer" if "l" in self.down else "none"
         # By which a Stack divides the variances of what it scales, in layer 1.
         divided = {"none": 1.0, "depth": 2.0 * depth, "layer": 2.0}[scaling]
-        std, root = _variance(self.matrices, sizes) ** 0.5, width**0.5
+        std, root = _product(self.matrices, sizes) ** 0.5, width**0.5
 
         def cut_std(part: str) -> float:
             left = Law(cut=self.cut.get(part, 0.0)).variance
-            return float((_variance(getattr(self, part), sizes) * left) ** 0.5)
+            return float((_product(getattr(self, part), sizes) * left) ** 0.5)
 
-        return {
+        other: dict[str, Any] = {}
+        if self.attention and scales.queries == 1.0:
+            other["attention_scale"] = self.attention
+        if self.branches:
+            other["branch_scale"] = values.get("branch_scale", 1.0) * _product(self.branches, sizes)
+        return other | {
             "init_std": std,
             "truncation": self.cut.get("layers", 0.0),
             "depth_scaling": "layer_up" if "l" in up else scaling,
-            "up_gain": (_variance(up, sizes) * (divided if "l" in up else 1.0)) ** 0.5 / std,
-            "projection_gain": (_variance(self.projection, sizes) * divided) ** 0.5 / std,
-            "down_gain": (_variance(self.down, sizes) * divided) ** 0.5 / std,
+            "up_gain": (_product(up, sizes) * (divided if "l" in up else 1.0)) ** 0.5 / std,
+            "projection_gain": (_product(self.projection, sizes) * divided) ** 0.5 / std,
+            "down_gain": (_product(self.down, sizes) * divided) ** 0.5 / std,
             "query_key_scale": std * root * scales.queries,
             "embedding_scale": cut_std(inputs) * scales.inputs,
-            "output_scale": cut_std("head") * root * scales.logits,
+            "output_scale": cut_std("head") * root * scales.logits * self.logits_times(width),
         }
 
+    def logits_times(self, width: int) -> float:
+        """The factor on the logits of the words, which a Stack has in its output matrix."""
+        return _product(self.logits, {"d": width, **self.base})
 
-def _variance(variance: Variance, sizes: Mapping[str, float]) -> float:
-    """Of an entry, in layer 1."""
-    product = variance.get("times", 1.0)
-    for name, power in variance.items():
+
+def _product(powers: Variance, sizes: Mapping[str, float]) -> float:
+    """Of powers of sizes; of an entry's variance in layer 1."""
+    product = powers.get("times", 1.0)
+    for name, power in powers.items():
         product *= 1.0 if name == "times" else sizes[name] ** power
     return float(product)
 
@@ -126,13 +161,13 @@ def _variance(variance: Variance, sizes: Mapping[str, float]) -> float:
 _TABLE = parsed(Path(__file__).with_name("training_codes.toml").read_bytes(), "TOML")
 
 TRAINING_CODES: dict[str, TrainingCode] = {
-    name: TrainingCode(name=name, **{**entry, "families": tuple(entry.get("families", ()))})
+    name: TrainingCode(name=name, **{**entry, **{key: tuple(entry.get(key, ())) for key in ("families", "asks")}})
     for name, entry in _TABLE.items()
 }
 """By the name that `drawn_by` takes."""
 
 
-NAMES = (HUGGING_FACE, *(name for name, code in TRAINING_CODES.items() if not code.refused))
+NAMES = (HUGGING_FACE, *(code.pattern for code in TRAINING_CODES.values() if not code.refused))
 """What `drawn_by` takes."""
 
 
@@ -140,16 +175,28 @@ def training_code(name: str) -> TrainingCode | None:
     """The code of a name; None for the model's own class.
 
     Raises:
-        ValueError: there is none of that name, or no Stack is drawn as it draws.
+        ValueError: there is none of that name, or no Stack is drawn as it draws, or it has other numbers than the rule
+            asks for.
 
     >>> training_code("neox").title
     'GPT-NeoX'
+    >>> training_code("completep:256:2").base
+    {'d0': 256.0, 'L0': 2.0}
     """
     if name == HUGGING_FACE:
         return None
-    if not isinstance(name, str) or name not in TRAINING_CODES:
-        raise ValueError(f"drawn_by must be one of {', '.join(NAMES)}, got {name!r}.{nearest(str(name), NAMES)}")
-    code = TRAINING_CODES[name]
+    word, *numbers = name.split(":") if isinstance(name, str) else [name]
+    if not isinstance(word, str) or word not in TRAINING_CODES:
+        raise ValueError(
+            f"drawn_by must be one of {', '.join(NAMES)}, got {name!r}.{nearest(str(word), TRAINING_CODES)}"
+        )
+    code = TRAINING_CODES[word]
     if code.refused:
         raise ValueError(f"drawn_by must be one of {', '.join(NAMES)}, got {name!r}: {code.refused}.")
-    return code
+    wrong = [number for number in numbers if not (number.isascii() and number.isdigit() and 1 <= int(number) <= 1e9)]
+    if wrong or len(numbers) != len(code.asks):
+        what = " and ".join(BASES[symbol].lower() for symbol in code.asks)
+        of_base = f"with the {what} of the base model as integers from 1 to 1e9" if code.asks else "without a number"
+        raise ValueError(f"drawn_by must be {code.pattern}, {of_base}, got {name!r}.")
+    base = dict(zip(code.asks, map(float, numbers), strict=True))
+    return replace(code, name=name, base=base) if base else code

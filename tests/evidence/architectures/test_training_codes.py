@@ -30,6 +30,11 @@ TWINS: dict[str, tuple[str, int, int, Architecture, dict[str, Any]]] = {
     "Llama by Megatron-LM": ("megatron", 256, 3, Architecture(base=500_000.0), _LLAMA),
     "OLMo 1 by its code": ("olmo", 256, 3, Architecture(rms=False), {"model_type": "olmo"}),
     "OLMo 2 by its code": ("olmo2", 256, 3, Architecture(after=True, epsilon=1e-6, base=500_000.0), _OLMO2),
+    "Llama by muP": ("mup:64", 256, 3, Architecture(base=500_000.0, attention_scale=-1.0, logits=0.25), _LLAMA),
+    "Llama by CompleteP": (
+        "completep:64:2", 256, 3,
+        Architecture(base=500_000.0, attention_scale=-1.0, logits=0.25, branches=0.5), _LLAMA,
+    ),
 }  # fmt: skip
 """The code, the width, units over the width, what is done with the weights, and fields of the configuration."""
 
@@ -70,7 +75,7 @@ def test_modules_and_models_drawn_by_training_codes(kept_folder):
         "depth": DEPTH, "tokens": TOKENS, "vocab": VOCAB, "draws": DRAWS, "modules": {}, "models": {},
     }  # fmt: skip
     beyond = []
-    for name, (code, width, *_) in TWINS.items():
+    for name, (code, width, *_) in TWINS.items():  # of base models of width 64 and 2 layers, where there are
         rows = kept_case(kept_folder, f"training codes {name} {DRAWS}", lambda name=name: beside(name))
         beyond += [(name, row) for row in rows if abs(row["ratio"] - 1) > max(0.05, 4 * row["sem"])]
         assert max(row["sem"] for row in rows) <= 0.015, name

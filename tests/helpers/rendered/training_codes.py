@@ -14,12 +14,12 @@ _PARTS = {
 def training_codes() -> str:
     """The variance of an entry of every matrix, and where normal entries are cut."""
     rows = []
-    for name, code in TRAINING_CODES.items():
+    for code in TRAINING_CODES.values():
         if not code.refused:
             variances = {part: getattr(code, part) for part in _PARTS}
             cells = [_product(variances[part] or (code.matrices if part == "up" else {})) for part in _PARTS]
             cuts = ", ".join(f"{part} {cut:g}" for part, cut in code.cut.items()) or "none"
-            rows.append([f"`{name}`", f"{code.title}, {code.rule}", *cells, cuts])
+            rows.append([f"`{code.pattern}`", f"{code.title}, {code.rule}", *cells, cuts])
     return table(["name", "code, rule", *_PARTS.values(), "cut at"], rows)
 
 
@@ -32,8 +32,12 @@ def training_code_sources() -> str:
 
 def _product(powers: Mapping[str, float]) -> str:
     times = powers.get("times", 1.0)
-    symbols = {"sigma": r"\sigma"}
-    factors = [f"{symbols.get(name, name)}^{{{power:g}}}" for name, power in powers.items() if name != "times"]
+    symbols = {"sigma": r"\sigma", "d0": "d_0", "L0": "L_0"}
+    factors = [
+        symbols.get(name, name) + (f"^{{{power:g}}}" if power != 1 else "")
+        for name, power in powers.items()
+        if name != "times"
+    ]
     if times != 1.0 or not factors:
         factors.insert(0, f"{times:g}")
     return f"${' '.join(factors)}$"

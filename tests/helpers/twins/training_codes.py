@@ -108,8 +108,36 @@ def nanogpt(sizes: Sizes) -> Weights:
     return weights
 
 
+def _mup(sizes: Sizes, base_width: int, projections: float) -> Weights:
+    """Hidden matrices by the width over the base's, those that write to the stream by a factor besides; others plain.
+
+    The plain units' names are the code's; a gate is drawn like c_fc.
+    """
+    weights, mup_width_multiplier = _empty(sizes, gated=True), sizes.width / base_width
+    for role, matrices in weights.items():
+        for matrix in matrices:
+            if role in ("words", "head"):
+                nn.init.normal_(matrix, mean=0.0, std=0.02)
+            else:
+                c_proj = role in ("WO", "W2")
+                factor = projections if c_proj else 1.0
+                nn.init.normal_(matrix, mean=0.0, std=0.02 / math.sqrt(factor * mup_width_multiplier))
+    return weights
+
+
+def mup(sizes: Sizes) -> Weights:
+    """nanoGPT-mup's, of the base width 64."""
+    return _mup(sizes, 64, 2 * sizes.depth)
+
+
+def completep(sizes: Sizes) -> Weights:
+    """The same without the depth, which multiplies branches there; of the base width 64."""
+    return _mup(sizes, 64, 1.0)
+
+
 DRAWN: dict[str, Callable[[Sizes], Weights]] = {
     "neox": neox, "torchtitan": torchtitan, "olmo2": olmo2, "olmo": olmo, "megatron": megatron, "nanogpt": nanogpt,
+    "mup:64": mup, "completep:64:2": completep,
 }  # fmt: skip
 """By the name that `drawn_by` takes."""
 
@@ -135,6 +163,9 @@ class Architecture:
         after: whether they stand behind the branches, and on queries and keys (OLMo 2).
         rotary: share of a head's coordinates that turn, with `base`.
         epsilon: of every norm.
+        attention_scale: power of d_k by which attention's logits are multiplied.
+        branches: factor on what every branch adds.
+        logits: factor on what the output matrix is given.
     """
 
     parallel: bool = False
@@ -143,6 +174,9 @@ class Architecture:
     rotary: float = 1.0
     base: float = 10_000.0
     epsilon: float = 1e-5
+    attention_scale: float = -0.5
+    branches: float = 1.0
+    logits: float = 1.0
 
     def norm(self, x: Tensor) -> Tensor:
         """Of the last axis, with weight 1."""
@@ -156,7 +190,9 @@ class Architecture:
             queries, keys = self.norm(queries), self.norm(keys)
         queries, keys, values = (one.view(len(x), heads, -1).transpose(0, 1) for one in (queries, keys, values))
         queries, keys = (_rotated(one, self.rotary, self.base) for one in (queries, keys))
-        mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=queries.shape[-1] ** self.attention_scale
+        )
         return mixed.transpose(0, 1).reshape(len(x), -1) @ weights["WO"][layer].T
 
     def units(self, weights: Weights, layer: int, x: Tensor) -> Tensor:
@@ -171,11 +207,11 @@ class Architecture:
         behind = self.norm if self.after else (lambda x: x)
         x, streams = weights["words"][0][words], []
         for layer in range(len(weights["WQ"])):
-            attended = behind(self.attention(weights, layer, before(x), heads))
+            attended = self.branches * behind(self.attention(weights, layer, before(x), heads))
             read = x if self.parallel else x + attended
-            x = x + attended + behind(self.units(weights, layer, before(read)))
+            x = x + attended + self.branches * behind(self.units(weights, layer, before(read)))
             streams.append(x)
-        return self.norm(x) @ weights["head"][0].T, streams
+        return self.logits * self.norm(x) @ weights["head"][0].T, streams
 
 
 def measured(drawn: Weights, architecture: Architecture, heads: int, tokens: int) -> dict[str, list[float]]:

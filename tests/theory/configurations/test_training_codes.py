@@ -1,5 +1,7 @@
 """How training codes draw: every matrix beside one drawn by the rule's own words, and what the network makes of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from tests.helpers.printed_numbers import says
 from tests.helpers.twins.training_codes import DRAWN, Architecture, Sizes, measured
 from theory import predict
 from theory.configurations import PUBLISHED, drawn_by, stack_from_config
-from theory.configurations.training_codes import NAMES, TRAINING_CODES, training_code
+from theory.configurations.training_codes import BASES, NAMES, TRAINING_CODES, training_code
 from theory.stack.initializations import Law
 from theory.stack.weights import gain, weight_shapes
 
@@ -44,11 +46,15 @@ def test_deviations_are_those_of_the_rule(name):
                 largest = stack.truncation * std / Law(cut=stack.truncation).variance ** 0.5
                 assert 0.9 * largest < matrix.abs().max() <= largest * (1 + 1e-5)
     assert stack.embedding_scale == pytest.approx(float(drawn["words"][0].std()), rel=0.025)
-    assert stack.output_scale == pytest.approx(float(drawn["head"][0].std()) * SIZES.width**0.5, rel=0.025)
+    # What muP multiplies logits by a Stack has in the matrix.
+    times = 64 / SIZES.width if ":" in name else 1.0
+    assert stack.output_scale == pytest.approx(float(drawn["head"][0].std()) * SIZES.width**0.5 * times, rel=0.025)
+    assert [note.value for note in notes if note.field.startswith("W_emb")] == [1 / times] * (":" in name)
 
 
 @pytest.mark.parametrize(("name", "architecture"), [
     ("neox", Architecture(parallel=True, rms=False, rotary=0.25)), ("torchtitan", Architecture()),
+    ("completep:64:2", Architecture(attention_scale=-1.0, logits=0.5, branches=2 / 3)),
 ])  # fmt: skip
 def test_the_stream_is_that_of_a_plain_module(name, architecture):
     """Within 6% or 5 standard errors, and the gradients of the units within 15%, of 24 networks; evidence has more."""
@@ -62,26 +68,48 @@ def test_the_stream_is_that_of_a_plain_module(name, architecture):
         error = values.std(0, ddof=1) / len(values) ** 0.5
         off = np.abs(values.mean(0) - theory[quantity])
         assert (off <= np.maximum(allowed * theory[quantity], 5 * error)).all(), quantity
-    # By its class Pythia's stream is larger by far.
+    # By its class the stream is larger by far, or its growth is.
     by_class = predict(stack_from_config(config(name), tokens=8)[0], patterns=16)["hidden_energy"]
     assert np.abs(np.log(by_class / theory["hidden_energy"])).max() > 0.2
 
 
 def test_table_of_codes():
     """What a Stack cannot say would be left out silently: a power of another size, or W^O and W2 by different ones."""
-    assert set(DRAWN) == set(NAMES) - {"hf"}
+    assert {name.partition(":")[0] for name in DRAWN} == {name.partition(":")[0] for name in NAMES} - {"hf"}
     for name, code in TRAINING_CODES.items():
         assert code.source and code.date and code.title, name
         if code.refused:
             continue
         parts = {part: getattr(code, part) for part in ("matrices", "up", "projection", "down", "embeddings", "head")}
         for part, variance in parts.items():
-            assert set(variance) <= {"times", "d", "f", "L", "l", "sigma"}, (name, part)
+            assert set(variance) <= {"times", "d", "f", "L", "l", "sigma", *code.asks}, (name, part)
             assert "l" not in variance or (variance["l"] == -1 and part in ("up", "projection", "down")), (name, part)
         assert code.projection.get("l") == code.down.get("l"), name
         assert (code.projection.get("L") == -1) == (code.down.get("L") == -1), name
         assert "l" not in code.up or "l" in code.down, name
+        assert set(code.asks) <= set(BASES) and set(code.logits) <= {"d", "d0"} and set(code.branches) <= {"L", "L0"}
         assert set(code.cut) <= {"layers", "embeddings", "head"}, name
+
+
+def test_rules_of_a_base_model():
+    """At the base's own sizes muP is nanoGPT's rule but for attention, and CompleteP the class's."""
+    of = {name: stack_from_config(config("mup"), drawn_by=name)[0] for name in ("mup:128", "completep:128:3", "hf")}
+    muls = stack_from_config(config("mup"), drawn_by="megatron")[0]
+    assert of["mup:128"] == replace(muls, attention_scale="linear")
+    assert of["completep:128:3"] == replace(of["hf"], attention_scale="linear", branch_scale=1.0)
+    # Granite's factors: that of its attention stays, and its branches' is multiplied.
+    granite = config("mup", model_type="granite", attention_multiplier=0.5, residual_multiplier=0.22)
+    stack, _ = stack_from_config(granite, drawn_by="completep:64:1")
+    assert (stack.attention_scale, stack.branch_scale) == ("sqrt", pytest.approx(0.22 / 3))
+
+
+def test_routers_of_rules():
+    """Megatron's is drawn like its other matrices; a rule without routers draws no model with experts."""
+    experts = config("mup", model_type="mixtral", num_key_value_heads=2, initializer_range=0.03)
+    stack, _ = stack_from_config(experts, drawn_by="megatron")
+    assert (gain(stack, "WR") / stack.width) ** 0.5 == pytest.approx(0.03)
+    with pytest.raises(ValueError, match=r"^drawn_by must be 'hf' or 'megatron' for models with experts, got a rule"):
+        stack_from_config(experts, drawn_by="torchtitan")
 
 
 def test_first_loss_that_torchtitan_printed():
@@ -133,9 +161,12 @@ def test_every_decoder_is_drawn_by_every_rule():
     """Models of masked words and encoders with decoders by none, since no rule is about their other matrices."""
     assert training_code("hf") is None
     for like in PUBLISHED:
-        for name in set(NAMES) - {"hf"}:
+        for name in DRAWN:
             if like in ("bert-base", "roberta-base"):
                 with pytest.raises(ValueError, match=r"^drawn_by must be 'hf' for encoders and decoders"):
+                    stack_from_config(like=like, drawn_by=name)
+            elif stack_from_config(like=like)[0].experts and name != "megatron":
+                with pytest.raises(ValueError, match=r"^drawn_by must be 'hf' or 'megatron' for models with experts"):
                     stack_from_config(like=like, drawn_by=name)
             else:
                 assert drawn_by(stack_from_config(like=like, drawn_by=name)[1]) == name
@@ -144,6 +175,13 @@ def test_every_decoder_is_drawn_by_every_rule():
 def test_a_code_that_is_not_known():
     with pytest.raises(ValueError, match=r"^drawn_by must be one of hf, neox, .*, got 'noex'\. Did you mean neox\?$"):
         stack_from_config(like="gpt2", drawn_by="noex")
+    wrong = {
+        "mup": "mup:WIDTH, with the width", "neox:3": "neox, without a number", "mup:0": "mup:WIDTH, .* from 1 to 1e9",
+        "mup:6.5": "mup:WIDTH, .* as integers", "completep:64": "completep:WIDTH:DEPTH, with the width and depth",
+    }  # fmt: skip
+    for name, allowed in wrong.items():
+        with pytest.raises(ValueError, match=f"^drawn_by must be {allowed}.*, got '{name}'"):
+            stack_from_config(like="gpt2", drawn_by=name)
     with pytest.raises(ValueError, match=r"^drawn_by must be one of .*, got \['neox'\]"):
         stack_from_config(like="gpt2", drawn_by=["neox"])
     with pytest.raises(ValueError, match=r"^drawn_by must be one of .*, got 'nanochat': it draws W\^O and W2 as zeros"):
