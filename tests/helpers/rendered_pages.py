@@ -25,6 +25,7 @@ from tests.helpers.rendered.atlas import (
     setting,
     tied_tokens,
     versions,
+    wide_experts,
 )
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.tables import (
@@ -120,7 +121,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "llama over tokens": llama_over_tokens,
     },
     "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
-    "experts.md": {"classes": experts},
+    "experts.md": {"classes": experts, "wide": wide_experts},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs, "tied tokens": tied_tokens},
     "relaxations.md": {"coverage": coverage},

@@ -205,6 +205,16 @@ def experts() -> str:
     return table(["model", "networks", "dL/dWR", "dL/dW1", "dL/dW2", "furthest of all"], rows)
 
 
+def wide_experts() -> str:
+    """The same of networks of the Stack, of 1024 coordinates, sampled here."""
+    names = ("grad_sq_WR", "grad_sq_W1", "grad_sq_WG", "grad_sq_W2", "hidden_energy")
+    rows = [
+        [name, *(f"{one[of]['ratio']:.3f} ± {one[of]['sem']:.3f}" for of in names)]
+        for name, one in committed("experts")["networks"].items()
+    ]
+    return table(["network", "dL/dWR", "dL/dW1", "dL/dWG", "dL/dW2", "stream"], rows)
+
+
 def _furthest(found: dict[str, Any]) -> str:
     """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
     role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))

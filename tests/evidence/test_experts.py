@@ -1,0 +1,57 @@
+"""Experts of 1024 coordinates, sampled here, against theory: routers, units and the stream.
+
+Pre-LN, 8 experts of which each token has one or two, random attention, 8 tokens that differ, 2 and 4 layers. The
+conditioned engine draws no matrix and is exact in law. Theory takes 8192 patterns of attention and choices.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simulate import sample
+from tests.helpers.evidence_file import kept_case, record, rounded
+from theory import Stack, predict
+
+pytestmark = pytest.mark.evidence
+
+DRAWS, PATTERNS = 1600, 8192
+_NETWORK: dict[str, Any] = {
+    "placement": "pre", "width": 1024, "tokens": 8, "vocab": 512, "experts": 8, "mask": "causal", "heads": 8,
+    "query_key_scale": 1.0, "output_projection": "random", "activation": "silu", "ffn": "gated",
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    f"{depth} layers, {chosen} of 8": {"depth": depth, "experts_per_token": chosen, "router_norm": norm}
+    for depth in (2, 4)
+    for chosen, norm in ((1, "none"), (2, "sum"))
+}
+"""With one chosen its score is its weight, since over its sum it would be 1."""
+
+QUANTITIES = ("grad_sq_WR", "grad_sq_W1", "grad_sq_W2", "grad_sq_WG", "hidden_energy", "expert_load_max")
+
+
+def beside(fields: dict[str, Any]) -> dict[str, Any]:
+    """Means over layers and draws over predicted ones, of gradients the root; with standard errors of the samples."""
+    stack = Stack(**_NETWORK | fields)
+    samples = sample(stack, draws=DRAWS, seed=0, engine="conditioned")
+    theory = predict(stack, patterns=PATTERNS)
+    found: dict[str, Any] = {}
+    for name in QUANTITIES:
+        power = 0.5 if name.startswith("grad_sq_") else 1.0
+        over = (samples[name] / theory[name]).mean(1)
+        ratio = float(over.mean()) ** power
+        error = float(over.std(ddof=1) / DRAWS**0.5 / over.mean()) * power * ratio
+        found[name] = {"ratio": ratio, "sem": error, "layers": list((samples[name] / theory[name]).mean(0) ** power)}
+    return rounded(found)
+
+
+def test_experts_of_1024_coordinates(kept_folder):
+    """Every norm within 3% of theory, with errors of at most 1%."""
+    found = {
+        name: kept_case(kept_folder, f"experts at 1024, {name}", lambda fields=fields: beside(fields))
+        for name, fields in CASES.items()
+    }
+    record("experts", {"width": 1024, "draws": DRAWS, "patterns": PATTERNS, "networks": found})
+    rows = [one for network in found.values() for one in network.values()]
+    assert max(row["sem"] for row in rows) <= 0.01
+    assert np.abs(np.array([row["ratio"] for row in rows]) - 1).max() <= 0.03
