@@ -349,11 +349,12 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
         for layer, norm in enumerate(norms, start=stack.depth - len(norms) + 1)  # dense layers below have no router
         if (size := _size(stack, name, layer)) > 0  # beside 0 no step is small
     }
+    if 0.0 in (stack.projection_gain, stack.down_gain):
+        none = [matrix_name(name) for name, norms in columns.items() if name not in _STREAM and not norms.any()]
+        lines.append(f"- A matrix of zeros takes the gradient from what stands below it: {', '.join(none)} are 0.")
     if not steps:
-        return [
-            *lines,
-            "- Of the layers only the scalars have a gradient: no matrix there moves at the first step.",
-        ]
+        only = ["- Of the layers only the scalars have a gradient: no matrix there moves at the first step."]
+        return [*lines, *(only if "grad_scalar" in gradients else [])]
     (name, layer), largest = max(steps.items(), key=lambda item: item[1])
     (other, above), smallest = min(steps.items(), key=lambda item: item[1])
     lines.append(

@@ -49,6 +49,40 @@ def test_matrices_of_branches_that_add_nothing_have_no_gradient(placement, engin
     np.testing.assert_allclose(samples["hidden_energy"][:, 1], samples["attention_energy"][:, 1], rtol=1e-5)
 
 
+ABOVE = {"WO": ("WQ", "WK", "WV"), "W2": ("WR", "W1", "SR", "S1")}
+"""The matrices of a branch that stand below its last one."""
+
+
+@pytest.mark.parametrize(("zeros", "fields"), [
+    (("WO", "W2"), {"placement": "pre"}), (("WO",), {"placement": "post"}),
+    (("W2",), {"placement": "pre", "experts": 3, "shared_ratio": 1.0, "shared_gate": "sigmoid"}),
+])  # fmt: skip
+@pytest.mark.parametrize("engine", ["dense", "conditioned"])
+def test_matrices_of_zeros_take_the_gradient_below_them(zeros, fields, engine):
+    """What stands below has none, exactly; all else is what samples do, within 5% or 5 standard errors."""
+    gains = {"WO": "projection_gain", "W2": "down_gain"}
+    stack = Stack(
+        width=64, depth=2, tokens=4, vocab=64, output_projection="random", query_key_scale=1.0, mask="causal",
+        **fields, **{gains[role]: 0.0 for role in zeros},
+    )  # fmt: skip
+    samples, predicted = sample(stack, draws=64, seed=1, engine=engine), predict(stack, patterns=64)
+    none = {f"grad_sq_{below}" for role in zeros for below in ABOVE[role]} & set(predicted)
+    assert none == {name for name in predicted if name.startswith("grad_sq_") and not np.any(predicted[name])}
+    for name in predicted:
+        if name in none:
+            assert not np.any(samples[name]), name
+    for name in ("grad_sq_WO", "grad_sq_W2", "grad_sq_Wemb", "hidden_energy"):
+        error = samples[name].std(0, ddof=1) / 8
+        off_by = np.abs(samples[name].mean(0) - predicted[name])
+        assert (off_by <= np.maximum(0.05 * predicted[name], 5 * error)).all(), name
+
+
+def test_a_norm_of_zeros_is_refused():
+    with pytest.raises(ValueError, match="^projection_gain and down_gain must be above 0 with norms behind branches"):
+        Stack(placement="peri", down_gain=0.0)
+    assert predict(Stack(placement="peri", down_gain=0.0, norm_epsilon=1e-5, width=32))["grad_sq_W1"].max() == 0.0
+
+
 def test_a_zero_read_as_the_own_factor_is_seen(monkeypatch):
     """The fault that this file is about: planted, the twin sees it."""
     given = described.partial

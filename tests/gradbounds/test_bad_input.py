@@ -49,7 +49,7 @@ BAD = [
     (("sweep", "--out", "NEW", "--engine", "conditioned", "--initialization", "pytorch"), "engine must be 'dense' for"),
     (("sweep", "--out", "NEW", "--labels", "zipf", "--text", "FULL/thesis.tex"), "text must have at least tokens + 1"),
     (("predict", "--like", "lama-3-8b"), "got 'lama-3-8b'. Did you mean llama-3-8b?"),
-    (("predict", "--like", "gpt2", "--drawn-by", "noex"), "completep:WIDTH:DEPTH, got 'noex'. Did you mean neox?"),
+    (("predict", "--like", "gpt2", "--drawn-by", "noex"), "nanochat, got 'noex'. Did you mean neox?"),
     (("predict", "--drawn-by", "neox"), "--drawn-by must stand with config or like, got 'neox' and neither."),
     (("predict", "--like", "gpt2", "--config", "x"), "config and like must not both be given."),
     (("predict", "--config", "FULL/thesis.tex"), "config must be JSON, but 'FULL/thesis.tex' is not: "),

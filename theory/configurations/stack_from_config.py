@@ -48,8 +48,8 @@ def stack_from_config(
         ignore: fields of the file to leave out, as if it did not have them.
         drawn_by: "hf" for the model's own class in transformers, or the code whose rule gives the deviations of all
             weights, by the sizes of the file: "neox", "megatron", "nanogpt", "olmo" (OLMo 1), "olmo2", "torchtitan",
-            "mup:256" (of a base model of width 256) or "completep:256:2" (and of 2 layers). Any decoder may be drawn by
-            any, and one with experts by those that say how a router is drawn.
+            "nanochat", "mup:256" (of a base model of width 256) or "completep:256:2" (and of 2 layers). Any decoder may
+            be drawn by any, and one with experts by those that say how a router is drawn.
 
     Returns:
         The network; and a note on every field of the file that is none of the Stack's: neutral at initialization, or

@@ -48,7 +48,8 @@ class TrainingCode:
         date: of the commit, a month.
         families: the model_types of the models that were trained by it.
         matrices: W^Q, W^K, W^V, and of the units the first matrix; of gated ones the gate, and `up` the other.
-        up: W1 of gated units; that of `matrices` if empty.
+        units: the first matrix of the units, and the gate, where they are not like `matrices`.
+        up: W1 of gated units; like the gate if empty.
         projection: W^O.
         down: W2.
         embeddings: the inputs, and learned positions.
@@ -70,6 +71,7 @@ class TrainingCode:
     date: str
     families: tuple[str, ...] = ()
     matrices: Variance = field(default_factory=dict)
+    units: Variance = field(default_factory=dict)
     up: Variance = field(default_factory=dict)
     projection: Variance = field(default_factory=dict)
     down: Variance = field(default_factory=dict)
@@ -118,7 +120,8 @@ class TrainingCode:
         width, depth, gated = values["width"], values["depth"], values.get("ffn") == "gated"
         sizes = {"d": width, "f": values["ffn_ratio"] * width, "L": depth, "l": 1.0, "sigma": scales.std, **self.base}
         inputs = "head" if values.get("embeddings") == "tied" else "embeddings"
-        up = self.up if gated and self.up else self.matrices
+        first = self.units or self.matrices
+        up = self.up if gated and self.up else first
         scaling = "depth" if self.down.get("L") == -1 else "layer" if "l" in self.down else "none"
         # By which a Stack divides the variances of what it scales, in layer 1.
         divided = {"none": 1.0, "depth": 2.0 * depth, "layer": 2.0}[scaling]
@@ -131,6 +134,8 @@ class TrainingCode:
         other: dict[str, Any] = {}
         if self.attention and scales.queries == 1.0:
             other["attention_scale"] = self.attention
+        if self.units and gated:
+            other["gate_gain"] = _product(first, sizes) ** 0.5 / std
         if self.branches:
             other["branch_scale"] = values.get("branch_scale", 1.0) * _product(self.branches, sizes)
         return other | {

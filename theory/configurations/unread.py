@@ -26,7 +26,8 @@ _REASONS = {
     "queries and keys of contents meet those of relative positions, which has no rule": "deberta deberta-v2 xlnet",
     "relative positions are biases of its logits, drawn as large as its words": "mpnet",
     "its vectors of token types stand without positions beside them, which is no field": "roformer nomic_bert",
-    "its output matrices are 0 at initialization, so that all others receive no gradient": "nanochat",
+    "a part of its values are embeddings of their own, and scalars add its inputs to every layer, which no field "
+    "describes; --drawn-by nanochat draws another decoder by its rule": "nanochat",
     "queries, keys and values come from narrow matrices, one after the other, which has no rule": "minicpm3 youtu",
     "attention is the difference of two, which has no rule": "diffllama",
     "its activation xIELU, which has parameters, is none that theory has": "apertus",

@@ -55,6 +55,11 @@ def holds_words(stack: Stack) -> bool:
     return is_tied(stack) and stack.output_transform == "none"
 
 
+def has_zero_matrices(stack: Stack) -> bool:
+    """Whether W^O or W2 are zeros, so that what stands below them in their branch has no gradient."""
+    return 0.0 in (stack.projection_gain, stack.down_gain)
+
+
 def keeps_means(stack: Stack) -> bool:
     """Whether gradients have a part along the mean of coordinates, which sinusoidal positions have.
 

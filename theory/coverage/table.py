@@ -10,6 +10,7 @@ from theory.coverage.networks import (
     has_experts,
     has_other_two_streams,
     has_unlike_layers,
+    has_zero_matrices,
     holds_words,
     is_annealable,
     is_approximate,
@@ -175,6 +176,20 @@ GAPS = (
         "no experts",
         "what a router and its choice add has been derived for gradients at initialization alone",
         has_experts,
+    ),
+    Gap(
+        (*_RESPONSE, "layer_growth"),
+        "a W^O or W2 of zeros",
+        "projection_gain and down_gain above 0",
+        "rates and ratios are beside the size of every matrix and gradient, some of which are 0",
+        has_zero_matrices,
+    ),
+    Gap(
+        _TIED,
+        "tied embeddings with a W^O or W2 of zeros",
+        "untied embeddings, or projection_gain and down_gain above 0",
+        "what a branch answers to the words is taken beside its size",
+        lambda stack: holds_words(stack) and has_zero_matrices(stack),
     ),
     Gap(
         _TIED,

@@ -146,10 +146,12 @@ class Matrices(Group):
     query_gain: float = real(1.0, "factor on the standard deviation of W^Q; 0 for a W^Q of zeros", allowed=_SOME, low=0)
     key_gain: float = real(1.0, "factor on the standard deviation of W^K; 0 for a W^K of zeros", allowed=_SOME, low=0)
     value_gain: float = real(1.0, "factor on the standard deviation of W^V", **_POSITIVE)
-    projection_gain: float = real(1.0, "factor on the standard deviation of W^O", **_POSITIVE)
+    projection_gain: float = real(
+        1.0, "factor on the standard deviation of W^O; 0 for a W^O of zeros", allowed=_SOME, low=0
+    )
     gate_gain: float = real(1.0, "factor on the standard deviation of WG", **_POSITIVE)
     up_gain: float = real(1.0, "factor on the standard deviation of W1", **_POSITIVE)
-    down_gain: float = real(1.0, "factor on the standard deviation of W2", **_POSITIVE)
+    down_gain: float = real(1.0, "factor on the standard deviation of W2; 0 for a W2 of zeros", allowed=_SOME, low=0)
     transform_gain: float = real(1.0, "factor on the standard deviation of W^H", **_POSITIVE)
     router_gain: float = real(
         1.0, "factor on the standard deviation of the router's W^R, and of the gate of a shared expert", **_POSITIVE

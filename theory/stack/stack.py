@@ -127,6 +127,12 @@ class Stack(Loss, Inputs, Attention, Residual, Matrices, Experts, FeedForward, S
                 "query_gain and key_gain must be 1 where one matrix has queries and keys, and above 0 with "
                 f"query_key_norm, got {self.query_gain!r} and {self.key_gain!r}."
             )
+        normed = self.composition.output_norm or self.of_layer(1).composition.output_norm
+        if 0.0 in (self.projection_gain, self.down_gain) and normed and not self.norm_epsilon:
+            raise ValueError(
+                "projection_gain and down_gain must be above 0 with norms behind branches without norm_epsilon, which "
+                f"nothing but zeros would reach, got {self.projection_gain!r} and {self.down_gain!r}."
+            )
         if self.transform_gain != 1.0 and self.output_transform == "none":
             raise ValueError(f"transform_gain must be 1 without output_transform, got {self.transform_gain!r}.")
         if self.branches != "both" and (self.source_tokens or self.embeddings == "tied"):

@@ -1,5 +1,6 @@
 """The table of docs/configurations.md on how training codes draw, of their rules alone."""
 
+import math
 from collections.abc import Mapping
 
 from tests.helpers.rendered.atlas import table
@@ -18,6 +19,8 @@ def training_codes() -> str:
         if not code.refused:
             variances = {part: getattr(code, part) for part in _PARTS}
             cells = [_product(variances[part] or (code.matrices if part == "up" else {})) for part in _PARTS]
+            if code.units:
+                cells[1] = f"{_product(code.units)}; so are its gate and the $W^1$ of plain ones"
             cuts = ", ".join(f"{part} {cut:g}" for part, cut in code.cut.items()) or "none"
             rows.append([f"`{code.pattern}`", f"{code.title}, {code.rule}", *cells, cuts])
     return table(["name", "code, rule", *_PARTS.values(), "cut at"], rows)
@@ -39,5 +42,5 @@ def _product(powers: Mapping[str, float]) -> str:
         if name != "times"
     ]
     if times != 1.0 or not factors:
-        factors.insert(0, f"{times:g}")
+        factors.insert(0, f"{times:g}" if times >= 1e-4 or not times else f"10^{{{math.log10(times):.3g}}}")
     return f"${' '.join(factors)}$"

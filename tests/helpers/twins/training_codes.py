@@ -135,9 +135,23 @@ def completep(sizes: Sizes) -> Weights:
     return _mup(sizes, 64, 1.0)
 
 
+def nanochat(sizes: Sizes) -> Weights:
+    """`init_weights`: uniform matrices of the deviation 1/sqrt(d), c_fc's 0.4 times that, and projections of zeros."""
+    weights, s = _empty(sizes, gated=False), 3**0.5 * sizes.width**-0.5
+    nn.init.normal_(weights["words"][0], mean=0.0, std=0.8)
+    nn.init.normal_(weights["head"][0], mean=0.0, std=0.001)
+    for layer in range(sizes.depth):
+        for role in ("WQ", "WK", "WV"):
+            nn.init.uniform_(weights[role][layer], -s, s)
+        nn.init.uniform_(weights["W1"][layer], -s * 0.4, s * 0.4)
+        for role in ("WO", "W2"):
+            nn.init.zeros_(weights[role][layer])
+    return weights
+
+
 DRAWN: dict[str, Callable[[Sizes], Weights]] = {
     "neox": neox, "torchtitan": torchtitan, "olmo2": olmo2, "olmo": olmo, "megatron": megatron, "nanogpt": nanogpt,
-    "mup:64": mup, "completep:64:2": completep,
+    "nanochat": nanochat, "mup:64": mup, "completep:64:2": completep,
 }  # fmt: skip
 """By the name that `drawn_by` takes."""
 
