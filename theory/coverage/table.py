@@ -171,7 +171,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "sampled_step", "grouped", "noise_scale", "mean_hessian", "layer_growth"),
+        (*_RESPONSE, *_SAMPLED, "sampled_step", "grouped", "mean_hessian", "layer_growth"),
         "experts",
         "no experts",
         "what a router and its choice add has been derived for gradients at initialization alone",

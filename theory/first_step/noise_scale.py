@@ -32,7 +32,8 @@ class NoiseScale:
     Attributes:
         stack: the network, of one sequence.
         loss: E of the cross-entropy, which the size of the batch does not change.
-        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder as "encoder_W1".
+        single: S of each matrix, by role: (L,), and of "Wemb" (); those of an encoder as "encoder_W1"; of experts
+            together, and NaN of layers that have no such matrix.
         product: C, likewise.
         single_sem: standard errors of S, where attention patterns or logits are sampled; else 0.
         product_sem: of C, likewise.
@@ -69,7 +70,9 @@ class NoiseScale:
     @property
     def whole(self) -> float:
         """The noise scale of all matrices together."""
-        single, product = (sum(float(part.sum()) for part in parts.values()) for parts in (self.single, self.product))
+        single, product = (
+            sum(float(np.nansum(part)) for part in parts.values()) for parts in (self.single, self.product)
+        )
         return float(_scale(np.asarray(single), np.asarray(product)))
 
     @property
@@ -102,7 +105,7 @@ class NoiseScale:
         Raises:
             ValueError: no sequence.
         """
-        squares = {role: float(square.sum()) for role, square in self.grad_sq(sequences).items()}
+        squares = {role: float(np.nansum(square)) for role, square in self.grad_sq(sequences).items()}
         for name in vectors:
             if name in self.vectors:
                 single, product = self.vectors[name]
@@ -118,7 +121,7 @@ class NoiseScale:
         errors: dict[int, float] = {}
         for role, error in self.single_sem.items():
             both = np.hypot(error / sequences, self.product_sem[role] * (1.0 - 1.0 / sequences))
-            for layer, value in enumerate(np.atleast_1d(both)):
+            for layer, value in enumerate(np.nan_to_num(np.atleast_1d(both))):
                 errors[layer] = errors.get(layer, 0.0) + float(value)
         root = square**0.5
         return root, float(np.linalg.norm(list(errors.values()))) / (2.0 * root) if root else 0.0

@@ -123,7 +123,7 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
                 if role:
                     at_logits = route.at_logits(output, gradient, overlaps)
                     # Of a weight that is always 1 this is zero, which rounding must not make negative.
-                    energies[role] = np.maximum((kernel * at_logits).sum((-2, -1)), 0.0)
+                    energies[role] = tokens.positive_total(kernel * at_logits)
                     below = below + gain(stack, role) * at_logits
             return below, energies
 

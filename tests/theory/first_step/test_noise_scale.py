@@ -69,23 +69,40 @@ def test_of_networks():
         assert (abs(single / product - 1 - theory) < 4 * error) == right, (single / product - 1, theory, error)
 
 
+def differing(sampled, squares):
+    """The matrices whose sampled squared norms are off by more than 5% and 4 standard errors: one in 10^3 by chance."""
+    names = []
+    for role, expected in squares.items():
+        values = sampled[f"grad_sq_{role}"]
+        errors = 4 * values.std(0) / len(values) ** 0.5
+        if (abs(values.mean(0) - expected) > np.maximum(errors, 0.05 * expected)).any():
+            names.append(role)
+    return names
+
+
+def test_experts():
+    """48 sequences with positions in common, whose tokens one router sends to experts; evidence has more of them.
+
+    A third to a half of the units' squared norms is what two sequences share, and of the router's a fifth.
+    """
+    fields = {"experts": 4, "experts_per_token": 2, "shared_ratio": 1.0, "shared_gate": "sigmoid", "dense_layers": 1}
+    stack = Stack(width=128, depth=2, tokens=2, vocab=16, placement="pre", mask="causal", positions="learned", **fields)
+    found = noise_scale(stack, patterns=512)
+    sampled = gb.sample(replace(stack, sequences=48), draws=160, seed=1)
+    assert not differing(sampled, found.grad_sq(48))
+    nothing_shared = {role: single / 48 for role, single in found.single.items()}
+    assert {"W1", "W2", "S1", "S2"} <= set(differing(sampled, nothing_shared))
+    assert np.isnan(found.single["WR"][0])
+    assert np.isfinite([found.whole, *found.norm(4)]).all()
+
+
 def test_random_queries():
-    """Four sequences of sampled networks, every matrix within 5% or 4 standard errors: one false alarm in 10^3 runs."""
-    stack, draws = Stack(width=256, depth=2, tokens=4, vocab=16, heads=8, query_key_scale=1.5, placement="post"), 200
+    """Four sequences of sampled networks."""
+    stack = Stack(width=256, depth=2, tokens=4, vocab=16, heads=8, query_key_scale=1.5, placement="post")
     found = noise_scale(stack, patterns=64)
-    sampled = gb.sample(replace(stack, sequences=4), draws=draws, seed=1)
-
-    def differing(squares):
-        names = []
-        for role, expected in squares.items():
-            values = sampled[f"grad_sq_{role}"]
-            errors = 4 * values.std(0) / draws**0.5
-            if (abs(values.mean(0) - expected) > np.maximum(errors, 0.05 * expected)).any():
-                names.append(role)
-        return names
-
-    assert not differing(found.grad_sq(4))
-    assert "W2" in differing(found.grad_sq(8))
+    sampled = gb.sample(replace(stack, sequences=4), draws=200, seed=1)
+    assert not differing(sampled, found.grad_sq(4))
+    assert "W2" in differing(sampled, found.grad_sq(8))
     assert (found.product_sem["W2"] < 0.02 * found.single["W2"]).all()
     with pytest.raises(ValueError, match="^sequences must be an integer of at least 1, got 0"):
         found.grad_sq(0)
@@ -127,7 +144,7 @@ TIED = {"embeddings": "tied", "embedding_scale": 0.3, "output_scale": 0.5}
 
 
 @pytest.mark.parametrize("fields", [RANDOM | {"kv_heads": 2, "rotary": 1.0}, {"attention_dropout": 0.3}, TIED,
-                                    TIED | RANDOM])  # fmt: skip
+                                    TIED | RANDOM, RANDOM | {"experts": 3, "experts_per_token": 2}])  # fmt: skip
 def test_three_sampled_sequences_by_two(fields):
     """Within 5 standard errors of both: of some 60 numbers one is off by chance once in 10^4 runs."""
     stack = replace(SMALL, width=128, depth=2, vocab=64, **fields)
