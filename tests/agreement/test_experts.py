@@ -12,6 +12,7 @@ from tests.helpers.same_law import differences, numbers
 from tests.helpers.twins.relaxed import deviation
 from theory import Stack, predict
 from theory.mean_field import experts as rules
+from theory.mean_field.tied import experts as tied
 
 CASES = {
     "one of four, its sigmoid": {
@@ -75,6 +76,33 @@ def test_planted_errors_are_seen(monkeypatch, error):
     assert off(samples, predict(stack, patterns=1024))[0] <= 1
     monkeypatch.setattr(rules.Routing, name, wrong(getattr(rules.Routing, name)))
     assert off(samples, predict(stack, patterns=1024))[0] > 1
+
+
+def test_tied_embeddings(monkeypatch):
+    """As above; the certain gradient at the logits is most of what router and gate have, and seen if left out."""
+    fields = {
+        "placement": "post", "experts": 4, "experts_per_token": 2, "ffn": "gated", "activation": "silu",
+        "shared_ratio": 0.5, "shared_gate": "sigmoid", "query_key_scale": 1.0, "heads": 4, "mask": "causal",
+    }  # fmt: skip
+    stack = Stack(width=512, depth=2, tokens=3, vocab=64, embeddings="tied", **fields)
+    samples = sample(stack, draws=160, seed=1)
+    worst, names = off(samples, predict(stack, patterns=512))
+    assert worst <= 1, names
+    right = tied._below_router
+    monkeypatch.setattr(tied, "_below_router", lambda *given: right(*given[:3], 0.0 * given[3], *given[4:]))
+    assert off(samples, predict(stack, patterns=512))[0] > 1
+
+
+@pytest.mark.parametrize(("case", "least", "most"), [
+    ("one of four, its sigmoid", 5, 6.5), ("two of six, softmax over all", 3, 4),
+])  # fmt: skip
+def test_how_much_of_a_router_is_certain(monkeypatch, case, least, most):
+    """As docs/experts.md has it, in two layers."""
+    stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64, "embeddings": "tied"} | CASES[case])
+    whole, right = predict(stack, patterns=128)["grad_sq_WR"], tied._below_router
+    monkeypatch.setattr(tied, "_below_router", lambda *given: right(*given[:3], 0.0 * given[3], *given[4:]))
+    times = (whole / predict(stack, patterns=128)["grad_sq_WR"]) ** 0.5
+    assert ((times > least) & (times < most)).all(), times
 
 
 def test_both_engines_have_one_law():

@@ -12,6 +12,7 @@ from textwrap import fill
 from tests.helpers.rendered.atlas import (
     architectures,
     atlas,
+    batches_of_experts,
     choices,
     comparisons,
     experts,
@@ -121,7 +122,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "llama over tokens": llama_over_tokens,
     },
     "encoder_decoder.md": {"shares of the growth": shares, "queries as models widen": queries_as_models_widen},
-    "experts.md": {"classes": experts, "wide": wide_experts},
+    "experts.md": {"classes": experts, "wide": wide_experts, "batches": batches_of_experts},
     "finite_width.md": {"families": families, "pre-norm": pre_norm},
     "queries.md": {"many tokens": many_tokens, "pattern costs": pattern_costs, "tied tokens": tied_tokens},
     "relaxations.md": {"coverage": coverage},

@@ -36,6 +36,10 @@ NETWORKS = {
     "causal": (replace(BASE, tokens=256, mask="causal"), None),
     "causal, GELU": (replace(BASE, tokens=256, mask="causal", activation="gelu"), None),
     "tied, own patterns": (replace(TIED, tokens=16, heads=4, query_key_scale=1.0), 16),
+    "experts": (replace(BASE, tokens=24, experts=8, experts_per_token=2, mask="causal"), 16),
+    "tied, experts": (
+        replace(TIED, tokens=16, experts=16, experts_per_token=4, ffn="gated", activation="silu", shared_ratio=1.0), 8,
+    ),
     "tied, rotary": (replace(TIED, tokens=16, heads=4, query_key_scale=1.0, rotary=1.0), 8),
 }  # fmt: skip
 

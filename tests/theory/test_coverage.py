@@ -74,7 +74,6 @@ LACKING = {
     "no source_tokens": {"source_tokens": 2},
     "both branches one after": {"norm_epsilon": 0.1},
     "no experts": {"experts": 2},
-    "untied embeddings or no experts": TIED | {"experts": 2},
     "a norm of sums, branches": {"normalization": "none", "experts": 2},
     "projection_gain and down_gain": {"down_gain": 0.0},
     "untied embeddings, or projection_gain": TIED | {"down_gain": 0.0},

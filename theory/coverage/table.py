@@ -193,13 +193,6 @@ GAPS = (
     ),
     Gap(
         _TIED,
-        "tied embeddings with experts",
-        "untied embeddings or no experts",
-        "the router then feels the words' certain part of the gradient, which has not been derived for it",
-        lambda stack: holds_words(stack) and has_experts(stack),
-    ),
-    Gap(
-        _TIED,
         "experts without a norm of sums, branches or the output, or with tanh in its place",
         "a norm of sums, branches or the output with experts",
         "without one the gradient keeps a part along the stream, which the router feels at any width",

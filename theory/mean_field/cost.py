@@ -312,8 +312,16 @@ def _layer(stack: Stack) -> tuple[Cost, float, float]:
     if has_experts(stack):
         # Logits and weights of every expert, products over experts, and the units of a shared one.
         each = float(stack.rows * stack.experts)
-        cost += Cost(entries=14.0 * each + entries, slow=2.5 * each, products=9.0 * n * each, matrices=12)
+        cost += Cost(entries=14.0 * each + entries, slow=2.5 * each, products=5.0 * n * each, matrices=4)
         kept, passing = kept + 4.0 * each + 8.0 * n**2, passing + 6.0 * each
+        if tied:
+            # Coefficients and points of every expert.
+            networks = float(stack.experts + (stack.shared_ratio > 0.0))
+            cost += Cost(
+                entries=networks * (2.0 * n**2 + 1.5 * OWN_POINTS * n * gated),
+                products=networks * 2.0 * OWN_POINTS * n**2 * gated, matrices=3.0 * networks,
+            )  # fmt: skip
+            passing += 3.0 * networks * n**2
     if not attends_randomly(stack):
         return cost + Cost(products=4.0 * n**3, matrices=4), kept, passing
     cost += Cost(entries=40.0 * n**2 if stack.query_key_scale else 0.0)

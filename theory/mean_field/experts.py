@@ -64,6 +64,23 @@ class Routing:
         return np.asarray(kernel - first - first.mT + overlaps.second * (along @ along.mT))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Routed:
+    """Experts that were given the same tokens, or the shared one.
+
+    Attributes:
+        kind: W, or S for the shared one.
+        route: of all tokens.
+        logits: (batch, N, E), of their router or gate; None without one.
+        output: K, of one expert's output.
+    """
+
+    kind: str
+    route: Routing
+    logits: Array | None
+    output: Array
+
+
 def routing(stack: Stack, logits: Array) -> Routing:
     """The k experts of the largest logits of every token, and their weights."""
     scores = softmax(logits, axis=-1) if stack.router_scores == "softmax" else expit(logits)
@@ -107,28 +124,30 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
         def sampled(role: str, count: int) -> Array:
             return gain(stack, role) ** 0.5 * (root @ generator.standard_normal((*kernel.shape[:-1], count)))
 
-        chosen = routing(stack, sampled("WR", stack.experts))
+        logits = sampled("WR", stack.experts)
         of_units, units_back, recorded = routed(tokens, kernel)
-        parts = [("WR", chosen, of_units, units_back)]
+        parts = [(Routed("W", routing(stack, logits), logits, of_units), units_back)]
         if shared is not None:
             gate = sampled("SR", 1) if stack.shared_gate == "sigmoid" else None
             of_shared, shared_back, _ = shared(tokens, kernel)
-            parts.append(("SR" if gate is not None else "", _shared(stack, gate, kernel), of_shared, shared_back))
+            parts.append((Routed("S", _shared(stack, gate, kernel), gate, of_shared), shared_back))
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
             below, energies = 0.0 * kernel, SquaredNorms()
-            for role, route, output, back in parts:
-                to_tokens, unit_energies = back(route.overlap * gradient, None)
+            for part, back in parts:
+                to_tokens, unit_energies = back(part.route.overlap * gradient, None)
                 below, energies = below + to_tokens, energies | unit_energies
-                if role:
-                    at_logits = route.at_logits(output, gradient, overlaps)
+                if part.logits is not None:
+                    role = part.kind + "R"
+                    at_logits = part.route.at_logits(part.output, gradient, overlaps)
                     # Of a weight that is always 1 this is zero, which rounding must not make negative.
                     energies[role] = tokens.positive_total(kernel * at_logits)
                     below = below + gain(stack, role) * at_logits
             return below, energies
 
-        out = sum(route.overlap * output for _, route, output, _ in parts)
-        return np.asarray(out), pullback, recorded | _loads(chosen.weights)
+        out = sum(part.route.overlap * part.output for part, _ in parts)
+        ways = [part for part, _ in parts]
+        return np.asarray(out), pullback, recorded | _loads(ways[0].route.weights) | {"attended": ways}
 
     return branch
 

@@ -215,6 +215,15 @@ def wide_experts() -> str:
     return table(["network", "dL/dWR", "dL/dW1", "dL/dWG", "dL/dW2", "stream"], rows)
 
 
+def batches_of_experts() -> str:
+    """Norms of the gradients of many sequences over predicted ones, and what two of them share."""
+    rows = [
+        [f"dL/d{role.replace('Wemb', 'W_emb')}", f"{one['ratio']:.3f} ± {one['sem']:.3f}", f"{one['shared']:.2f}"]
+        for role, one in committed("experts")["batches"].items()
+    ]
+    return table(["matrix", "norm over predicted", "shared"], rows)
+
+
 def _furthest(found: dict[str, Any]) -> str:
     """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
     role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))

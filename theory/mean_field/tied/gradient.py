@@ -21,6 +21,7 @@ from operator import add
 
 import numpy as np
 
+from theory.coverage import has_experts
 from theory.mean_field.inputs import Inputs
 from theory.mean_field.kernels import Array, KernelLayout, MatrixLayout, Number
 from theory.mean_field.passes import Backward, Forward
@@ -36,6 +37,7 @@ from theory.mean_field.sublayers import (
     with_more,
 )
 from theory.mean_field.tied.attention import below_attention
+from theory.mean_field.tied.experts import below_experts
 from theory.mean_field.tied.loss import embedding_energy, sampled_output
 from theory.mean_field.tied.units import below_units
 from theory.stack import Stack
@@ -257,7 +259,9 @@ def _below_branch(
     of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
     of_norms = arrived.of_norm(step.stack, tokens, place, inside.made_scales)
     arrived = arrived.below_norm(place, inside.made_scales)
-    if step.kinds == ("units",):
+    if step.kinds == ("units",) and has_experts(step.stack):
+        below_branch = below_experts(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch, generator)
+    elif step.kinds == ("units",):
         below_branch = below_units(step.stack, tokens, arrived.noise, arrived.stream, inside, generator)
     else:
         below_branch = below_attention(step.stack, tokens, arrived.noise, arrived.stream, inside, of_branch)

@@ -1,12 +1,16 @@
 """A gradient with overlaps on its way back through feed-forward units."""
 
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 from theory.mean_field.activations import activation_of
 from theory.mean_field.kernels import Array, KernelLayout, cholesky
 from theory.mean_field.sublayers import SquaredNorms, SublayerState, of_biases
 from theory.stack import Stack
-from theory.stack.weights import gain
+from theory.stack.weights import gain, weight_shapes
 
 # Gaussian samples of an activation's inputs: of a kernel that all samples of the logits share, and of one of its own.
 POINTS = 4096
@@ -33,30 +37,53 @@ def below_units(
     Returns:
         Noise and coefficients at the input, and E‖∂L/∂W‖²/d of the matrices.
     """
-    activation, ratio = activation_of(stack.activation, stack.leaky_slope), stack.ffn_width / stack.width
-    first, second = gain(stack, "W1"), gain(stack, "W2")
-    whole = noise + part @ inside.made @ part.mT
-    energies = {"W2": ratio * tokens.total(inside.made / second * whole)}
-    energies |= of_biases(stack, tokens, W2=whole)
-    noise, part = second * whole, second / ratio * part
+    return below_network(
+        stack, tokens, noise + part @ inside.made @ part.mT, [part], (inside.given, inside.made), generator
+    )
+
+
+def below_network(
+    stack: Stack, tokens: KernelLayout[Array], whole: Array, parts: Sequence[Array], kernels: tuple[Array, Array],
+    generator: np.random.Generator, kind: str = "W",
+) -> tuple[Array, Array, SquaredNorms]:  # fmt: skip
+    """Below networks of one law that are given the same tokens: one, or the experts of a layer, in sum.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        whole: kernel of the gradients at their outputs, in sum.
+        parts: coefficients of each network's on its own output's tokens.
+        kernels: of what they are given, and of what one of them makes.
+        generator: of the Gaussian samples.
+        kind: S for the shared expert.
+    """
+    given, output = kernels
+    units, _ = weight_shapes(stack)[kind + "2"]
+    activation, ratio = activation_of(stack.activation, stack.leaky_slope), units / stack.width
+    first, second = gain(stack, kind + "1"), gain(stack, kind + "2")
+    energies = {kind + "2": ratio * tokens.total(output / second * whole)}
+    energies |= of_biases(stack, tokens, **{kind + "2": whole})
+    noise, parts = second * whole, [second / ratio * part for part in parts]
+    part = reduce(add, parts)
     gated = stack.ffn == "gated"
-    gate = gain(stack, "WG") if gated else first
-    points = _points(inside.given, part, generator, 1 + gated)
+    gate = gain(stack, kind + "G") if gated else first
+    points = _points(given, part, generator, 1 + gated)
     gates = gate**0.5 * points[0]
     active, slope = activation.value(gates), activation.slope(gates)
     if gated:
         lines = first**0.5 * points[1]
         hidden = active * lines
         # On the way to W1 the units are linear.
-        to_gate = response(part * first * inside.given, inside.given * gate, gates, active, slope)
-        paths = {"W1": (active, part * _mean(active, active)), "WG": (slope * lines, to_gate)}
+        to_gate = response(part * first * given, given * gate, gates, active, slope)
+        paths = {kind + "1": (active, part * _mean(active, active)), kind + "G": (slope * lines, to_gate)}
     else:
         hidden = active
-        paths = {"W1": (slope, response(part, inside.given * first, gates, active, slope))}
+        paths = {kind + "1": (slope, response(part, given * first, gates, active, slope))}
     below, along = np.zeros_like(noise), np.zeros_like(noise)
     for role, (slopes, answer) in paths.items():
-        whole = noise * _mean(slopes, slopes) + ratio * _squares(part, slopes, hidden)
-        energies[role] = tokens.total(inside.given * whole)
+        squares = reduce(add, (_squares(of_network, slopes, hidden) for of_network in parts))
+        whole = noise * _mean(slopes, slopes) + ratio * squares
+        energies[role] = tokens.total(given * whole)
         energies |= of_biases(stack, tokens, **{role: whole})
         size = gain(stack, role)
         below, along = below + size * whole, along + ratio * size * answer
@@ -66,7 +93,7 @@ def below_units(
 def own_numbers(stack: Stack) -> int:
     """About how many numbers an entry with patterns of its own holds at once: these points, and patterns to go back."""
     patterns = stack.heads * stack.rows * (6 * stack.rows + (2 * stack.key_width if stack.rotary else 0))
-    return 6 * OWN_POINTS * stack.rows + stack.depth * patterns
+    return 6 * OWN_POINTS * stack.rows + stack.depth * patterns + 3 * stack.experts * stack.rows**2
 
 
 def _points(kernel: Array, part: Array, generator: np.random.Generator, sets: int) -> list[Array]:
