@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import gradbounds as gb
 from simulate import sample
 from tests.helpers.agreement import off
 from tests.helpers.twins.relaxed import deviation
@@ -75,6 +76,15 @@ def test_matrices_of_zeros_take_the_gradient_below_them(zeros, fields, engine):
         error = samples[name].std(0, ddof=1) / 8
         off_by = np.abs(samples[name].mean(0) - predicted[name])
         assert (off_by <= np.maximum(0.05 * predicted[name], 5 * error)).all(), name
+
+
+def test_what_stands_below_moves_from_the_second_step_on():
+    sizes = {"width": 16, "depth": 2, "tokens": 3, "vocab": 8}
+    stack = Stack(placement="pre", output_projection="random", projection_gain=0.0, down_gain=0.0, **sizes)
+    trained = gb.train(stack, steps=2, learning_rate=0.1, draws=1, seed=0)
+    for role in ("WV", "W1"):
+        squares = np.asarray(trained[f"grad_sq_{role}"])[0]
+        assert not np.any(squares[0]) and (squares[1] > 0).all(), role
 
 
 def test_a_norm_of_zeros_is_refused():

@@ -51,12 +51,14 @@ def setting() -> str:
 
 
 def atlas() -> str:
-    """Published models at initialization, and the ratio of W^Q at their own length."""
+    """Published models at initialization, the ratio of W^Q at their own length, and who else draws them here."""
     rows, longer = [], committed("models-over-tokens")["at their own length"]
+    by_codes = committed("training-codes")["models"]
     for name, one in committed("atlas")["models"].items():
         own = longer[name]
-        rows.append([name, *_of(one), f"{_with_error(*own['first over last']['WQ'])}, n = {own['tokens']}"])
-    return table(["model", *_HEAD, "dL/dWQ at its own length"], rows)
+        other = TRAINING_CODES[by_codes[name]["code"]].title if name in by_codes else ""
+        rows.append([name, *_of(one), f"{_with_error(*own['first over last']['WQ'])}, n = {own['tokens']}", other])
+    return table(["model", *_HEAD, "dL/dWQ at its own length", "below also by"], rows)
 
 
 def models_over_tokens() -> str:
