@@ -78,7 +78,7 @@ def test_a_model_s_configuration(tmp_path, capsys):
     powers = said[said.index("Critical rates at twice the size") :].splitlines()[1]
     # Signs of all matrices move as much whatever their number: like 1/L in the depth, and hardly with the batch.
     assert re.match(r"adam: d\^\S+, L\^-0\.\d+, n\^\S+, V\^\S+, batch\^-?0\.[0-4]\d$", powers), powers
-    assert "Published" not in said  # no recipe of this family has a source
+    assert "GPT-3 Small: 0.0006, " in said
     assert main([*line, "--tokens", "2", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("theory of the first step takes about ")
     assert main([*line, "--tokens", "32", "--optimizer", "adam", "--depth", "12", "--max-time", "6s"]) == 2
@@ -117,6 +117,9 @@ def test_published_rates_stand_beside_the_critical_one(tmp_path, capsys):
     assert found["first_step"][0]["update_ratio"] == pytest.approx(2 / 0.4**0.5, rel=0.02)
     assert main(line) == 0
     assert capsys.readouterr().out.startswith("Weights are drawn as GPT-NeoX draws them (small_init and wang_init; ")
+    (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "phi"}))
+    assert main([*line[:4], "--tokens", "2", "--optimizer", "adam"]) == 0
+    assert "Of published trainings of phi no peak rate with its source is listed here." in capsys.readouterr().out
     assert len({recipe.model for recipe in RECIPES}) == len(RECIPES) >= 8
     assert all(1e-5 < recipe.rate < 2e-3 and recipe.source and recipe.date for recipe in RECIPES)
 
