@@ -17,6 +17,7 @@ from theory import Stack
 from theory.first_step.cost import first_step_cost
 from theory.first_step.prediction import first_step
 from theory.stack.optimizers import Optimizer
+from theory.stack.weights import weight_shapes
 
 WIDTHS, DEPTHS = (64, 128, 256), (2, 4, 8)
 """Of the networks that are stepped."""
@@ -32,6 +33,15 @@ _LEAST_HEAD = 8
 def parameter_count(stack: Stack) -> int:
     """About how many numbers the matrices have."""
     return stack.width * (stack.depth * (stack.width + 2 * stack.ffn_width) + stack.vocab)
+
+
+def network_seconds(stack: Stack, optimizers: int) -> float:
+    """About how long one network's steps take on one core, those of an encoder and of what reads it included."""
+    shapes = sum(rows * columns for rows, columns in weight_shapes(stack).values())
+    encoder = (stack.encoder_depth or stack.depth) if stack.source_tokens else 0
+    parameters = (stack.depth + encoder) * shapes + stack.width * stack.vocab
+    rows = stack.rows + stack.source_tokens * stack.sequences
+    return optimizers * (_OF_A_STEP + _PASSES * 2 * parameters * rows / _SPEED)
 
 
 def scaled(stack: Stack, width: int, depth: int) -> Stack:

@@ -14,7 +14,14 @@ from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
 from figures.first_step import first_step_rates
-from gradbounds.actions.break_even import break_even_lines, extrapolated, parameter_count, stepped, stepping_seconds
+from gradbounds.actions.break_even import (
+    break_even_lines,
+    extrapolated,
+    network_seconds,
+    parameter_count,
+    stepped,
+    stepping_seconds,
+)
 from gradbounds.budget import SOON, Budget, OverBudgetError
 from gradbounds.grid import FIELDS, said, with_words
 from gradbounds.network_text import drawn_lines, note_lines
@@ -36,6 +43,9 @@ from theory.stack.optimizers import Optimizer
 
 # Parameters of a network whose own step is measured: beyond, Jacobian products in float64 do not fit into usual memory.
 _LARGEST = 2e8
+
+# Networks that are stepped where theory has no rule and nobody says how many, if time allows.
+_UNASKED = 16
 
 # Fields of which every table has a column.
 _ALWAYS = ("width", "depth", "tokens")
@@ -63,8 +73,9 @@ def first_steps(
     Args:
         stacks: the networks.
         optimizers: that step.
-        draws: networks to sample of each; none, if None. Of one of more than 2e8 parameters smaller ones are, scaled
-            like it, and their break-even rate is extrapolated.
+        draws: networks to sample of each; of one of more than 2e8 parameters smaller ones are, scaled like it, and
+            their break-even rate is extrapolated. If None, none of those that theory has a rule for, and of the others
+            as many as take `max_time`, 2 to 16.
         seed: of these.
         patterns: of attention, where it is random; 4 to 16, if None.
         notes: on the first one's configuration.
@@ -87,19 +98,22 @@ def first_steps(
     optimizers = tuple(dict.fromkeys(optimizers))
     cost = _within(stacks, optimizers, budget, patterns)
     stepping = sum(stepping_seconds(stack, optimizers, draws) for stack in stacks if draws and _is_extrapolated(stack))
+    left = (budget.seconds - cost.seconds) / max(1, sum(bool(gaps(stack, "first_step")) for stack in stacks))
+    counts = [_count(stack, optimizers, draws, left) for stack in stacks]
+    every = list(zip(stacks, counts, strict=True))
+    unasked = sum(count * network_seconds(stack, len(optimizers)) for stack, count in every) if draws is None else 0.0
     smaller = f", and stepping smaller networks about {duration(stepping)}" if stepping else ""
+    smaller += f", and stepping networks about {duration(unasked)}" if unasked else ""
     takes = f"theory of the first step takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}{smaller}"
     if plan:
-        numbers = {"seconds": cost.seconds + stepping, "bytes": cost.bytes}
+        numbers = {"seconds": cost.seconds + stepping + unasked, "bytes": cost.bytes}
         return Result(about=f"plan of first steps of {len(stacks)} networks", values=numbers, lines=[f"{takes}."])
-    if cost.seconds + stepping > SOON:
+    if cost.seconds + stepping + unasked > SOON:
         print(f"{takes}.", file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = []
     shown = sys.stderr.isatty()
     bar = Console(stderr=True)
-    for stack in track(stacks, description="stepping", disable=not shown, transient=True, console=bar):
-        # Sampled steps ask for a model with parameters, which not every network has.
-        count = draws if draws and not gaps(stack, "sampled_step") and not _is_large(stack) else 0
+    for stack, count in track(every, description="stepping", disable=not shown, transient=True, console=bar):
         sampled = [sampled_steps(stack, optimizers, seed=seed + k) for k in range(count)]
         scale = _noise_scale(stack)
         rows += [
@@ -121,7 +135,7 @@ def first_steps(
             *_doubled(stacks, table, budget if every_power else None, patterns),
             *(_compared(notes, optimizers, stacks[0]) if drawn_by(notes) == HUGGING_FACE else []),
             *_recipes(notes, table),
-            *(_not_sampled(stacks) if draws else []),
+            *(_not_sampled(stacks) if draws else _unasked(stacks, counts, optimizers)),
             *note_lines(notes),
         ],
         figures={"first_step": partial(first_step_rates, table)} if several else {},
@@ -150,6 +164,32 @@ def _within(stacks: Sequence[Stack], optimizers: Sequence[Optimizer], budget: Bu
         f"theory of the first step would take about {duration(cost.seconds)} and {format_bytes(cost.bytes)}, more than "
         f"{budget.exceeded(cost)}{change}; --max-time and --memory allow more."
     )
+
+
+def _count(stack: Stack, optimizers: Sequence[Optimizer], draws: int | None, seconds: float) -> int:
+    """How many networks are stepped beside theory, or in its place."""
+    # Sampled steps ask for a model with parameters, which not every network has.
+    if gaps(stack, "sampled_step") or _is_large(stack):
+        return 0
+    if draws is not None or not gaps(stack, "first_step"):
+        return draws or 0
+    count = min(_UNASKED, int(seconds / network_seconds(stack, len(optimizers))))
+    return count if count > 1 else 0  # one draw has no error
+
+
+def _unasked(stacks: Sequence[Stack], counts: Sequence[int], optimizers: Sequence[Optimizer]) -> list[str]:
+    """Why networks without theory were not stepped in its place."""
+    without = [stack for stack, count in zip(stacks, counts, strict=True) if gaps(stack, "first_step") and not count]
+    lines = _not_sampled(without)
+    for stack in without:
+        if _is_large(stack):
+            lines.append(f"\nNot stepped are networks of more than {_LARGEST:.0e} parameters.")
+        elif not gaps(stack, "sampled_step"):
+            takes = duration(2 * network_seconds(stack, len(optimizers)))
+            lines.append(
+                f"\nStepping two networks takes about {takes}, more than --max-time; --draws 2 does it anyway."
+            )
+    return list(dict.fromkeys(lines))
 
 
 def _noise_cost(stack: Stack) -> Cost:

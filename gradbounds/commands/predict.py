@@ -36,7 +36,7 @@ class Predict(OfModel):
         ),
     ] = ()
     draws: Annotated[
-        int | None, optional("networks to sample beside theory", "N", default="none; 16 where theory has no rule")
+        int | None, optional("networks to sample beside theory", "N", default="none; up to 16 where theory has no rule")
     ] = None
     seed: Annotated[int, Flag(help="root seed of the samples")] = 0
     patterns: Annotated[

@@ -45,6 +45,21 @@ def test_json_and_no_rule(capsys):
     assert "Theory has no rule: stack must have no dropout" in capsys.readouterr().out
 
 
+def test_networks_without_a_rule_are_stepped_unasked(capsys):
+    """As many as the time allows, as `--draws` of that many are; with less time it says what two take."""
+    line = [*LINE, "--optimizer", "sgd", "--source-tokens", "2"]
+    found = {}
+    for name, more in (("unasked", ["--max-time", "0.5s"]), ("asked", ["--draws", "3"])):
+        assert main([*line, *more, "--json"]) == 0
+        (found[name],) = json.loads(capsys.readouterr().out)["first_step"]
+    assert found["unasked"] == found["asked"]
+    assert (found["asked"]["draws"], found["asked"]["critical_rate"]) == (3, None)
+    assert found["asked"]["sampled_rate"] > 0
+    assert main([*line, "--max-time", "0.2s"]) == 0
+    said = capsys.readouterr().out
+    assert "Stepping two networks takes about 0.3 s, more than --max-time; --draws 2 does it anyway." in said
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
