@@ -3,6 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 
+import numpy as np
+from numpy.typing import NDArray
+
 from checks.large_width import implied_error, unmeasured
 from theory import Stack
 from theory.first_step.prediction import FirstStep as LargeWidthStep
@@ -36,7 +39,7 @@ class FirstStep(LargeWidthStep):
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = 0,
-    patterns: int | None = None,
+    patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some, and its error at this width.
 
@@ -49,9 +52,13 @@ def first_step(
             a word or position, "inputs", "positions" and "segments"; all matrices and no table, if None.
         seed: of the sampled logits, labels and attention patterns.
         patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16.
+        windows: word ids of shape (windows, n + 1), as `predict` has them, with untied embeddings: equal words share an
+            input, and labels are the next words. Means are over windows too, and errors as if these were drawn at
+            random. Without windows all words differ, and labels are independent.
 
     Raises:
-        ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
+        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
+            of another length, with ids that are no class, or with tied embeddings.
         NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
             of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
 
@@ -61,7 +68,7 @@ def first_step(
     >>> print(f"off by up to {step.implied_error:.0%}")
     off by up to 7%
     """
-    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns)
+    step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
     error = SQUARED * implied_error(stack) + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
     return FirstStep(**of_theory, implied_error=error, no_coefficient=unmeasured(stack))

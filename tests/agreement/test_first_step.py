@@ -15,7 +15,7 @@ from simulate.curvature.first_step import (
     measure_step,
 )
 from theory import Stack
-from theory.first_step.prediction import first_step
+from theory.first_step.prediction import first_step, first_step_given
 
 # Forward-mode derivatives warn of torch's own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -74,6 +74,50 @@ def test_random_queries_and_keys():
             assert not same(changes, theory.logit_change_sq * (1 - theory.spread), 0.1)
             unmasked = first_step(replace(stack, mask="none"), optimizer, matrices=[role], patterns=8)
             assert not same([one.gain for one in steps], unmasked.gain, 0.1)
+
+
+def test_words_that_repeat():
+    """Two windows of text that share words and labels; words and labels apart are far from it.
+
+    Theory is given every network's logits, and has means over them.
+    """
+    stack = Stack(
+        width=192, depth=1, tokens=6, vocab=32, output_scale=0.5, placement="pre", positions="learned", mask="causal",
+        sequences=2,
+    )  # fmt: skip
+    ids = np.array([[3, 5, 3, 3, 7, 5, 3], [3, 3, 3, 1, 2, 3, 9]])
+    labels, measured = torch.as_tensor(ids[:, 1:].ravel()), {"sgd": [], "adam": []}
+    of_windows, apart = [], []
+    for seed in range(NETWORKS):
+        problem, generator = first_step_problem(stack, seed=seed), torch.Generator().manual_seed(seed)
+        words, places = (
+            torch.randn(count, stack.width, dtype=torch.float64, generator=generator)
+            for count in (stack.vocab, stack.tokens)
+        )
+        given = {"x": (words[ids[:, :-1]] + places).view(problem.data[0][0]["x"].shape)}
+        problem = replace(problem, data=[(given, labels)])
+        loss, gradient = gradients(problem)
+        for optimizer, values in measured.items():
+            step = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
+            values.append([step.gain, step.curvature, step.logit_change_sq])
+        p = torch.softmax(problem.model(given).detach(), -1).numpy()
+        r = (p - np.eye(stack.vocab)[labels]) / len(p)
+        for found, windows in ((of_windows, ids), (apart, None)):
+            theory = first_step_given(stack, p[None], r[None], windows=windows)
+            found.append([float(number[0]) for number in theory.values()])
+    numbers = {optimizer: np.mean(values, axis=0) for optimizer, values in measured.items()}
+    assert numbers["sgd"] == pytest.approx(np.mean(of_windows, axis=0), rel=0.1)
+    assert (numbers["sgd"][1:] > 2 * np.mean(apart, axis=0)[1:]).all()
+    for optimizer, found in numbers.items():
+        step = first_step(stack, optimizer, windows=ids)
+        assert found == pytest.approx([step.gain, step.curvature, step.logit_change_sq], rel=0.1), optimizer
+    # A window twice is the window.
+    (once, twice) = (first_step(stack, windows=np.concatenate([ids] * k)) for k in (1, 2))
+    assert twice.gain == pytest.approx(once.gain)
+    with pytest.raises(ValueError, match="below vocab = 32, got 40"):
+        first_step(stack, windows=ids + 31)
+    with pytest.raises(ValueError, match="must be None for the first step of tied embeddings"):
+        first_step(replace(stack, embeddings="tied"), windows=ids)
 
 
 class Shifted(torch.nn.Module):

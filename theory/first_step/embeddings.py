@@ -14,21 +14,29 @@ from theory.stack import Stack
 
 @dataclass(slots=True, eq=False)
 class Embeddings:
-    """x_0,i = w_i, or w_i + p_i, of words that all differ, before a norm if there is one.
+    """x_0,i = w_i, or w_i + p_i, before a norm if there is one.
 
     Attributes:
+        stack: the network.
+        scales: what that norm divides a kernel by.
+        words: 1 where two tokens hold one word, (..., N, N).
         uses: the tables, by the one row of each that a token holds: H has 1 there, and H Hᵀ is 1 for equal rows.
     """
 
     stack: Stack
     scales: Array
+    words: Array
     uses: list[MatrixUse] = field(init=False)
 
     def __post_init__(self) -> None:
         stack, none = self.stack, np.zeros((1, self.stack.rows))
         shapes = table_shapes(stack)
         places = np.tile(np.eye(stack.tokens), (stack.sequences, stack.sequences))
-        rows = {"inputs": np.eye(stack.rows), "positions": places, "segments": np.ones((stack.rows, stack.rows))}
+        rows = {
+            "inputs": self.words.reshape(stack.rows, stack.rows),
+            "positions": places,
+            "segments": np.ones((stack.rows, stack.rows)),
+        }
         self.uses = [MatrixUse(name, shape, rows[name][None], none) for name, shape in shapes.items()]
 
     def steps(self, rule: Rule, gradients: dict[str, Array], matrices: Collection[str]) -> dict[str, Array]:

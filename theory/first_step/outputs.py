@@ -1,14 +1,15 @@
 """Logits and labels, which are all that is random in a step at large width; and what it does, given them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from theory.mean_field.inputs import label_groups, loss_count, loss_positions, sampled_labels
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.inputs import attention_pattern, label_groups, loss_count, loss_positions, sampled_labels
+from theory.mean_field.kernels import Array, MatrixLayout, cholesky
+from theory.mean_field.outputs import output_gradient
 from theory.stack import Stack
 
 # Samples of logits and labels: so many numbers, which are also looked at at once, no fewer samples than these and no
@@ -54,9 +55,19 @@ def counted_positions(stack: Stack, seed: int) -> NDArray[np.bool_]:
 
 def sampled_outputs(
     stack: Stack, output: Array, generator: np.random.Generator, count: int, counted: NDArray[np.bool_],
-    of_words: Array | float = 0.0,
+    of_words: Array | float = 0.0, given: NDArray[np.integer] | None = None,
 ) -> Outputs:  # fmt: skip
-    """Logits and labels of so many networks; `of_words` is added to the logit of position i in class i."""
+    """Logits and labels of so many networks.
+
+    Args:
+        stack: the network.
+        output: the kernel of what the output matrix is given, (N, N).
+        generator: of what is sampled.
+        count: how many.
+        counted: which positions count, (N,).
+        of_words: added to the logit of position i in class i, (N,).
+        given: labels of all positions, (N,), of a text; sampled, if None.
+    """
     n, vocab = stack.rows, stack.vocab
     root = stack.output_scale * cholesky(output)
     p = np.empty((count, int(counted.sum()), vocab))
@@ -65,8 +76,12 @@ def sampled_outputs(
         if np.any(of_words):
             logits[np.arange(n), np.arange(n)] += of_words
         probabilities[:] = softmax(logits[counted], axis=-1)
-    labels = sampled_labels(stack, count, generator)
-    labels = (labels[:, label_groups(stack)] if stack.label_groups else labels)[:, counted]
+    if given is None:
+        labels = sampled_labels(stack, count, generator)
+        labels = labels[:, label_groups(stack)] if stack.label_groups else labels
+    else:
+        labels = np.tile(given, (count, 1))
+    labels = labels[:, counted]
     r = np.zeros((count, n, vocab))
     of_counted = p - stack.label_smoothing / vocab if stack.label_smoothing else p.copy()
     networks, positions = np.ogrid[:count, : labels.shape[1]]
@@ -109,6 +124,21 @@ def gram(stack: Stack, first: Array, second: Array) -> Array:
     """The symmetric part of the products of two fields of gradients at the output tokens, (M, N, N)."""
     product = first @ second.mT * stack.output_scale**2
     return np.asarray((product + product.mT) / 2)
+
+
+def mean_gram(stack: Stack, output: Array, same_label: Array, counted: NDArray[np.bool_]) -> Array:
+    """`gram` of r with itself, its mean where these positions count: exact, (1, N, N).
+
+    Args:
+        stack: the network.
+        output: the kernel of what the output matrix is given, (N, N).
+        same_label: the chance that two positions' labels agree, (1, N, N).
+        counted: which positions count, (N,).
+    """
+    whole = replace(stack, loss_share=1.0)
+    tokens = MatrixLayout(whole.rows, attention_pattern(whole), whole.sequences)
+    product = output_gradient(whole, tokens, output[None], same_label)
+    return np.asarray(product * np.outer(counted, counted) * (loss_count(whole) / counted.sum()) ** 2)
 
 
 def orders(drawn: Outputs, w: Array, speeds: Array, *, normalized: bool) -> dict[str, Array]:

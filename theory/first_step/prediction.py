@@ -18,18 +18,19 @@ Source: this project.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words
+from theory.coverage import holds_words, is_tied
 from theory.first_step.motion import mean_kernel
 from theory.first_step.output_matrix import OutputMatrix
 from theory.first_step.outputs import (
     Outputs,
     counted_positions,
     gram,
+    mean_gram,
     orders,
     pattern_count,
     sample_count,
@@ -41,13 +42,15 @@ from theory.first_step.setting import check
 from theory.first_step.tangent import TwoPassSolution
 from theory.first_step.tied.networks import sampled_tied_outputs, tied_orders
 from theory.first_step.tied.solution import TiedSolution
-from theory.mean_field.inputs import attention_pattern, gaussian_inputs, loss_count, loss_positions
-from theory.mean_field.kernels import Array, MatrixLayout
-from theory.mean_field.outputs import output_gradient
+from theory.mean_field.inputs import Inputs, checked_windows, loss_positions, word_inputs
+from theory.mean_field.kernels import Array
 from theory.stack import Stack, check_stack
 from theory.stack.optimizers import LINEAR, Optimizer
 
 _SEED = 0
+
+# Networks on windows share samples as if there were so many.
+_SHARING = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +97,7 @@ class FirstStep:
 
 def first_step(
     stack: Stack, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None, seed: int = _SEED,
-    patterns: int | None = None,
+    patterns: int | None = None, windows: NDArray[np.integer] | None = None,
 ) -> FirstStep:  # fmt: skip
     """Large-width theory of the first step of training, from all matrices or some.
 
@@ -108,9 +111,13 @@ def first_step(
         seed: of the sampled logits and labels, and of attention patterns.
         patterns: how many are sampled of every head where attention is random, at least 2; None for 4 to 16, more of
             few heads and layers. Of a loss on a share of the positions as many choices of these, each with a pattern.
+        windows: word ids of shape (windows, n + 1), as `predict` has them: equal words share an input, and labels are
+            the next words. Means are over windows too, and errors as if these were drawn at random. Embeddings must
+            be untied. Without windows all words differ, and labels are independent.
 
     Raises:
-        ValueError: an unknown optimizer or role, fewer than 2 patterns, or matrices whose gradients are all 0.
+        ValueError: an unknown optimizer or role, fewer than 2 patterns, matrices whose gradients are all 0, or windows
+            of another length, with ids that are no class, or with tied embeddings.
         NoRuleError: queries are the keys, something is dropped, there is a source or a second stream, tanh in the place
             of norms, more than 64 tokens, or V/d above 200; embeddings are tied with one of a few fields more.
 
@@ -122,14 +129,16 @@ def first_step(
     """
     check_stack(stack)
     chosen = check(stack, optimizer, matrices)
-    drawn = pattern_count(stack, patterns)
-    networks = [_networks(stack, optimizer, chosen, seed + k, drawn) for k in range(drawn)]
+    drawn, batches = pattern_count(stack, patterns), _batches(stack, windows)
+    count = -(-drawn // len(batches)) * len(batches)
+    sharing = drawn if windows is None else min(count, _SHARING)
+    networks = [_networks(stack, optimizer, chosen, seed + k, sharing, batches[k % len(batches)]) for k in range(count)]
     return _summary(stack, optimizer, chosen, networks)
 
 
 def first_step_given(
     stack: Stack, p: Array, r: Array, optimizer: Optimizer = "sgd", *, matrices: Collection[str] | None = None,
-    seed: int = _SEED,
+    seed: int = _SEED, windows: NDArray[np.integer] | None = None,
 ) -> dict[str, Array]:  # fmt: skip
     """The same of networks whose outputs are known, so that they are compared without the noise of logits and labels.
 
@@ -143,25 +152,46 @@ def first_step_given(
         optimizer: as in `first_step`.
         matrices: as in `first_step`.
         seed: of the first network's patterns; the next ones have the next.
+        windows: as in `first_step`, one batch, which all networks are given.
 
     Returns:
         "gain", "curvature" and "change" (of a logit, squared), each (networks,).
 
     Raises:
-        ValueError: as `first_step`; or p has another number of positions than the loss.
+        ValueError: as `first_step`; p has another number of positions than the loss, or windows make several batches.
         NoRuleError: as `first_step`.
     """
     chosen, terms = check(stack, optimizer, matrices), list[dict[str, Array]]()
-    tied = holds_words(stack)
-    fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack)
+    tied, (inputs,) = holds_words(stack), _batches(stack, windows)
+    fixed = None if stack.query_key_scale or tied else TwoPassSolution.of(stack, inputs=inputs)
     for k, (probabilities, gradient) in enumerate(zip(p, r, strict=True)):
         outputs = Outputs(probabilities[None], gradient[None], _counted(stack, probabilities, gradient))
         if tied:
             terms.append(tied_orders(TiedSolution.of(stack, seed + k), optimizer, chosen, outputs)[0])
             continue
-        taken = _taken(fixed or TwoPassSolution.of(stack, seed + k), optimizer, chosen, outputs, None)
+        taken = _taken(fixed or TwoPassSolution.of(stack, seed + k, inputs=inputs), optimizer, chosen, outputs, None)
         terms.append(_orders(outputs, taken))
     return {name: np.concatenate([term[name] for term in terms]) for name in ("gain", "curvature", "change")}
+
+
+def _batches(stack: Stack, windows: NDArray[np.integer] | None) -> list[Inputs[Array] | None]:
+    """What enters, of every batch of windows; one of words that all differ, None, without windows.
+
+    Raises:
+        ValueError: windows do not have n + 1 columns of classes, or embeddings are tied.
+    """
+    if windows is None:
+        return [None]
+    ids = checked_windows(stack, windows)
+    if ids.max() >= stack.vocab:
+        raise ValueError(f"windows must hold ids of words below vocab = {stack.vocab}, got {ids.max()}.")
+    if is_tied(stack):
+        raise ValueError(
+            "windows must be None for the first step of tied embeddings, whose words all differ there; `predict` and "
+            "`noise_scale` take both."
+        )
+    inputs = word_inputs(stack, ids)
+    return [inputs.part(slice(k, k + 1)) for k in range(len(inputs.kernel))]
 
 
 def _counted(stack: Stack, p: Array, r: Array) -> NDArray[np.bool_]:
@@ -218,14 +248,6 @@ def _orders(drawn: Outputs, taken: _Taken) -> dict[str, Array]:
         for part, piece in drawn.pieces()
     ]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _mean_gram(solution: TwoPassSolution, counted: NDArray[np.bool_]) -> Array:
-    """The same of r with itself, its mean where these positions count: exact, (1, N, N)."""
-    stack = replace(solution.stack, loss_share=1.0)
-    tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-    gram = output_gradient(stack, tokens, solution.output[None], gaussian_inputs(stack).same_label)
-    return np.asarray(gram * np.outer(counted, counted) * (loss_count(stack) / counted.sum()) ** 2)
 
 
 def _parts(drawn: Outputs, taken: _Taken) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -313,26 +335,40 @@ class _Networks:
     updates: tuple[dict[str, Array], dict[str, Array]]
 
 
-def _networks(stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int) -> _Networks:
-    """With patterns of a seed, one of so many, which share the samples that one has by itself.
+def _networks(
+    stack: Stack, optimizer: Optimizer, chosen: tuple[str, ...], seed: int, patterns: int,
+    inputs: Inputs[Array] | None,
+) -> _Networks:  # fmt: skip
+    """With patterns of a seed, one of so many, which share the samples that one has by itself, on given inputs.
 
     Raises:
         ValueError: all gradients are 0.
     """
     if holds_words(stack):
         return _tied_networks(stack, optimizer, chosen, seed, patterns)
-    solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns), optimizer in LINEAR
+    solution, linear = TwoPassSolution.of(stack, seed, SAMPLES // patterns, inputs), optimizer in LINEAR
+    labels = None if solution.inputs.labels is None else solution.inputs.labels[0]
     count, counted = sample_count(stack, linear=linear, patterns=patterns), counted_positions(stack, seed)
-    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count, counted)
+    drawn = sampled_outputs(stack, solution.output, np.random.default_rng(seed), count, counted, given=labels)
     # The step of SGD is linear in the gradient, so that one kernel serves all samples.
-    taken = _taken(solution, optimizer, chosen, drawn, _mean_gram(solution, counted) if linear else None)
+    taken = _taken(
+        solution,
+        optimizer,
+        chosen,
+        drawn,
+        mean_gram(stack, solution.output, solution.inputs.same_label, counted) if linear else None,
+    )
     each = _orders(drawn, taken)
     _check_moved(stack, chosen, each)
     gain, curvature = float(each["gain"].mean()), float(each["curvature"].mean())
     deviations, off = each["gain"] - gain, each["curvature"] - curvature
     if optimizer == "sgd":
         output = stack.width / stack.output_scale**2 * solution.output * ("Wemb" in chosen)
-        exact = float(((taken.coefficients + output) * _mean_gram(solution, counted)).sum())
+        exact = float(
+            (
+                (taken.coefficients + output) * mean_gram(stack, solution.output, solution.inputs.same_label, counted)
+            ).sum()
+        )
         # The mean of g·g is exact; what it was off by in these samples is taken off u'Gu too.
         slope = float(deviations @ off) / max(float(deviations @ deviations), float(np.finfo(float).tiny))
         curvature, off = curvature - slope * (gain - exact), off - slope * deviations

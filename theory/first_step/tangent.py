@@ -33,7 +33,7 @@ from theory.first_step.output_matrix import WordSteps
 from theory.first_step.rules import STREAM_SAMPLES, MatrixUse, Rule, sign_deviation, sign_rule
 from theory.first_step.samples import SAMPLES, gaussian_samples
 from theory.first_step.units import FeedForward, OutputTransform
-from theory.mean_field.inputs import attention_pattern, gaussian_inputs
+from theory.mean_field.inputs import Inputs, attention_pattern, gaussian_inputs, same_word
 from theory.mean_field.kernels import Array, MatrixLayout
 from theory.mean_field.recursion import forward_pass
 from theory.mean_field.sublayers import SublayerState, TokenMoments, normed
@@ -49,6 +49,7 @@ class TwoPassSolution:
 
     Attributes:
         stack: the network.
+        inputs: what enters, one batch.
         output: kernel of the tokens that the output matrix is given, (N, N).
         seed: of samples.
         embeddings: the tables of inputs.
@@ -58,6 +59,7 @@ class TwoPassSolution:
     """
 
     stack: Stack
+    inputs: Inputs[Array]
     output: Array
     seed: int
     embeddings: Embeddings
@@ -66,27 +68,30 @@ class TwoPassSolution:
     transform: OutputTransform | None
 
     @classmethod
-    def of(cls, stack: Stack, seed: int = 0, samples: int = SAMPLES) -> "TwoPassSolution":
+    def of(
+        cls, stack: Stack, seed: int = 0, samples: int = SAMPLES, inputs: Inputs[Array] | None = None
+    ) -> "TwoPassSolution":
         """The forward pass of a stack of one stream.
 
         Args:
             stack: the network.
             seed: of patterns, and of samples of tokens.
             samples: of tokens, at most.
+            inputs: one batch; Gaussian ones of words that all differ, if None.
         """
         tokens = MatrixLayout(stack.rows, attention_pattern(stack), stack.sequences)
-        inputs = gaussian_inputs(stack)
+        inputs = gaussian_inputs(stack) if inputs is None else inputs
         forward = forward_pass(stack, tokens, inputs, np.random.default_rng(seed))
         _, scales = normed(stack, tokens, TokenMoments(inputs.kernel, inputs.means), stack.embedding_norm == "added")
         places = list[tuple[tuple[SublayerState[Array], ...], tuple[AnyBranch, ...]]]()
         for k, insides in enumerate(forward.insides, seed * len(forward.insides)):
             places.append((insides, tuple(_branch(inside, tokens, k, samples) for inside in insides)))
-        embeddings, transform = Embeddings(stack, np.asarray(scales)), None
+        embeddings, transform = Embeddings(stack, np.asarray(scales), same_word(inputs, stack.rows)), None
         if stack.output_transform == "added":
             read, _ = normed(stack, tokens, forward.stream, stack.composition.final_norm)
             transform = OutputTransform(stack, tokens, read.kernel, (seed + 1) * len(forward.insides) + 2**20, samples)
         scales = np.asarray(forward.output_scales)
-        return cls(stack, forward.output[0], seed, embeddings, places, scales, transform)
+        return cls(stack, inputs, forward.output[0], seed, embeddings, places, scales, transform)
 
     def down(self, gradient: Array) -> list[dict[str, Array]]:
         """Gram matrices of gradients at tables of inputs, then at every sub-layer's matrices and at its sum ("total").

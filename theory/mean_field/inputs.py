@@ -141,6 +141,24 @@ def _gaussian_kernel(stack: Stack) -> Array:
     return np.asarray(np.kron(np.eye(stack.sequences), covariance) + position_kernel(stack))
 
 
+def checked_windows(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The windows that make whole batches of sequences.
+
+    Raises:
+        ValueError: they are not integers of n + 1 columns and at least 0, or too few.
+    """
+    ids = np.asarray(windows)
+    least = stack.sequences
+    if ids.ndim != 2 or len(ids) < least or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
+        raise ValueError(
+            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), and at least "
+            f"{least}, got {ids.dtype} of shape {ids.shape}."
+        )
+    if ids.min() < 0:
+        raise ValueError(f"windows must hold ids of words, of at least 0, got {ids.min()}.")
+    return ids[: len(ids) // least * least]
+
+
 def word_inputs(stack: Stack, ids: NDArray[np.integer]) -> Inputs[Array]:
     """Of windows of words: equal words share a Gaussian embedding.
 

@@ -27,6 +27,7 @@ from theory.mean_field.cost import (
 from theory.mean_field.inputs import (
     Inputs,
     attention_pattern,
+    checked_windows,
     exchangeable_inputs,
     gaussian_inputs,
     grouped_inputs,
@@ -156,7 +157,7 @@ def predict(
     if annealed and grouped:
         raise ValueError("grouped must be False with annealed: each is a rule of its own.")
     _check_sampling(patterns, target)
-    ids = None if windows is None else _checked(stack, windows)
+    ids = None if windows is None else checked_windows(stack, windows)
     if text is not None:
         _check_text(stack, text, windows, grouped=grouped, annealed=annealed)
         grouped = True
@@ -201,7 +202,7 @@ def predict_sequences(
     if grouped not in (None, False) and windows is not None:
         raise ValueError("grouped must be False with windows: its tokens are independent.")
     _check_sampling(patterns, None)
-    ids = None if windows is None else _checked(two, windows)
+    ids = None if windows is None else checked_windows(two, windows)
     require(two, "prediction")
     if text is not None:
         _check_text(two, text, windows, grouped=grouped)
@@ -403,21 +404,3 @@ def _check_sampling(patterns: int | None, target: float | None) -> None:
         raise ValueError(f"patterns must be an integer of at least 1 or None, got {patterns!r}.")
     if target is not None and not target > 0:
         raise ValueError(f"target must be a positive number or None, got {target!r}.")
-
-
-def _checked(stack: Stack, windows: NDArray[np.integer]) -> NDArray[np.integer]:
-    """The windows that make whole batches of sequences.
-
-    Raises:
-        ValueError: they are not integers of n + 1 columns and at least 0, or too few.
-    """
-    ids = np.asarray(windows)
-    least = stack.sequences
-    if ids.ndim != 2 or len(ids) < least or ids.shape[1] != stack.tokens + 1 or ids.dtype.kind not in "iu":
-        raise ValueError(
-            f"windows must be integers of shape (windows, tokens + 1) = (windows, {stack.tokens + 1}), and at least "
-            f"{least}, got {ids.dtype} of shape {ids.shape}."
-        )
-    if ids.min() < 0:
-        raise ValueError(f"windows must hold ids of words, of at least 0, got {ids.min()}.")
-    return ids[: len(ids) // least * least]
