@@ -25,11 +25,25 @@ TRANSFORM = {"output_transform": "added", "activation": "gelu"}
 BOTH = TRANSFORM | {"placement": "post", "embedding_norm": "added", "embedding_scale": 0.05, "positions": "learned"}
 CASES = [
     (TIED | {"positions": "sinusoidal"}, [("sgd", ("WV", "W1", "W2")), ("adam", ("W1", "W2")), ("sgd", ("Wemb",))]),
+    (TIED, [("muon", ("Wemb",)), ("muon", ("WV", "W1", "W2", "Wemb"))]),
     (TIED | {"loss_share": 0.5}, [("polar", ("WV", "W1", "W2", "Wemb"))]),
     (PLAIN | TRANSFORM, [("sgd", ("WH",)), ("adam", ("WV", "W1", "W2", "WH")), ("adam", ("Wemb",))]),
     (PLAIN | {"mask": "causal", "loss_share": 0.5}, [("sgd", ("WV", "Wemb")), ("adam", ("WV", "W1", "W2"))]),
     (TIED | BOTH, [("sgd", ("Wemb",)), ("adam", ("Wemb",)), ("polar", ("Wemb",)), ("adam", ("W1", "WH", "Wemb"))]),
 ]
+
+
+def exact_muon(gradient):
+    """The five Newton-Schulz steps of torch.optim.Muon, which torch has in bfloat16, in float64."""
+    found = {}
+    for name, g in gradient.items():
+        x = (g.T if g.shape[0] < g.shape[1] else g) / g.norm()
+        for _ in range(5):
+            square = x.T @ x
+            x = x @ (3.4445 * torch.eye(len(square), dtype=x.dtype) - 4.7750 * square + 2.0315 * square @ square)
+        x = x.T if g.shape[0] < g.shape[1] else x
+        found[name] = x * max(1.0, g.shape[1] / g.shape[0]) ** 0.5
+    return found
 
 
 def measured(stack, steps):
@@ -41,7 +55,8 @@ def measured(stack, steps):
         values.append([])
         for optimizer, matrices in steps:
             part = {name: g for name, g in gradient.items() if name.split("_")[0] in matrices}
-            step = measure_step(problem, part, direction(part, optimizer), loss, ends=False)
+            u = exact_muon(part) if optimizer == "muon" else direction(part, optimizer)
+            step = measure_step(problem, part, u, loss, ends=False)
             values[-1].append([step.gain, step.curvature])
         ((inputs, labels),) = problem.data
         with torch.no_grad():
