@@ -88,7 +88,7 @@ def test_words_that_repeat():
     ids = np.array([[3, 5, 3, 3, 7, 5, 3], [3, 3, 3, 1, 2, 3, 9]])
     labels, measured = torch.as_tensor(ids[:, 1:].ravel()), {"sgd": [], "adam": []}
     of_windows, apart = [], []
-    for seed in range(NETWORKS):
+    for seed in range(8):
         problem, generator = first_step_problem(stack, seed=seed), torch.Generator().manual_seed(seed)
         words, places = (
             torch.randn(count, stack.width, dtype=torch.float64, generator=generator)
