@@ -36,6 +36,8 @@ def test_counts_of_a_text():
     assert law.same_word_labels == pytest.approx(share(label, [pair for pair in pairs if word(*pair)]))
     assert law.other_word_labels == pytest.approx(share(label, [pair for pair in pairs if not word(*pair)]))
     assert law.frequencies.sum() == pytest.approx(1.0)
+    follows = [[words[i + 1] == word for i in places if words[i] == word] for word in "abc"]
+    np.testing.assert_allclose(law.own_labels, [*map(np.mean, follows), 0.0])
     assert law.within > law.across
 
 
@@ -91,7 +93,7 @@ def test_a_law_by_its_name(tmp_path):
         (lambda: predict(SMALL, text=TextLaw.zipf(1.0, 8), grouped=False), "^text must stand without windows"),
         (lambda: predict(SMALL, text="zipf"), "^text must be a TextLaw or None, got 'zipf'"),
         (lambda: predict(replace(SMALL, tokens=1), text=TextLaw.zipf(1.0, 8)), "at least 2 tokens"),
-        (lambda: noise_scale(replace(SMALL, embeddings="tied"), text=TextLaw.zipf(1.0, 8)), "untied embeddings"),
+        (lambda: replace(TextLaw.zipf(1.0, 2), own_labels=[0.5, 2.0]), "^own_labels must be None or chances from 0"),
     ],
 )  # fmt: skip
 def test_what_is_no_law(wrong, message):

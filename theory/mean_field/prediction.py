@@ -121,7 +121,8 @@ def predict(
             some seconds at any n and holds the terms of order n/d (docs/queries.md). None for that where the patterns
             of all tokens would take longer than that.
         text: the law of random text, of which the prediction is the mean: words that repeat share an embedding, and
-            labels agree as the law says. Always by groups of tokens.
+            labels agree as the law says. Always by groups of tokens; with tied embeddings, where a position's own word
+            has a probability of at most 1/4 (`theory.mean_field.tied.text_output`).
         max_time: most seconds it may take, as estimated beforehand for one core (`theory.mean_field.cost`); None for
             a minute if neither patterns nor a target say that more is wanted, and then for any number, with a warning.
         memory: most bytes it may hold, as estimated likewise; None for what the machine has.
@@ -223,7 +224,7 @@ def predict_sequences(
 
 def with_probes(stack: Stack) -> Stack:
     """What takes as long by groups as the stack with a law of text, which has twice as many representatives."""
-    return replace(stack, sequences=2 * stack.sequences)
+    return replace(stack, sequences=2 * stack.sequences, vocab=max(stack.vocab, 2 * stack.rows))
 
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
@@ -259,7 +260,7 @@ def _averaged(
     """
     patterns, target, max_time, cost = wanted
     generator = np.random.default_rng(0)
-    if not is_fluctuating(stack) and not holds_words(stack):
+    if not is_fluctuating(stack) and (not holds_words(stack) or isinstance(tokens, TextLayout)):
         quantities = _batch(stack, inputs, tokens, generator)
         return Prediction(stack, {name: value.mean(-1) for name, value in quantities.items()})
     count = len(inputs.kernel)
@@ -385,11 +386,11 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
         )
     if (words := len(text.frequencies)) > stack.vocab:
         raise ValueError(f"vocab must be at least the {words} words of the text, got {stack.vocab}.")
-    if stack.embeddings == "tied" or stack.tokens < 2 or stack.input_correlation:
+    if stack.tokens < 2 or stack.input_correlation:
         raise ValueError(
-            "text must be given to untied embeddings, input_correlation 0 and at least 2 tokens, got embeddings "
-            f"{stack.embeddings!r}, input_correlation {stack.input_correlation:g} and tokens {stack.tokens}; "
-            "windows=text.windows(...) predicts texts that are given."
+            f"text must be given to input_correlation 0 and at least 2 tokens, got input_correlation "
+            f"{stack.input_correlation:g} and tokens {stack.tokens}; windows=text.windows(...) predicts texts that are "
+            "given."
         )
 
 

@@ -48,6 +48,7 @@ from theory.mean_field.sublayers import (
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
+from theory.mean_field.tied.text_gradient import text_tied_backward
 from theory.mean_field.token_groups import GroupLayout
 from theory.mean_field.two_streams import as_one, as_two_streams, read_out, two_streams
 from theory.stack import Stack
@@ -83,6 +84,9 @@ def quantities_of(
         return _quantities(stack, tokens, inputs, forward, _backward(stack, tokens, forward, inputs, share))
     # Repeated words tell tokens apart, so that these are arrays.
     way_up, arrays = cast(Forward[Array], forward), cast(Inputs[Array], inputs)
+    if isinstance(tokens, TextLayout):
+        down = cast(Backward[Kernel], text_tied_backward(stack, tokens, arrays.same_label, way_up))
+        return _quantities(stack, tokens, inputs, forward, down)
     if isinstance(tokens, GroupLayout):
         down = cast(Backward[Kernel], grouped_tied_backward(stack, tokens, way_up, generator))
         return _quantities(stack, tokens, inputs, forward, down)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,6 +30,25 @@ if TYPE_CHECKING:
 _NOTHING = 1e-9
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelChances:
+    """Chances that labels are words, (2 R, 2 R): of two tokens of one word, and of two words.
+
+    Attributes:
+        own: that the label of the row is its word: where the column is next, certain of one word, and not of two.
+        both: that both labels are.
+        hits: of two words, that the label of the column is the word of the row: certain where the row is next.
+        hits_twice: of two words, that the label of the row is its word as well.
+        crossed: of two words, that each is the other's label.
+    """
+
+    own: Array
+    both: Array
+    hits: Array
+    hits_twice: Array
+    crossed: Array
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TextLayout(GroupLayout):
     """Representatives of text: of every sequence first r generic ones, then r probes at the same places.
@@ -40,6 +59,7 @@ class TextLayout(GroupLayout):
         probes: of the probes, (r sequences,).
         repeats: κ of the places of two probes, (r sequences, r sequences).
         frequencies: of every word, of sum 1.
+        own_labels: the chance that its label is that word, of every word.
     """
 
     neighbours: Array
@@ -47,6 +67,7 @@ class TextLayout(GroupLayout):
     probes: Any
     repeats: Array
     frequencies: Array
+    own_labels: Array
 
     @classmethod
     def of(cls, tokens: GroupLayout, law: TextLaw, *, apart: bool = False) -> TextLayout:
@@ -76,7 +97,7 @@ class TextLayout(GroupLayout):
         return cls(
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
-            frequencies=law.frequencies,
+            frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
         )  # fmt: skip
 
     @property
@@ -103,6 +124,42 @@ class TextLayout(GroupLayout):
         """1 where two representatives hold one word: each with itself, and probes, (2 R, 2 R)."""
         probes = self.to_probes(np.ones(len(self.probes)))
         return np.maximum(np.eye(len(probes)), np.outer(probes, probes))
+
+    @cached_property
+    def labels(self) -> LabelChances:
+        """Chances that labels, which are the next words, are words of the same or of other positions."""
+        law, repeated, itself = self.frequencies, self.own_labels, np.eye(len(self.sizes))
+        square = law**2
+        pair = square / square.sum()
+        single, twice, both = law @ repeated, pair @ repeated, pair @ repeated**2
+        probes = self.one_word - itself
+        differ = max(1.0 - square.sum(), 1e-300)
+        hit = max(0.0, float(square.sum() * (1.0 - twice))) / differ
+        crossed = max(0.0, float(square.sum() ** 2 - (square**2).sum())) / differ
+        hit_twice = float((square * repeated * (1.0 - repeated)).sum()) / differ
+        following = self._following()
+        adjacent = following + following.T
+        alone = max(0.0, float(single - square.sum() * twice)) / differ
+        of_two = alone * (1.0 - following) * (1.0 - itself) + single * itself
+        return LabelChances(
+            own=np.where(probes > 0, twice + (1.0 - twice) * following, of_two),
+            both=single * itself + (both + (twice - both) * adjacent) * probes,
+            hits=hit + (1.0 - hit) * following.T,
+            hits_twice=hit_twice * (1.0 - adjacent) + alone * following.T,
+            crossed=crossed + (hit - crossed) * adjacent,
+        )
+
+    def _following(self) -> Array:
+        """The share of the pairs of an entry in which the column is the position after the row, (2 R, 2 R)."""
+        following = np.zeros((len(self.sizes),) * 2)
+        each, sizes = len(self.generic) // (2 * self.sequences), self.sizes[self.generic]
+        for rows in (*self.beside.reshape(self.sequences, each), *self.probes.reshape(self.sequences, each)):
+            for row, after in zip(rows[:-1], rows[1:], strict=True):
+                if self.twins[row] == after:
+                    following[row, after] = following[after, row] = 0.5 / sizes[row]
+                else:
+                    following[row, after] = 1.0 / (sizes[row] * sizes[after])
+        return following
 
     @property
     def itself(self) -> Array:

@@ -24,6 +24,7 @@ class TextLaw:
         across: the same of positions of two sequences.
         same_word_labels: the chance that labels of two positions of the same word agree.
         other_word_labels: the same of two words.
+        own_labels: the chance that the label of a word is that word, (words,); its frequency, where None.
     """
 
     frequencies: Array
@@ -31,6 +32,7 @@ class TextLaw:
     across: float
     same_word_labels: float
     other_word_labels: float
+    own_labels: Array | None = None
 
     def __post_init__(self) -> None:
         law = np.asarray(self.frequencies, dtype=float)
@@ -39,6 +41,10 @@ class TextLaw:
         if abs(law.sum() - 1.0) > _ROUNDING:
             raise ValueError(f"frequencies must have the sum 1, got {law.sum():g}; of_counts takes counts.")
         object.__setattr__(self, "frequencies", law)
+        repeats = law if self.own_labels is None else np.asarray(self.own_labels, dtype=float)
+        if repeats.shape != law.shape or not ((repeats >= 0) & (repeats <= 1)).all():
+            raise ValueError("own_labels must be None or chances from 0 to 1, one for every word.")
+        object.__setattr__(self, "own_labels", repeats)
         for name in ("within", "across", "same_word_labels", "other_word_labels"):
             if not 0.0 <= (chance := getattr(self, name)) <= 1.0:
                 raise ValueError(f"{name} must be a chance from 0 to 1, got {chance!r}.")
@@ -114,6 +120,7 @@ class TextLaw:
             numbers / count, within=max(within, across), across=across,
             same_word_labels=both / repeats if repeats else 0.0,
             other_word_labels=(agreeing - both) / others if others else 0.0,
+            own_labels=np.bincount(used[used == labels], minlength=vocab) / np.maximum(numbers, 1),
         )  # fmt: skip
 
     @classmethod

@@ -63,6 +63,9 @@ def test_a_batch_of_text(tmp_path, capsys):
     counts.write_text("\n".join(str(1 / k) for k in range(1, 17)))
     assert main([*line, "--text", f"counts:{counts}"]) == 0
     assert json.loads(capsys.readouterr().out)["gradient_norm"] == pytest.approx(norms[2], rel=1e-3)
+    tied = [*line, "--embeddings", "tied", "--embedding-scale", "0.5", "--output-scale", "0.2", "--text", "zipf:1"]
+    assert main(tied) == 0
+    assert json.loads(capsys.readouterr().out)["gradient_norm_sem"] == 0.0
     (tmp_path / "text.txt").write_text("a b a c a b b a d a a b c a a b a c b")
     assert main([*line[:-1], "--text", str(tmp_path / "text.txt")]) == 0
     assert "their labels agree" in capsys.readouterr().out
@@ -70,7 +73,7 @@ def test_a_batch_of_text(tmp_path, capsys):
         (["--text", "zipf:-1"], "exponent must be a number of at least 0, got -1.0"),
         (["--text", "lighthouse"], "vocab must be at least the"),
         (["--text", "counts:nowhere"], "nowhere"),
-        (["--text", "zipf:1", "--embeddings", "tied"], "text must be given to untied embeddings"),
+        (["--text", "zipf:1", "--embeddings", "tied"], "output-scale must be smaller for a text with tied"),
     ):
         assert main([*line[:-1], *given]) == 2
         error = capsys.readouterr().err

@@ -1,0 +1,61 @@
+"""Means of products of functions of two Gaussians, of many tokens at once, by Hermite's polynomials."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from theory.mean_field.gaussian import normal_rule
+from theory.mean_field.kernels import Array
+from theory.mean_field.token_groups import with_diagonal
+
+# Orders at most; what is left out of the mean square; and nodes per unit.
+_ORDERS, _LEFT_OUT = 40, 1e-9
+_DENSITY = 4.0
+
+
+def gaussian_nodes() -> tuple[Array, Array]:
+    """Nodes and weights of N(0, 1), for functions that vary on a scale of about one."""
+    return normal_rule(_DENSITY)
+
+
+def _coefficients(values: Array) -> Iterator[Array]:
+    """E f_i(u) He_k(u)/√k!, (..., n), for k = 0, 1, ...; of `values` at the nodes, (..., n, nodes).
+
+    Until their squares have the sum E f².
+    """
+    nodes, weights = gaussian_nodes()
+    before, polynomial = np.zeros_like(nodes), np.ones_like(nodes)
+    square = left = values**2 @ weights
+    for order in range(_ORDERS):
+        part = values @ (weights * polynomial)
+        yield part
+        left = left - part**2
+        if (left <= _LEFT_OUT * square).all():
+            return
+        following = (nodes * polynomial - order**0.5 * before) / (order + 1.0) ** 0.5
+        before, polynomial = polynomial, following
+
+
+def pair_means(values: Array, correlation: Array) -> Array:
+    """E f_i(u) f_j(v) of standard normals u, v of a correlation ρ_ij, (..., n, n): Σ_k ρ^k α_ik α_jk.
+
+    With α_ik = E f_i(u) He_k(u)/√k!. Of one token with itself it is the mean of the square.
+
+    Args:
+        values: f_i at `gaussian_nodes`, (..., n, nodes).
+        correlation: (..., n, n).
+    """
+    total, power = np.zeros(correlation.shape), np.ones(correlation.shape)
+    for part in _coefficients(values):
+        total += power * (part[..., :, None] * part[..., None, :])
+        power *= correlation
+    return with_diagonal(total, values**2 @ gaussian_nodes()[1])
+
+
+def shifted_means(values: Array, shifts: Array) -> Array:
+    """E f_i(u + b_ij) of a standard normal u, (..., n, n): Σ_k α_ik b^k/√k!."""
+    total, power = np.zeros(shifts.shape), np.ones(shifts.shape)
+    for order, part in enumerate(_coefficients(values)):
+        total += power * part[..., :, None]
+        power *= shifts / (order + 1.0) ** 0.5
+    return total

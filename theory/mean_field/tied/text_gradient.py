@@ -1,0 +1,243 @@
+"""Tied embeddings on random text: a gradient with overlaps, by representatives of text.
+
+What is known of a token's gradient is along its own stream and its own word, with coefficients in proportion to one
+random number, the error e_i = (p − t)_i in the column of that word:
+
+    g_i = e_i (a_i x_i + b_i w_i)/√d + noise,
+
+so that products are entrywise in the products E e_i e_j of either class of pairs. All else is noise here: labels, the
+words of others, and what attention brings of other tokens. Labels are words, so that a token's gradient overlaps with
+the tokens of other words by b_i r_iv, with r_iv its error in the column of that word.
+
+Assumes d → ∞ as `gradient` does, and many tokens. Left out are relative O(1/n) and what a certain gradient at the
+logits of attention brings (`docs/first_step.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from theory.mean_field.kernels import Array, Number
+from theory.mean_field.passes import Backward, Forward
+from theory.mean_field.sublayers import (
+    Overlaps,
+    SquaredNorms,
+    SublayerState,
+    TokenMoments,
+    of_norm,
+    removed_at,
+    scaled_overlaps,
+    summed_overlaps,
+    with_more,
+)
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.tied.text_branches import below_attention, below_units
+from theory.mean_field.tied.text_output import TextOutput, text_output
+from theory.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a gradient is: kernel of the stream, (batch, 2 R, 2 R), and how much of its word every token holds."""
+
+    kernel: Array
+    held: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """A gradient on its way back.
+
+    Attributes:
+        tokens: their layout.
+        output: products of errors.
+        noise: kernel of what is orthogonal to all else, (batch, 2 R, 2 R).
+        stream: coefficients a, of a unit of error, (batch, 2 R).
+        words: coefficients b.
+    """
+
+    tokens: TextLayout
+    output: TextOutput
+    noise: Array
+    stream: Array
+    words: Array
+
+    def kernel(self, place: Place) -> Array:
+        """g_i·g_j."""
+        across = _products(self.stream * place.held, self.words)
+        across = (self.tokens.one_word * self.output.own + self.output.others.mT) * across
+        along = _products(self.stream, self.stream) * place.kernel
+        along = along + self.tokens.one_word * _products(self.words, self.words)
+        return self.noise + self.output.own * along + across + across.mT
+
+    def along(self, place: Place) -> Array:
+        """g_i·x_j/√d of a unit of i's error, (batch, 2 R, 2 R)."""
+        return self.stream[..., :, None] * place.kernel + self.tokens.one_word * _products(self.words, place.held)
+
+    def below_norm(self, place: Place, scales: Number) -> Gradient:
+        """The gradient at a place above which a norm divides by these scales; 1 if there is none."""
+        if isinstance(scales, float):
+            return self
+        size = _root(scales)
+        stream = self.stream / size
+        along = stream * np.linalg.diagonal(place.kernel) + self.words * place.held
+        return replace(
+            self, noise=self.noise / scales, stream=(stream - along / size**2) / size, words=self.words / size
+        )
+
+    def norm_overlaps(self, place: Place, scales: Number) -> Overlaps[Array]:
+        """What that norm removes along the stream beside what is certain; None if there is none."""
+        if isinstance(scales, float):
+            return None
+        return removed_at(self._above_norm(_root(scales)).kernel(place) / scales, TokenMoments(place.kernel), scales)
+
+    def of_norm(self, stack: Stack, place: Place, scales: Number) -> SquaredNorms:
+        """What that norm's gains and biases have of the gradient above it, as in `gradient`."""
+        if isinstance(scales, float) or not self.tokens.apart:
+            return {}
+        size, tokens = _root(scales), self.tokens
+        above = self._above_norm(size)
+        along = above.along(place) / size[..., None, :]
+        removed = np.linalg.diagonal(along)
+        squares = of_norm(stack, tokens, above.kernel(place), place.kernel / scales)
+        # Two words: what the gradient of each has of the other's.
+        word_sizes = place.held / size
+        of_words = self.output.others.mT * above.stream[..., :, None] * place.kernel / size[..., None, :]
+        of_words = of_words * _products(word_sizes, self.words)
+        of_words = (
+            of_words + of_words.mT + self.output.crossed * _products(word_sizes * self.words, word_sizes * self.words)
+        )
+        coherent = tokens.total(self.output.own * (_products(removed, removed) + along * along.mT) + of_words)
+        return with_more(squares, {"gain": coherent / (stack.width * stack.norm_gain**2)})
+
+    def _above_norm(self, size: Array) -> Gradient:
+        """By the tokens that the norm is given."""
+        return replace(self, stream=self.stream / size)
+
+
+def text_tied_backward(stack: Stack, tokens: TextLayout, same_label: Array, forward: Forward[Array]) -> Backward[Array]:
+    """The way down, in the mean over texts.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        same_label: the chance that two labels agree, (batch, 2 R, 2 R).
+        forward: the way up, of kernels (batch, 2 R, 2 R).
+    """
+    insides = forward.insides
+    ones = np.ones(forward.output.shape[:-1])
+    word_sizes = [stack.embedding_scale * ones]
+    for inside, *_ in insides:
+        word_sizes.append(word_sizes[-1] * inside.step.residual / _root(inside.after_scales))
+    scales, sigma = forward.output_scales, stack.output_scale
+    remains = ones / _root(scales)
+    last_words = word_sizes[-1] * remains
+    output = text_output(stack, tokens, forward.output, last_words, same_label)
+    noise = sigma**2 * (output.errors - tokens.one_word * output.own)
+    top = Gradient(tokens, output, noise, 0.0 * ones, sigma * ones)
+    last = Place(forward.stream.kernel, word_sizes[-1])
+    gradient, overlaps = top.below_norm(last, scales), top.norm_overlaps(last, scales)
+    collected = [top.of_norm(stack, last, scales)]
+    # What has left the stream on the way down still overlaps with the tokens at the output.
+    across = 0.0 * forward.output
+    for branches, sizes in reversed(list(zip(insides, word_sizes, strict=False))):
+        inside = branches[0]  # all branches have the stream and the sum in common
+        alpha = inside.step.residual
+        total = Place(inside.total.kernel, sizes * alpha)
+        overlaps = gradient.norm_overlaps(total, inside.after_scales) or overlaps
+        of_norms = gradient.of_norm(stack, total, inside.after_scales)
+        gradient = gradient.below_norm(total, inside.after_scales)
+        size = _root(inside.after_scales)
+        remains, across = remains / size, across / np.reshape(size, (*np.shape(size), 1))
+        if branches is insides[-1]:
+            at_total = gradient.kernel(total)
+        below = Place(inside.stream.kernel, sizes)
+        gradient, overlaps, left, energies = _below_sublayer(gradient, overlaps, total, below, branches)
+        across = across * alpha + left * remains[..., None, :]
+        remains = remains * alpha
+        collected.append(with_more(energies, of_norms))
+    across = across + gradient.along(below) * remains[..., None, :]
+    bottom = gradient.kernel(below)
+    into = stack.embedding_scale / sigma
+    # In the column of a word: its errors, and the gradients of the inputs that hold it.
+    product = tokens.one_word * output.own * across + output.others.mT * across
+    product = product + output.crossed * _products(gradient.words, last_words)
+    embedding = tokens.total(forward.output * output.errors) + 2.0 * into * tokens.total(product)
+    return Backward(
+        loss=output.loss,
+        output=sigma**2 * output.errors,
+        total=at_total,
+        inputs=bottom,
+        embedding=embedding + into**2 * tokens.total(tokens.one_word * bottom),
+        energies=collected,
+    )
+
+
+def _below_sublayer(
+    gradient: Gradient, overlaps: Overlaps[Array], total: Place, below: Place,
+    branches: Sequence[SublayerState[Array]],
+) -> tuple[Gradient, Overlaps[Array], Array, SquaredNorms]:  # fmt: skip
+    """Before a sub-layer, as in `gradient`; what has left the stream there is along what branches added."""
+    inside, tokens = branches[0], gradient.tokens
+    alpha, kappa, arriving = inside.step.residual, inside.step.input_scale, gradient.kernel(total)
+    direct, energies, left = gradient.noise, SquaredNorms(), 0.0 * gradient.noise
+    noises, parts = [], []
+    for branch in branches:
+        # All but what the branch made is noise to it, what other branches made too; what it made is noise below it.
+        tau = branch.step.branch
+        stream = gradient.stream * tau
+        within = gradient.output.own * _products(stream, stream) * branch.added
+        noise, part, of_branch = _below_branch(gradient, arriving - within, overlaps, branch)
+        noises.append(noise)
+        parts.append(part)
+        energies |= of_branch
+        direct = direct + within
+        left = left + alpha * tau * stream[..., :, None] * branch.added
+    if inside.step.learned:
+        kernels = reduce(add, (branch.added for branch in branches))
+        energies["scalar"] = tokens.total(kernels * arriving) / inside.step.stack.width
+    noise, part = reduce(add, noises), reduce(add, parts)
+    given = replace(gradient, noise=kappa**2 * noise, stream=kappa**2 * part, words=0.0 * part)
+    energies = with_more(energies, given.of_norm(inside.step.stack, below, inside.given_scales))
+    overlaps = summed_overlaps(scaled_overlaps(overlaps, alpha**4), given.norm_overlaps(below, inside.given_scales))
+    given = given.below_norm(below, inside.given_scales)
+    passed = replace(
+        gradient,
+        noise=alpha**2 * direct + given.noise,
+        stream=alpha**2 * gradient.stream + given.stream,
+        words=alpha * gradient.words,
+    )
+    return passed, overlaps, left, energies
+
+
+def _below_branch(
+    gradient: Gradient, others: Array, overlaps: Overlaps[Array], inside: SublayerState[Array]
+) -> tuple[Array, Array, SquaredNorms]:
+    """What one branch brings back: noise and coefficients at what it is given, and its energies."""
+    step, tau, none = inside.step, inside.step.branch, 0.0 * gradient.words
+    arrived = replace(gradient, noise=tau**2 * others, stream=tau**2 * gradient.stream, words=none)
+    place = Place(inside.made, none)
+    of_branch = arrived.norm_overlaps(place, inside.made_scales) or scaled_overlaps(overlaps, tau**4)
+    of_norms = arrived.of_norm(step.stack, place, inside.made_scales)
+    arrived = arrived.below_norm(place, inside.made_scales)
+    errors = gradient.output.own
+    if step.kinds == ("units",):
+        below = below_units(step.stack, gradient.tokens, arrived.noise, arrived.stream, errors, inside)
+    else:
+        below = below_attention(step.stack, gradient.tokens, arrived.noise, arrived.stream, errors, inside, of_branch)
+    return *below[:2], with_more(below[2], of_norms)
+
+
+def _products(first: Array, other: Array) -> Array:
+    """f_i h_j."""
+    return first[..., :, None] * other[..., None, :]
+
+
+def _root(scales: Number) -> Array:
+    """What a norm divides each token by; 1 if there is none."""
+    return np.ones(1) if isinstance(scales, float) else np.sqrt(np.linalg.diagonal(scales))

@@ -1,0 +1,118 @@
+"""The loss of tied embeddings on random text: what logits hold of a position's own word, and labels that are words.
+
+A token's own word has the logit σ_e √d h_i + z, as in `grouped_output`, and the probability p_i. The label of a
+position is the next word, so it may be the position's own, and that of a position may be the word of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from theory.mean_field.gaussian import SoftmaxOverlap, cross_entropy
+from theory.mean_field.gaussian_interpolation import values_at
+from theory.mean_field.inputs import loss_count
+from theory.mean_field.kernels import Array
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.tied.hermite import gaussian_nodes, pair_means, shifted_means
+from theory.stack import Stack
+
+LARGEST_OWN_PROBABILITY = 0.25
+"""Mean probability of a position's own word up to which texts are predicted: what attention brings of the known part of
+other tokens' gradients, which is left out, grows with it (docs/first_step.md)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextOutput:
+    """The loss and its gradient in the logits.
+
+    With r_iv = (p − t)_iv/P, and e_i that in the column of the word of i.
+
+    Attributes:
+        loss: cross-entropy, (batch,).
+        errors: E Σ_v r_iv r_jv, (batch, 2 R, 2 R).
+        own: E e_i e_j, likewise.
+        others: E r_iv e_j of the column v of the other's word, where it is another word, else 0.
+        crossed: E r_iv r_jw of v the word of j and w that of i, where they are two, else 0.
+    """
+
+    loss: Array
+    errors: Array
+    own: Array
+    others: Array
+    crossed: Array
+
+
+def text_output(stack: Stack, tokens: TextLayout, kernel: Array, held: Array, same_label: Array) -> TextOutput:
+    """Loss and gradient at the logits of representatives, in the mean over texts.
+
+    Args:
+        stack: the network.
+        tokens: layout of its tokens.
+        kernel: Q of the tokens that the output matrix is given, (batch, 2 R, 2 R).
+        held: how much of its word every token holds, (batch, 2 R).
+        same_label: the chance that two labels agree, likewise.
+
+    Raises:
+        ValueError: the softmax is too sure of the words of positions.
+    """
+    vocab, smoothing, scale = stack.vocab, stack.label_smoothing, stack.output_scale
+    certain, count = 1.0 - smoothing, loss_count(stack)
+    energies = np.linalg.diagonal(kernel)
+    roots = np.sqrt(energies)
+    correlation = np.clip(kernel / (roots[..., :, None] * roots[..., None, :]), -1.0, 1.0)
+    nodes, weights = gaussian_nodes()
+    all_others = values_at(lambda q: cross_entropy(scale * q**0.5, vocab), energies) + np.log1p(-1.0 / vocab)
+    mean_logit = scale * stack.width**0.5 * held
+    logits = mean_logit[..., None] + scale * roots[..., None] * nodes
+    sure = expit(logits - all_others[..., None])
+    normalizer = np.logaddexp(logits, all_others[..., None]) @ weights
+    same, chances = tokens.one_word, tokens.labels
+    label = certain * np.diagonal(chances.own) + smoothing / vocab
+    loss = (normalizer - label * mean_logit) @ tokens.sizes / tokens.count
+    first = sure @ weights
+    if (surely := float((first @ tokens.sizes).max()) / tokens.count) > LARGEST_OWN_PROBABILITY:
+        raise ValueError(
+            f"output_scale must be smaller for a text with tied embeddings, got {scale:g}: the softmax gives a "
+            f"position's own word the probability {surely:.2g}, and a law of text reaches "
+            f"{LARGEST_OWN_PROBABILITY:g}; "
+            "windows=text.windows(...) predicts texts that are given."
+        )
+    left = 1.0 - first
+    both = pair_means(sure, correlation)
+    overlap = tokens.gaussian(SoftmaxOverlap(scale, vocab), kernel) * (vocab / (vocab - 1.0))
+    pairs = first[..., :, None] + first[..., None, :]
+    # Of one word: both are as sure of it, and both labels may be that word.
+    of_label = first[..., :, None] * chances.own.T + left[..., :, None] * (1.0 - chances.own.T) / (vocab - 1)
+    alike = both + (1.0 - pairs + both) * overlap - certain * (of_label + of_label.mT)
+    # Of two words: in the column of its word the other's logit leans as its tokens do, or the other's label is it.
+    leaning = shifted_means(sure, scale * kernel / roots[..., :, None])
+    with_others = leaning * left[..., None, :] / (vocab - 1)
+    apart = (
+        left[..., :, None] * left[..., None, :] * overlap * (vocab - 2.0) / (vocab - 1) + with_others + with_others.mT
+    )
+    # Of the label of j: it is the word of i, or another one.
+    hit = first[..., :, None] * chances.hits + left[..., :, None] * (1.0 - chances.hits) / (vocab - 1)
+    apart = apart - certain * (hit + hit.mT)
+    targets = same_label * certain**2 + (smoothing * (2.0 - smoothing) - 2.0 * smoothing) / vocab
+    errors = np.where(same > 0, alike, apart) + targets
+    target = certain * chances.own + smoothing / vocab
+    square = certain**2 * chances.both + smoothing / vocab * (target + target.T - smoothing / vocab)
+    crossed_own = first[..., :, None] * target.T
+    mean = first[..., :, None] - target
+    of_own = np.where(same > 0, both - crossed_own - crossed_own.mT + square, mean * mean.mT)
+    column = left / (vocab - 1) - smoothing / vocab
+    unlabelled = (first - smoothing / vocab)[..., None, :]
+    others = column[..., :, None] * mean.mT
+    others = others - certain * (chances.hits.mT * unlabelled - certain * chances.hits_twice.mT)
+    of_each = column[..., :, None] * certain * chances.hits
+    crossed = column[..., :, None] * column[..., None, :] - of_each - of_each.mT + certain**2 * chances.crossed
+    return TextOutput(
+        loss=loss,
+        errors=errors / count**2,
+        own=of_own / count**2,
+        others=np.where(same > 0, 0.0, others) / count**2,
+        crossed=np.where(same > 0, 0.0, crossed) / count**2,
+    )
