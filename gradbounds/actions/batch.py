@@ -2,25 +2,21 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from gradbounds.budget import SOON, Budget, OverBudgetError
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch
+from gradbounds.budget import SOON, Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
-from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from simulate.text import TEXTS
 from theory import Stack
-from theory.configurations import drawn_by, model_type
+from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.vectors import BIASES, learned_vectors
 from theory.coverage import require
-from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.cost import is_grouped, prediction_cost
-from theory.mean_field.prediction import with_probes
 from theory.mean_field.text_law import TextLaw
 
 _NAMES = {
@@ -59,49 +55,33 @@ def predict_batch(
     stack, notes = of.read(given)
     require(stack, "prediction")
     require(stack, "noise_scale")
-    law = None
-    if text is not None:
-        law = TextLaw.read(str(TEXTS.get(text, text)), tokens=stack.tokens, vocab=stack.vocab)
-    two = replace(stack, sequences=2)
-    grouped = law is not None or is_grouped(two)
-    cost = prediction_cost(two if law is None else with_probes(two), patterns=patterns, grouped=grouped)
-    how = "groups of tokens" if grouped else "all tokens"
-    takes = f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+    law = law_of(stack, text)
+    cost, grouped = cost_of_batch(stack, law, patterns)
     if plan:
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
-        return Result(about="what the gradient of a batch takes", values=numbers, lines=[f"{takes}."])
-    if not budget.holds(cost):
-        raise OverBudgetError(f"{takes}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns.")
-    if cost.seconds > SOON:
-        print(f"{takes}.", file=sys.stderr, flush=True)
-    scale = noise_scale(
-        stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
-    )
-    family = model_type(notes)
-    if family is None and of.is_model:
-        family = "nanogpt"  # whose files name no family
+        takes = f"{said_cost(cost, grouped)}."
+        return Result(about="what the gradient of a batch takes", values=numbers, lines=[takes])
+    if budget.holds(cost) and cost.seconds > SOON:
+        print(f"{said_cost(cost, grouped)}.", file=sys.stderr, flush=True)
+    scale = scale_of_batch(stack, law, patterns, budget)
+    family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)
-    squares, (norm, error) = scale.squares(batch, vectors), scale.norm(batch, vectors)
+    squares, line = scale.squares(batch, vectors), first_line(scale, batch, vectors, law)
     names = [_NAMES.get(name, matrix_name(f"grad_{name}") if "_" not in name else _name(name)) for name in squares]
     whole = sum(squares.values())
     table = pd.DataFrame({
         "parameter": list(squares), "name": names, "grad_sq": list(squares.values()),
         "share": [square / whole if whole else 0.0 for square in squares.values()],
     })  # fmt: skip
-    deviation = None if scale.loss_moments is None else scale.loss_deviation(batch)
-    of_loss = "" if deviation is None else f" +- {deviation:.1g}"
-    of_norm = f"{norm:.4g}" + (f" +- {error:.1g}" if error else "")
     width = max(map(len, names))
     shown = table.sort_values("share", ascending=False, kind="stable")
     lines = [
         title(stack),
         *drawn_lines(notes),
         "",
-        f"Step 1 of such a run: loss {scale.loss:.4g}{of_loss}, gradient norm {of_norm}, at {batch} sequences of "
-        f"{stack.tokens} tokens.",
+        f"Step 1 of such a run: {said_line(line)}, at {batch} sequences of {stack.tokens} tokens.",
         *(_NOT_TEXT if law is None else _of_law(law)),
-        "The norm is the root of the mean square over draws of the weights, with the error of sampled patterns; the",
-        "loss is a mean" + ("." if deviation is None else ", with the deviation of one run from it."),
+        *said_deviations(line),
         "",
         "Shares of the squared norm:",
         *(f"  {row.name_:<{width}} {row.share:7.2%}" for row in shown.rename(columns={"name": "name_"}).itertuples()),
@@ -115,12 +95,49 @@ def predict_batch(
         about=title(stack),
         tables={"batch": table},
         values={
-            "stack": stack, "batch": batch, "loss": scale.loss, "loss_deviation": deviation, "gradient_norm": norm,
-            "gradient_norm_sem": error,
+            "stack": stack, "batch": batch, "loss": scale.loss,
+            "loss_deviation": None if line.is_bound else line.loss_deviation,
+            "gradient_norm": line.norm, "gradient_norm_sem": scale.norm(batch, vectors)[1],
+            "gradient_norm_deviation": line.norm_deviation,
             "noise_scale": scale.whole, "notes": notes, "drawn_by": drawn_by(notes),
         },
         lines=lines,
     )  # fmt: skip
+
+
+def law_of(stack: Stack, text: str | None) -> TextLaw | None:
+    """The law that a word or a file names; None where all words differ.
+
+    Raises:
+        ValueError: as `TextLaw.read`.
+    """
+    if text is None:
+        return None
+    return TextLaw.read(str(TEXTS.get(text, text)), tokens=stack.tokens, vocab=stack.vocab)
+
+
+def family_of(notes: Sequence[Note], of: Description) -> str | None:
+    """The `model_type`; None of a network that is described by flags."""
+    family = model_type(notes)
+    return "nanogpt" if family is None and of.is_model else family  # whose files name no family
+
+
+def said_line(line: FirstLine) -> str:
+    """Loss and norm with their deviations."""
+    at_most = "at most " * line.is_bound
+    return (
+        f"loss {line.loss:.4g} +- {at_most}{line.loss_deviation:.1g}, "
+        f"gradient norm {line.norm:.4g} +- {line.norm_deviation:.1g}"
+    )
+
+
+def said_deviations(line: FirstLine) -> list[str]:
+    """What the deviations hold."""
+    most = " (at most, with tied embeddings)" if line.is_bound else ""
+    return [
+        f"+- is how far one run is from the mean loss{most} and from the root mean square of the norm: the draw of",
+        "weights and words, and theory's own error of the norm, as sampled networks have it (docs/first_step.md).",
+    ]
 
 
 def _of_law(law: TextLaw) -> list[str]:

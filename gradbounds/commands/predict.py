@@ -74,6 +74,14 @@ class Predict(OfModel):
             default="all differ",
         ),
     ] = None
+    logged: Annotated[
+        Path | None,
+        optional(
+            "with --batch: a training log, whose step 1 is judged beside theory's, and what would explain it",
+            "FILE",
+            default="none",
+        ),
+    ] = None
     optimizer: Annotated[
         tuple[Optimizer, ...],
         Flag(help="with --first-step: the optimizers that step", metavar=f"{'|'.join(OPTIMIZERS)} [...]"),
@@ -91,6 +99,8 @@ class Predict(OfModel):
         of = self.description
         if self.batch is not None:
             return self._of_batch(changes, self.batch)
+        if self.logged is not None:
+            raise ValueError(f"logged must stand with batch, got {str(self.logged)!r} without.")
         if self.text is not None:
             raise ValueError(f"text must stand with batch, got {self.text!r} without.")
         several = isinstance(changes.get("tokens"), tuple)
@@ -143,6 +153,15 @@ class Predict(OfModel):
         alone |= {"several tokens": isinstance(changes.get("tokens"), tuple)}
         if asked := [name for name, value in alone.items() if value]:
             raise ValueError(f"batch must stand without {', '.join(asked)}, got {batch} sequences beside it.")
+        if self.logged is not None:
+            if self.dry_run:
+                raise ValueError("dry_run must stand without logged.")
+            from gradbounds.actions.logged import predict_logged
+
+            return predict_logged(
+                changes, batch, self.description, self.logged, text=self.text, patterns=self.patterns,
+                max_time=self.max_time, memory=self.memory,
+            )  # fmt: skip
         from gradbounds.actions.batch import predict_batch
 
         return predict_batch(

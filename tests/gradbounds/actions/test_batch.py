@@ -29,7 +29,8 @@ def test_step_1_of_a_run(capsys):
     said = capsys.readouterr().out
     off = f"{noise_scale(STACK).loss_deviation(6):.1g}"
     norm = f"{sum(squares) ** 0.5:.4g}"
-    assert f"Step 1 of such a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm}, at 6 seq" in said
+    assert f"Step 1 of such a run: loss {six['loss']:.4g} +- {off}, gradient norm {norm} +- " in said
+    assert "at 6 sequences of 4 tokens" in said
     assert "which is not text" in said
     assert "no biases, gains or tables of inputs" in said
 

@@ -1,0 +1,106 @@
+"""The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.units import duration, format_bytes
+from theory import Stack
+from theory.first_step.noise_scale import NoiseScale, noise_scale
+from theory.mean_field.cost import Cost, is_grouped, prediction_cost
+from theory.mean_field.prediction import with_probes
+from theory.mean_field.text_law import TextLaw
+
+# Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), over
+# the root of the number of tokens, and times the deviation of how often words repeat.
+_OF_DEPTH, _OF_TOKENS, _OF_WORDS = 0.15, 0.25, 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class FirstLine:
+    """Loss and gradient norm, each with the standard deviation of one run from it.
+
+    Attributes:
+        loss: its mean.
+        loss_deviation: over networks, labels and texts.
+        norm: root mean square over networks.
+        norm_deviation: of one run from that, with theory's own error.
+        is_bound: whether the deviation of the loss is only what it is at most.
+    """
+
+    loss: float
+    loss_deviation: float
+    norm: float
+    norm_deviation: float
+    is_bound: bool = False
+
+
+def first_line(scale: NoiseScale, batch: int, vectors: Sequence[str], law: TextLaw | None) -> FirstLine:
+    """That of a batch of so many sequences, of a network that learns these vectors, on words of this law."""
+    norm, error = scale.norm(batch, vectors)
+    bound = scale.loss_moments is None
+    deviation = _most_of_loss(scale.stack, batch, law) if bound else scale.loss_deviation(batch)
+    shares = [_OF_DEPTH * (scale.stack.depth / scale.stack.width) ** 0.5, _OF_TOKENS * _tokens(scale, batch) ** -0.5]
+    shares += [error / norm if norm else 0.0]
+    if law is not None:
+        shares += [_OF_WORDS * _shared(scale, batch) * _deviation_of_repeats(law, _tokens(scale, batch))]
+    return FirstLine(scale.loss, deviation, norm, norm * float(np.linalg.norm(shares)), bound)
+
+
+def cost_of_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> tuple[Cost, bool]:
+    """What the gradient of a batch takes, and whether tokens are taken in groups."""
+    two = replace(stack, sequences=2)
+    grouped = law is not None or is_grouped(two)
+    return prediction_cost(two if law is None else with_probes(two), patterns=patterns, grouped=grouped), grouped
+
+
+def scale_of_batch(
+    stack: Stack, law: TextLaw | None, patterns: int | None, budget: Budget
+) -> NoiseScale:  # its cost is known before
+    """The gradients of batches, within time and memory.
+
+    Raises:
+        ValueError: as `noise_scale`.
+        NoRuleError: likewise.
+        OverBudgetError: theory would take more than it may.
+    """
+    cost, grouped = cost_of_batch(stack, law, patterns)
+    if not budget.holds(cost):
+        raise OverBudgetError(
+            f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
+        )
+    return noise_scale(
+        stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
+    )
+
+
+def said_cost(cost: Cost, grouped: bool) -> str:
+    """What it takes, in words."""
+    how = "groups of tokens" if grouped else "all tokens"
+    return f"theory of two sequences by {how} takes about {duration(cost.seconds)} and {format_bytes(cost.bytes)}"
+
+
+def _tokens(scale: NoiseScale, batch: int) -> int:
+    return batch * scale.stack.tokens
+
+
+def _shared(scale: NoiseScale, batch: int) -> float:
+    """What two sequences share of the squared norm of a batch's matrices."""
+    shared = sum(float(np.sum(part)) for part in scale.product.values())
+    whole = sum(float(np.sum(part)) for part in scale.grad_sq(batch).values())
+    return min(1.0, shared / whole) if whole else 0.0
+
+
+def _deviation_of_repeats(law: TextLaw, tokens: int) -> float:
+    """Of the root of how often two of so many independent words agree, relative to its mean."""
+    agree, three = float(np.square(law.frequencies).sum()), float((law.frequencies**3).sum())
+    return max(three - agree**2, 0.0) ** 0.5 / (agree * tokens**0.5)
+
+
+def _most_of_loss(stack: Stack, batch: int, law: TextLaw | None) -> float:
+    """The deviation of the loss if a label's logit were the same at all its positions, which is the most."""
+    positions = batch * stack.tokens
+    agree = 1.0 / stack.vocab if law is None else law.other_word_labels
+    return float(stack.output_scale * (agree + (1.0 - agree) / positions) ** 0.5)

@@ -1,0 +1,218 @@
+"""`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
+from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch
+from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.budget import Budget
+from gradbounds.described_network import Description
+from gradbounds.network_text import drawn_lines, note_lines, title
+from gradbounds.result import Result
+from simulate.counts import check_count
+from theory import NoRuleError, Stack
+from theory.configurations import Note
+from theory.configurations.training_codes import HUGGING_FACE, NAMES, TRAINING_CODES
+from theory.configurations.vectors import learned_vectors
+from theory.coverage import require
+
+_BEYOND = 2.58
+"""Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
+
+_PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
+_THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+_ROUND = 1e-3
+"""Of a threshold: as a log rounds a norm that was clipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A usual cause, and the first line that it makes.
+
+    Attributes:
+        words: what happened.
+        line: loss and norm then.
+    """
+
+    words: str
+    line: FirstLine
+
+    def offs(self, logged: LogLine) -> tuple[float, float]:
+        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm."""
+        loss = (logged.loss - self.line.loss) / self.line.loss_deviation
+        if logged.norm is None:
+            return loss, 0.0
+        return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
+
+    def explains(self, logged: LogLine) -> bool:
+        """Whether both numbers are as they should be then."""
+        return max(map(abs, self.offs(logged))) <= _BEYOND
+
+    def distance(self, logged: LogLine) -> float:
+        """How far they are, in deviations."""
+        return math.hypot(*self.offs(logged))
+
+
+def predict_logged(
+    given: Mapping[str, Any], batch: int, of: Description, logged: Path, *, text: str | None = None,
+    patterns: int | None, max_time: str, memory: str | None = None,
+) -> Result:  # fmt: skip
+    """The first step of a log beside theory's; where they differ, which usual causes would make it.
+
+    Raises:
+        ValueError: an argument is outside its range, or the log or a configuration cannot be read.
+        NoRuleError: there is no rule for the network.
+        OverBudgetError: theory would take more than it may.
+    """
+    budget = Budget.of(max_time, memory)
+    check_count("batch", batch, 1)
+    if patterns is not None:
+        check_count("patterns", patterns, 2)
+    printed = read_log(logged)
+    stack, notes = of.read(given)
+    law = law_of(stack, text)
+
+    spent = 0.0
+
+    def line_of(other: Stack, of_notes: tuple[Note, ...]) -> FirstLine:
+        nonlocal spent
+        for subject in ("prediction", "noise_scale"):
+            require(other, subject)
+        vectors = learned_vectors(other, family_of(of_notes, of), of_notes)
+        left = replace(budget, seconds=max(budget.seconds - spent, 1e-9))  # of all that may be a cause, together
+        line = first_line(scale_of_batch(other, law, patterns, left), batch, vectors, law)
+        spent += cost_of_batch(other, law, patterns)[0].seconds
+        return line
+
+    healthy = Cause("nothing", line_of(stack, notes))
+    spent = 0.0
+    fits = healthy.explains(printed)
+    causes: list[Cause] = []
+    missing: list[str] = []
+    if not fits:
+        causes = [*_of_the_log(healthy.line, printed, stack, batch), *_of_weights(given, of, stack, line_of, missing)]
+    ranked = sorted(causes, key=lambda cause: cause.distance(printed))
+    near = [cause for cause in ranked if cause.explains(printed)]
+    table = pd.DataFrame(
+        {
+            "cause": [cause.words for cause in ranked],
+            "loss": [cause.line.loss for cause in ranked],
+            "gradient_norm": [cause.line.norm for cause in ranked],
+            "distance": [cause.distance(printed) for cause in ranked],
+            "explains": [cause.explains(printed) for cause in ranked],
+        }
+    )
+    norm = "no gradient norm" if printed.norm is None else f"gradient norm {printed.norm:.4g}"
+    lines = [
+        title(stack),
+        *drawn_lines(notes),
+        "",
+        f"{logged}: loss {printed.loss:.4g}, {norm}" + ("." if printed.step is None else f", at step {printed.step}."),
+        f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens.",
+        *said_deviations(healthy.line),
+        "",
+        *(["Step 1 is what it should be."] if fits else _said(healthy, printed, near, ranked)),
+        *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
+        *note_lines(notes),
+    ]
+    return Result(
+        about=f"step 1 of {logged}",
+        tables={"causes": table},
+        values={
+            "stack": stack, "batch": batch, "as_it_should_be": fits, "logged_loss": printed.loss,
+            "logged_norm": printed.norm, "loss": healthy.line.loss, "loss_deviation": healthy.line.loss_deviation,
+            "gradient_norm": healthy.line.norm, "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
+        },
+        lines=lines,
+        alarm=not fits,
+    )  # fmt: skip
+
+
+def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Cause]) -> list[str]:
+    """What is off, and what would explain it."""
+    loss, norm = healthy.offs(printed)
+    line = healthy.line
+    off = [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"] * (
+        abs(loss) > _BEYOND
+    )
+    if printed.norm is not None and abs(norm) > _BEYOND:
+        off += [f"the gradient norm is {printed.norm / line.norm:.4g} times theory's, {abs(norm):.3g} deviations"]
+    lines = [f"Step 1 is not what it should be: {'; '.join(off)}."]
+    if not near:
+        return [*lines, f"No usual cause explains it, of {len(ranked)} that were computed."]
+    lines += ["What would explain it, the nearest first:"]
+    return lines + [
+        f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}" for cause in near
+    ]
+
+
+def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> Iterator[Cause]:
+    """What a log may do to the numbers of a network that is as it should be."""
+
+    def times(loss: float, norm: float) -> FirstLine:
+        return replace(
+            line, loss=line.loss * loss, loss_deviation=line.loss_deviation * loss, norm=line.norm * norm,
+            norm_deviation=line.norm_deviation * norm,
+        )  # fmt: skip
+
+    vocabularies = {-(-stack.vocab // size) * size for size in _PADDINGS} - {stack.vocab}
+    for vocab in sorted(vocabularies):
+        padded = replace(line, loss=line.loss + math.log(vocab / stack.vocab))
+        yield Cause(f"the vocabulary is padded to {vocab}", padded)
+    yield Cause("the loss is in bits", times(1.0 / math.log(2.0), 1.0))
+    positions = batch * stack.tokens
+    yield Cause(f"the loss is a sum over all {positions} tokens", times(positions, positions))
+    yield Cause(f"the loss is a sum over the {stack.tokens} tokens of a sequence", times(stack.tokens, stack.tokens))
+    if printed.norm is None:
+        return
+    yield Cause(f"the gradient is of a sum over all {positions} tokens", times(1.0, positions))
+    yield Cause(f"the gradient is of a sum over the {stack.tokens} tokens of a sequence", times(1.0, stack.tokens))
+    ratio = printed.norm / line.norm
+    divisors = [k for k in range(2, min(batch, 2**20) + 1) if batch % k == 0]
+    for power, what in ((1, "added up over {} accumulation steps or devices"), (-1, "divided once too often, by {}")):
+        if divisors:
+            k = min(divisors, key=lambda k, power=power: abs(math.log(ratio / k**power)))  # type: ignore[misc]
+            yield Cause(f"the gradient is {what.format(k)}", times(1.0, float(k) ** power))
+    squared = replace(line, norm=line.norm**2, norm_deviation=2.0 * line.norm * line.norm_deviation)
+    yield Cause("the norm is squared", squared)
+    threshold = min(_THRESHOLDS, key=lambda limit: abs(math.log(printed.norm / limit)))  # type: ignore[operator]
+    if line.norm > threshold:
+        clipped = replace(line, norm=threshold, norm_deviation=threshold * _ROUND)
+        yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped)
+
+
+def _of_weights(
+    given: Mapping[str, Any], of: Description, stack: Stack,
+    line_of: Callable[[Stack, tuple[Note, ...]], FirstLine], missing: list[str],
+) -> Iterator[Cause]:  # fmt: skip
+    """What another network has, each predicted; those that cannot be are added to what is missing."""
+    other_end = "untied" if stack.embeddings == "tied" else "tied"
+    others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
+    if stack.depth_scaling != "none":
+        others += [("W^O and W2 are not scaled by the depth", of, dict(given) | {"depth_scaling": "none"})]
+    if of.is_model:
+        codes = {HUGGING_FACE: "its class in transformers"} | {n: f"{TRAINING_CODES[n].title} ({n})" for n in NAMES[1:]}
+        others += [
+            (f"weights are drawn by {words}", replace(of, drawn_by=name), dict(given))
+            for name, words in codes.items()
+            if name != of.drawn_by
+        ]
+    seen = {stack}
+    for words, described, fields in others:
+        try:
+            other, notes = described.read(fields)
+        except ValueError:  # a code's rule is about other networks
+            continue
+        if other in seen:
+            continue
+        seen.add(other)
+        try:
+            yield Cause(words, line_of(other, notes))
+        except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
+            missing.append(words)

@@ -1,0 +1,179 @@
+"""`gradbounds predict --logged`: step 1 of a log beside theory, and what explains it."""
+
+import json
+import math
+
+import pytest
+
+from gradbounds.actions import logged
+from gradbounds.actions.first_line import first_line, scale_of_batch
+from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.logged import predict_logged
+from gradbounds.cli import main
+from gradbounds.described_network import Description
+from theory import Stack
+from theory.first_step.noise_scale import noise_scale
+
+FIELDS = {
+    "placement": "pre", "width": 1024, "depth": 4, "tokens": 8, "vocab": 1000, "mask": "causal", "init_std": 0.02,
+    "depth_scaling": "depth", "output_scale": 1.0, "ffn_ratio": 2.0, "activation": "gelu",
+}  # fmt: skip
+BATCH = 60
+TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16", "--batch", "6", "--logged")
+
+
+def line_of(**fields):
+    return first_line(noise_scale(Stack(**FIELDS | fields)), BATCH, (), None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _predicted_once():
+    """Networks that many cases ask for are predicted once."""
+    kept = {}
+
+    def once(stack, law, patterns, budget):
+        if (stack, law, patterns) not in kept:
+            kept[stack, law, patterns] = scale_of_batch(stack, law, patterns, budget)
+        return kept[stack, law, patterns]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logged, "scale_of_batch", once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return line_of()
+
+
+def judged(tmp_path, loss, norm, text=None):
+    file = tmp_path / "log.jsonl"
+    file.write_text(json.dumps({"step": 1, "loss": loss, "grad_norm": norm}) + "\n")
+    return predict_logged(FIELDS, BATCH, Description(), file, text=text, patterns=None, max_time="1m")
+
+
+def test_a_run_that_is_as_it_should_be(tmp_path, healthy):
+    result = judged(tmp_path, healthy.loss + healthy.loss_deviation, healthy.norm - 2 * healthy.norm_deviation)
+    assert result.values["as_it_should_be"]
+    assert not result.alarm
+    assert "Step 1 is what it should be." in str(result)
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "cause"),
+    [
+        (1.0, BATCH * 8, f"the gradient is of a sum over all {BATCH * 8} tokens"),
+        (1.0, 8, "the gradient is of a sum over the 8 tokens of a sequence"),
+        (BATCH * 8, BATCH * 8, f"the loss is a sum over all {BATCH * 8} tokens"),
+        (8, 8, "the loss is a sum over the 8 tokens of a sequence"),
+        (1.0, 12, "the gradient is added up over 12 accumulation steps or devices"),
+        (1.0, 1 / 6, "the gradient is divided once too often, by 6"),
+        (1 / math.log(2), 1.0, "the loss is in bits"),
+    ],
+)
+def test_planted_factors(tmp_path, healthy, loss, norm, cause):
+    result = judged(tmp_path, healthy.loss * loss, healthy.norm * norm)
+    assert result.alarm
+    assert result.to_frame()["cause"][0] == cause
+    assert f"  {cause}: loss" in str(result)
+
+
+def test_planted_networks(tmp_path, healthy):
+    """Another end, no scaling by the depth, and a padded vocabulary: each is what another network has."""
+    for fields, cause in (
+        ({"embeddings": "tied"}, "embeddings and output matrix are tied"),
+        ({"depth_scaling": "none"}, "W^O and W2 are not scaled by the depth"),
+    ):
+        other = line_of(**fields)
+        assert abs(math.log(other.norm / healthy.norm)) > 0.05 or abs(other.loss - healthy.loss) > 0.1
+        assert judged(tmp_path, other.loss, other.norm).to_frame()["cause"][0] == cause
+    padded = line_of(vocab=2048)
+    result = judged(tmp_path, padded.loss, padded.norm)
+    assert result.to_frame()["cause"][0] == "the vocabulary is padded to 2048"
+
+
+def test_planted_norms(tmp_path, healthy):
+    """A norm that was clipped, or squared; and what nothing explains."""
+    assert healthy.norm > 0.5
+    result = judged(tmp_path, healthy.loss, 0.5)
+    assert result.to_frame().query("explains")["cause"].str.contains("clipped at 0.5").any()
+    result = judged(tmp_path, healthy.loss, healthy.norm**2)
+    assert "the norm is squared" in set(result.to_frame().query("explains")["cause"])
+    result = judged(tmp_path, healthy.loss - 3.0, healthy.norm)
+    assert "No usual cause explains it, of " in str(result)
+    assert not result.to_frame()["explains"].any()
+
+
+def test_another_draw_of_a_models_weights(tmp_path, capsys):
+    file, log = tmp_path / "config.json", tmp_path / "log.csv"
+    file.write_text(json.dumps({"model_type": "gpt2", "n_layer": 2, "n_head": 4, "n_embd": 256, "vocab_size": 512}))
+    line = ["predict", "--config", str(file), "--tokens", "8", "--batch", "24", "--patterns", "2", "--json"]
+    assert main([*line, "--embeddings", "untied", "--drawn-by", "olmo"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    log.write_text(f"step,loss,grad_norm\n0,{drawn['loss']},{drawn['gradient_norm']}\n1,1,1\n")
+    asked = [*line, "--embeddings", "untied", "--drawn-by", "megatron", "--logged", str(log)]
+    assert main(asked) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert not said["as_it_should_be"]
+    causes = said["causes"]["rows"] if isinstance(said["causes"], dict) else said["causes"]
+    assert causes[0]["cause"] == "weights are drawn by OLMo's code (olmo)"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"step": 0, "train_loss": 11.0, "gnorm": 2.5}\n{"step": 1, "train_loss": 9}', LogLine(11.0, 2.5, 0)),
+        ('{"args": {"lr": 1}}\n{"iteration": 1, "lm loss": 1.1e1, "grad-norm": 2.5}', LogLine(11.0, 2.5, 1)),
+        ("step,val_loss,loss,norm\n1,10.5,11.0,2.5\n2,9,9,9\n", LogLine(11.0, 2.5, 1)),
+        ("1 11.0 2.5\n2 10.0 2.4\n", LogLine(11.0, 2.5, 1)),
+        ("# a run\nstep loss norm\n1 11.0 2.5\n", LogLine(11.0, 2.5, 1)),
+        ("0\t11.0\n", LogLine(11.0, None, 0)),
+        (
+            "[rank0]:[titan] 2025-10-15 10:37:01,390 - root - INFO - step:  1  loss: 11.0  grad_norm:  2.5  mfu: 0.5%",
+            LogLine(11.0, 2.5, 1),
+        ),
+        (" iteration 1/ 100 | lm loss: 1.100000E+01 | loss scale: 1.0 | grad norm: 2.500 |", LogLine(11.0, 2.5)),
+        ("s:0 tel:11.2\ns:0 trl:11.0 norm:2.5 lr:1e-6\n", LogLine(11.0, 2.5, 0)),
+    ],
+)
+def test_logs_of_every_kind(tmp_path, text, line):
+    file = tmp_path / "log"
+    file.write_text(text)
+    assert read_log(file) == line
+
+
+def test_a_long_log_is_read_at_its_beginning(tmp_path):
+    file = tmp_path / "log"
+    with file.open("wb") as long:
+        long.write(b"1 11.0 2.5\n" * 2**17 + b"\xff")
+        long.truncate(2**30)
+    assert read_log(file) == LogLine(11.0, 2.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, "logged must be a readable log, got"),
+        (b"", "is empty"),
+        (b"\x00\x01\xff", "is not UTF-8 text"),
+        (b"step,accuracy\n1,0.5\n", "logged must have a loss"),
+        (b"step,loss,norm\n1,nan,2.5\n", "logged must have positive finite numbers, got loss nan"),
+        (b"1 11.0 inf\n", "logged must have positive finite numbers, got norm inf"),
+        (b'{"step": 10, "loss": 9.0}\n', "logged must begin at step 0 or 1, got step 10 first"),
+    ],
+)
+def test_bad_logs_are_one_line(tmp_path, capsys, content, error):
+    file = tmp_path / "log"
+    if content is not None:
+        file.write_bytes(content)
+    assert main([*TINY, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert error in said
+    assert said.count("\n") == 1
+
+
+def test_what_logged_stands_with(tmp_path, capsys):
+    assert main(["predict", "--logged", "log"]) == 2
+    assert "logged must stand with batch" in capsys.readouterr().err
+    assert main([*TINY, "log", "--dry-run"]) == 2
+    assert "dry-run must stand without logged" in capsys.readouterr().err
