@@ -18,7 +18,7 @@ _NOT_TRAINED = ("val", "valid", "validation", "eval", "test")
 _NUMBER = r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?|nan|inf(?:inity)?)"
 _PAIR = re.compile(rf"([a-z][\w./]*(?:[ -][a-z][\w./]*)?)['\"]?\s*[:=]\s*({_NUMBER})", re.IGNORECASE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_PARAMETER = re.compile(r"(?:^|\.)\d+\.")
+_PARAMETER = re.compile(r"(?:^|\.)\d+\.[a-z]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

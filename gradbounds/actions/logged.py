@@ -11,6 +11,7 @@ import pandas as pd
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
+from gradbounds.actions.logged_layers import beside_theory, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
@@ -21,6 +22,7 @@ from theory.configurations import Note
 from theory.configurations.training_codes import HUGGING_FACE, NAMES, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
+from theory.mean_field.kernels import Array
 
 _BEYOND = 2.58
 """Deviations from where on a number is not as it should be: of 1% of the runs, for each of the two."""
@@ -80,15 +82,18 @@ def predict_logged(
 
     spent = 0.0
 
+    squares: dict[str, Array] = {}
+
     def line_of(other: Stack, of_notes: tuple[Note, ...]) -> FirstLine:
         nonlocal spent
         for subject in ("prediction", "noise_scale"):
             require(other, subject)
         vectors = learned_vectors(other, family_of(of_notes, of), of_notes)
         left = replace(budget, seconds=max(budget.seconds - spent, 1e-9))  # of all that may be a cause, together
-        line = first_line(scale_of_batch(other, law, patterns, left), batch, vectors, law)
+        scale = scale_of_batch(other, law, patterns, left)
+        squares.update({} if squares else scale.grad_sq(batch))  # of the network that was asked about
         spent += cost_of_batch(other, law, patterns)[0].seconds
-        return line
+        return first_line(scale, batch, vectors, law)
 
     healthy = Cause("nothing", line_of(stack, notes))
     spent = 0.0
@@ -108,6 +113,7 @@ def predict_logged(
             "explains": [cause.explains(printed) for cause in ranked],
         }
     )
+    layers, unmatched = beside_theory(printed.parameters, squares)
     norm = "no gradient norm" if printed.norm is None else f"gradient norm {printed.norm:.4g}"
     lines = [
         title(stack),
@@ -119,11 +125,12 @@ def predict_logged(
         "",
         *(["Step 1 is what it should be."] if fits else _said(healthy, printed, near, ranked)),
         *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
+        *layer_lines(layers, unmatched),
         *note_lines(notes),
     ]
     return Result(
         about=f"step 1 of {logged}",
-        tables={"causes": table},
+        tables={"causes": table} | ({"layers": layers} if printed.parameters else {}),
         values={
             "stack": stack, "batch": batch, "as_it_should_be": fits, "logged_loss": printed.loss,
             "logged_norm": printed.norm, "loss": healthy.line.loss, "loss_deviation": healthy.line.loss_deviation,

@@ -9,6 +9,7 @@ from gradbounds.actions import logged
 from gradbounds.actions.first_line import first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
 from gradbounds.actions.logged import predict_logged
+from gradbounds.actions.logged_layers import beside_theory, matrix_of
 from gradbounds.cli import main
 from gradbounds.described_network import Description
 from theory import Stack
@@ -177,3 +178,45 @@ def test_what_logged_stands_with(tmp_path, capsys):
     assert "logged must stand with batch" in capsys.readouterr().err
     assert main([*TINY, "log", "--dry-run"]) == 2
     assert "dry-run must stand without logged" in capsys.readouterr().err
+
+
+def test_norms_of_single_matrices(tmp_path, healthy):
+    """A matrix of one layer that is four times too large is found, a fused one is as long as its parts together."""
+    squares = noise_scale(Stack(**FIELDS)).grad_sq(BATCH)
+    roles = {"self_attn.v_proj": "WV", "mlp.fc1": "W1", "mlp.fc2": "W2"}
+    text = [f"step: 1 loss: {healthy.loss} grad_norm: {healthy.norm}"]
+    for name, role in roles.items():
+        for layer in range(4):
+            times = 4.0 if (name, layer) == ("mlp.fc2", 2) else 1.0
+            text.append(f"model.layers.{layer}.{name}.weight: {times * squares[role][layer] ** 0.5}")
+    text += ["layers.1.rotary.weight: 0.5", "step: 2 loss: 3.0", "layers.0.mlp.fc1.weight: 99"]
+    (tmp_path / "log").write_text("\n".join(text))
+    result = predict_logged(FIELDS, BATCH, Description(), tmp_path / "log", patterns=None, max_time="1m")
+    layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
+    assert len(layers) == 12
+    assert layers["W2", 3] == pytest.approx(4.0)
+    assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
+    assert "Furthest from that is dL/dW2 of layer 3" in str(result)
+    assert "Parameters of other names: layers.1.rotary.weight." in str(result)
+    fused, _ = beside_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
+    assert fused["ratio"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix"),
+    [
+        ("transformer.h.11.attn.c_proj.weight", (11, ("WO",))),
+        ("transformer.h.0.mlp.c_proj.weight", (0, ("W2",))),
+        ("gpt_neox.layers.2.attention.dense.weight", (2, ("WO",))),
+        ("bert.encoder.layer.1.intermediate.dense.weight", (1, ("W1",))),
+        ("bert.encoder.layer.1.output.dense.weight", (1, ("W2",))),
+        ("bert.encoder.layer.1.attention.output.dense.weight", (1, ("WO",))),
+        ("layers.3.feed_forward.w3.weight", (3, ("W1",))),
+        ("grad_norm/layers.3.feed_forward.w1.weight", (3, ("WG",))),
+        ("layers.3.attention_norm.weight", None),
+        ("model.layers.3.self_attn.q_proj.bias", None),
+        ("lm_head.weight", None),
+    ],
+)
+def test_names_of_matrices(name, matrix):
+    assert matrix_of(name) == matrix
