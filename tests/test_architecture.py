@@ -68,7 +68,7 @@ ARROWS = {
         "registry": "", "style": "",
         "concentration": "registry style", "distribution": "registry style", "hidden_energy": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
-        "first_step": "style", 
+        "coordinates": "style", "first_step": "style",
         "placements": "style", "probe": "style", "relaxations": "style", "spectra": "style",
         "training_steps": "style",
     },

@@ -16,7 +16,8 @@ class Alarm:
         layer: its number, from 1; `WHOLE_MODEL` of the whole list, or model.
         kind: "non-finite", "no gradient", "structure", "weight", "energy", "residual", "exploding", "vanishing",
             "detached", "depth", "theory", "reference" or "rate"; of exact tests "leak", "norm", "copies", "bias",
-            "attention" or "units"; of one module "loss", "growth" or "dtype".
+            "attention" or "units"; of one module "loss", "growth" or "dtype"; of steps "optimizer", "non-finite" and
+            those of `checks.models.coordinate_causes.Cause`.
         what: in words, with its numbers, or their range over the configurations.
         where: the widths and depths at which it was seen; none of one module.
     """

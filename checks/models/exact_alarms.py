@@ -19,6 +19,9 @@ LOGITS = 4.0
 """The standard deviation of attention's logits from which softmax is one key's."""
 LOGITS_BESIDE = 3.0
 """The factor to the median of the other layers from which a layer's logits differ."""
+SCALE_BESIDE = 1.5
+"""The factor of q·k over 1/sqrt(d_k) from which it is too large, where logits deviate by more than `SCALED`."""
+SCALED = 1.0
 KEY_SUM = 0.02
 """How far the weights of a query may be from 1, in sum over its keys."""
 UNITS = 0.75
@@ -27,6 +30,7 @@ UNITS = 0.75
 # What is called a norm by its name alone may be something else with that name; none multiplies its input, though.
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
+_SAME_SCALE = 0.01
 
 
 Place = tuple[str, int, str]
@@ -223,6 +227,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
     if trained:
         return
     sizes = values(tests, "logit_std")
+    yield from _scales(tests, sizes)
     for at, size in sizes.items():
         others = [value for other, value in sizes.items() if other[0] == at[0] and other != at]
         usual = float(np.median(others)) if len(others) > 1 else float("nan")
@@ -231,6 +236,18 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         elif usual > 0 and (factor := max(size / usual, usual / max(size, 1e-30))) > LOGITS_BESIDE:
             what = "{} times" if size > usual else "1/{} of"
             yield Fact(at[0], at[1], "attention", f"logits of attention are {what} the other layers'", factor)
+
+
+def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]:
+    """Logits that are neither q·k/sqrt(d_k) nor q·k/d_k: too large ones are an alarm where softmax feels it."""
+    keys = values(tests, "key_size")
+    for at, scale in values(tests, "logit_scale").items():
+        root = keys[at] ** -0.5
+        if min(abs(scale / root - 1), abs(scale / root**2 - 1)) < _SAME_SCALE:
+            continue
+        alarm = scale > SCALE_BESIDE * root and deviations.get(at, 0.0) > SCALED
+        what = f"logits are q.k times {{}}; 1/sqrt(d_k) would be {root:.3g}, as d_k = {keys[at]:.0f}"
+        yield Fact(at[0], at[1], "attention", what, scale, alarm)
 
 
 def _units(tests: ExactTests) -> Iterator[Fact]:

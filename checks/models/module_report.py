@@ -13,6 +13,7 @@ import pandas as pd
 
 from checks.models.alarm import Alarm
 from checks.models.classes import LayerKind, classes
+from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
@@ -36,7 +37,9 @@ from simulate.curvature.module_step import module_steps
 from simulate.modules.catalogue import BUILTINS, load_factory, made_one, makes_one
 from simulate.modules.factories import Factory
 from simulate.modules.one_module import is_module
+from simulate.modules.step_optimizers import OptimizerFactory
 from theory import Stack
+from theory.stack.parametrizations import Parametrization
 
 _SHOWN = 12
 FILE = "probe.json"
@@ -139,6 +142,15 @@ def probe(
 
 @overload
 def probe(
+    factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str = ...,
+    parametrization: Parametrization = ..., widths: Sequence[int], depths: Sequence[int] = ..., seeds: int = ...,
+    seed: int = ..., learning_rate: float | None = ..., device: str = ...,
+    on_module: Callable[[int, int], None] | None = ...,
+) -> CoordinateReport: ...  # fmt: skip
+
+
+@overload
+def probe(
     factory: Any, batch: Any = ..., *, loss: Callable[[Any], Any] | None = ..., trained: bool = ..., seed: int = ...,
     layers: Sequence[str] = ..., device: str = ...,
 ) -> OneReport: ...  # fmt: skip
@@ -160,8 +172,11 @@ def probe(
     against: Factory | str | Path | Reference | None = None,
     first_step: Sequence[str] = (),
     learning_rate: float | None = None,
+    steps: int | None = None,
+    optimizer: OptimizerFactory | str = "adamw",
+    parametrization: Parametrization = "mup",
     on_module: Callable[[int, int], None] | None = None,
-) -> ModuleReport | OneReport:
+) -> ModuleReport | OneReport | CoordinateReport:
     """Measure and judge one module with its weights, `probe(module, batch)`, or a factory's over widths and depths.
 
     Args:
@@ -185,20 +200,28 @@ def probe(
             own, or a `Reference`, or the file or folder that the command's `--out` wrote.
         first_step: optimizers, of "sgd", "adam", "polar" and "muon", whose first step is measured too: the report has
             `rates`.
-        learning_rate: that is compared with these.
+        learning_rate: that is compared with these; or of an `optimizer` by name.
+        steps: where given, so many steps of an optimizer are taken, and how coordinates and updates go with the width
+            is held against a parametrization (`checks.models.coordinate_report.coordinate_check`); nothing else is
+            asked then.
+        optimizer: of steps: "sgd", "adam", "adamw" or "muon", or a function of the module, and of its `width` and
+            `depth` if it has such parameters, or its name; it gives a torch.optim.Optimizer, several, or
+            (optimizer, schedule).
+        parametrization: of steps: "sp", "mup", "mean-field" or "completep".
         on_module: called with how many modules are done, and of how many, after each.
 
     Raises:
         ValueError: what belongs to a factory stands with one module, or the other way round; a factory or a reference
             cannot be found, stack gives no Stack, roles are no names of matrices, learning_rate is not above 0 or has
             no optimizer, or as `simulate.modules.one_module.one_module`, `simulate.probe`,
-            `simulate.curvature.module_step.module_steps` and `against_reference`.
+            `simulate.curvature.module_step.module_steps`, `against_reference` and
+            `checks.models.coordinate_report.coordinate_check`.
     """
     if batch is not None or is_module(factory) or (not (widths or depths) and makes_one(factory)):
-        if widths or depths or stack or against or first_step or learning_rate is not None:
+        if widths or depths or stack or against or first_step or learning_rate is not None or steps is not None:
             raise ValueError(
-                "widths, depths, stack, against and first_step must stand with a factory of a width and a depth, got "
-                "one module."
+                "widths, depths, stack, against, first_step and steps must stand with a factory of a width and a "
+                "depth, got one module."
             )
         name = "" if is_module(factory) else _name(factory)
         if batch is None and not is_module(factory):
@@ -206,6 +229,13 @@ def probe(
         return one_report(factory, batch, loss, seed=seed, layers=layers, trained=trained, name=name)
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
+    if steps is not None:
+        if first_step or against is not None or layers or stack is not None:
+            raise ValueError("steps must stand without first_step, against, layers and stack.")
+        return coordinate_check(
+            factory, optimizer, parametrization=parametrization, widths=widths, depths=depths, steps=steps,
+            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, on_module=on_module,
+        )  # fmt: skip
     check_first_step(first_step, learning_rate)
     name, about, built = _name(factory), "", None
     if isinstance(factory, str):

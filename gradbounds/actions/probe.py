@@ -2,15 +2,18 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
+from checks.models.coordinate_report import CoordinateReport
 from checks.models.module_report import FILE, ModuleReport
 from checks.models.one_report import OneReport
+from figures.coordinates import coordinates
 from figures.probe import probe as drawn
 from gradbounds.progress import counted
 from gradbounds.result import Result
 from simulate.runs.files import write_whole
 
-__all__ = ["counted", "one_result", "report"]
+__all__ = ["counted", "one_result", "report", "steps_result"]
 
 
 def one_result(single: OneReport, out: Path | None) -> Result:
@@ -29,6 +32,30 @@ def one_result(single: OneReport, out: Path | None) -> Result:
         about=f"probe of {single.name}", tables={"layers": single.layers, "updates": single.updates},
         values={"name": single.name, "judgement": single.judgement(), "alarms": single.alarms, "notes": single.notes},
         lines=single.lines(), below=below, alarm=bool(single.alarms),
+    )  # fmt: skip
+
+
+def steps_result(check: CoordinateReport, out: Path | None) -> Result:
+    """The report on steps with its exponents and the picture; all that was measured into the folder.
+
+    Raises:
+        ValueError: the folder cannot be written.
+    """
+    below = []
+    if out is not None:
+        table = io.BytesIO()
+        check.to_frame().to_parquet(table, index=False)
+        write_whole(out / "steps.parquet", table.getvalue())
+        below = [f"Table   {out / 'steps.parquet'}"]
+    values: dict[str, Any] = {
+        "name": check.name,
+        "optimizer": check.optimizer,
+        "parametrization": check.parametrization,
+    }
+    values |= {"judgement": check.judgement(), "alarms": check.alarms, "notes": check.stepped.notes}
+    return Result(
+        about=f"steps from {check.name}", tables={"exponents": check.table}, values=values, lines=check.lines(),
+        below=below, figures={"coordinates": lambda: coordinates(check.coordinates())}, alarm=bool(check.alarms),
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "probe": (
         "gradbounds probe encoder-pre --width 128 512 --depth 2 4 8",
         "gradbounds probe mymodel:make --against encoder-post --strict --out runs/probe",
+        "gradbounds probe mymodel:make --steps 4 --optimizer mymodel:optimizer --parametrization mup --out runs/steps",
     ),
     "hessian stack": (
         "gradbounds hessian stack --placement post pre --width 64 --depth 2 --out runs/curvature",

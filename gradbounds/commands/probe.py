@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gradbounds.flags import Flag, Positional, WithJson
 from theory.stack.optimizers import ModuleOptimizer
+from theory.stack.parametrizations import Parametrization
 
 if TYPE_CHECKING:
     from gradbounds.result import Result
@@ -39,7 +40,21 @@ class Probe(WithJson):
         tuple[ModuleOptimizer, ...],
         Flag(help="optimizers whose first step is measured, and which learning rates it takes", metavar="NAME [...]"),
     ] = ()
-    learning_rate: Annotated[float | None, Flag(help="rate to hold against those of --first-step")] = None
+    learning_rate: Annotated[
+        float | None, Flag(help="rate to hold against those of --first-step, or of the optimizer of --steps")
+    ] = None
+    steps: Annotated[
+        int | None,
+        Flag(help="steps to take: how coordinates and updates go with the width is held against --parametrization"),
+    ] = None
+    optimizer: Annotated[
+        str,
+        Flag(
+            metavar="NAME|FILE.py:FUNCTION",
+            help="of --steps: sgd, adam, adamw, muon, or a function of the module (and its `width` and `depth`)",
+        ),
+    ] = "adamw"
+    parametrization: Annotated[Parametrization, Flag(help="of --steps: what coordinates and updates are to be")] = "mup"
     trained: Annotated[
         bool, Flag(help="of one module: its weights are trained, and thresholds of initialization do not apply")
     ] = False
@@ -54,7 +69,7 @@ class Probe(WithJson):
             ValueError: a flag of one module stands with a factory of a width and a depth, or the other way round.
         """
         from checks.models.module_report import probe
-        from gradbounds.actions.probe import counted, one_result, report
+        from gradbounds.actions.probe import counted, one_result, report, steps_result
         from gradbounds.grid import field_values
         from simulate.modules.catalogue import makes_one
 
@@ -64,12 +79,35 @@ class Probe(WithJson):
             return one_result(single, self.out)
         if self.trained:
             raise ValueError("--trained must stand with a factory of one module, which takes no width and depth.")
+        widths, depths = field_values("width", self.width), field_values("depth", self.depth)
+        if self.steps is not None:
+            # The depth is none of the question, but for CompleteP.
+            if self.layers or self.against or self.first_step:
+                raise ValueError("--steps must stand without --layers, --against and --first-step.")
+            alone = self.parametrization != "completep" and self.depth == type(self).depth
+            with counted("stepping") as on_module:
+                check = probe(
+                    self.factory,
+                    widths=widths,
+                    depths=depths[:1] if alone else depths,
+                    seeds=self.seeds,
+                    seed=self.seed,
+                    steps=self.steps,
+                    optimizer=self.optimizer,
+                    parametrization=self.parametrization,
+                    learning_rate=self.learning_rate,
+                    device=self.device,
+                    on_module=on_module,
+                )
+            return steps_result(check, self.out)
+        if self.optimizer != type(self).optimizer or self.parametrization != type(self).parametrization:
+            raise ValueError("--optimizer and --parametrization must stand with --steps.")
 
         with counted("probing") as on_module:
             outcome = probe(
                 self.factory,
-                widths=field_values("width", self.width),
-                depths=field_values("depth", self.depth),
+                widths=widths,
+                depths=depths,
                 seeds=self.seeds,
                 seed=self.seed,
                 layers=self.layers,
@@ -87,7 +125,7 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag of one is given.
         """
-        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate")
+        names = ("width", "depth", "seeds", "against", "first_step", "learning_rate", "steps")
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(type(self), name)]
         if given:
             raise ValueError(

@@ -16,6 +16,7 @@ from simulate.modules.mixing import dependences
 from simulate.modules.norms import norm_response, norms_of, says_norm
 from simulate.modules.operations import OperationWatcher
 from simulate.modules.predictions import logits_of, prediction_facts
+from simulate.modules.scalars import ScalarWatcher
 
 Row = tuple[str, int, str, str, float]
 
@@ -28,8 +29,10 @@ class ExactTests:
         rows: part (a list of layers, or ""), layer (from 1; 0 of what stands in none), name (in the layer; of a norm or
             a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
             `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
-            `prediction_facts`; bias_over_matrix (root mean square entry of a bias over that of its matrix, and over the
-            root of how many entries a row of that has) and bias_constant (1, where all its entries are equal);
+            `prediction_facts`; logit_scale and key_size (of attention: softmax's input is logit_scale times q·k, a sum
+            over key_size products; where it is not, they are missing); bias_over_matrix (root mean square entry of a
+            bias over that of its matrix, and over the root of how many entries a row of that has) and bias_constant
+            (1, where all its entries are equal);
             repeated_rows (a share).
         copies: contents that several matrices hold, each a tuple of places (part, layer, name).
         by_torch: of each, whether an encoder of `torch.nn` made them.
@@ -80,7 +83,7 @@ class _Observer:
 
     def __init__(self, module: nn.Module, lists: Sequence[LayerList], axis: int) -> None:
         self._module, self._lists, self._axis = module, lists, axis
-        self._watcher = OperationWatcher()
+        self._watcher, self._scalars = OperationWatcher(), ScalarWatcher()
         self._of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
         self._inputs: dict[tuple[str, int], Tensor] = {}
         self._rows: dict[tuple[str, int, str, str], float] = {}
@@ -101,9 +104,11 @@ class _Observer:
         for name, part in norms_of(self._module):
             add(part.register_forward_hook(self._normed(name), with_kwargs=True))
         self._watcher.__enter__()
+        self._scalars.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._scalars.__exit__(*error)
         self._watcher.__exit__(*error)
         for handle in self._handles:
             handle.remove()
@@ -111,6 +116,11 @@ class _Observer:
     def rows(self) -> list[Row]:
         """Of every layer and norm."""
         watched = [(part, layer, "", name, value) for part, layer, name, value in self._watcher.rows()]
+        scales = {place: (scale, float(size)) for place, scale, size in self._scalars.logits}
+        watched += [
+            (*place, "", name, value)
+            for place, pair in scales.items() for name, value in zip(("logit_scale", "key_size"), pair, strict=True)
+        ]  # fmt: skip
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -129,7 +139,7 @@ class _Observer:
 
     def _enters(self, at: tuple[str, int]) -> Callable[..., Any]:
         def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            self._watcher.place = at
+            self._watcher.place = self._scalars.place = at
             x = tensor_of([*args, *kwargs.values()])
             if x is None:
                 return None
@@ -142,7 +152,7 @@ class _Observer:
 
     def _leaves(self, at: tuple[str, int]) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            self._watcher.place = "", 0
+            self._watcher.place, self._scalars.place = ("", 0), None
             x, y = self._inputs.pop(at, None), tensor_of(output)
             if x is not None and y is not None and y.requires_grad:
                 for name, value in dependences(x, y, self._axis).items():

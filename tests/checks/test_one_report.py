@@ -109,6 +109,24 @@ def test_copies_of_torch_are_a_note_and_frozen_layers_too():
     assert "... and" in report.lines()[-2], "notes are folded"
 
 
+def test_what_logits_are_multiplied_by():
+    """Exactly: with nothing where 1/sqrt(d_k) belongs it is an alarm; a smaller power than asked is a note."""
+    module, words, loss = made("decoder", width=64, depth=2)
+
+    def scaled(scale):
+        for layer in module.layers:
+            layer.attention.scale = scale
+        report = one_report(module, words, loss)
+        return [str(alarm) for alarm in report.alarms], [note for note in report.notes if "q.k" in note]
+
+    (alarm,), _ = scaled(1.0)
+    assert alarm.startswith("attention: layers: logits are q.k times 1; 1/sqrt(d_k) would be 0.25, as d_k = 16")
+    assert scaled(1 / 16) == scaled(1 / 4) == ([], [])
+    alarms, (note,) = scaled(1 / 8)
+    assert not alarms
+    assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
+
+
 def test_labels_that_are_the_input_itself():
     module, words, _ = made("torch.nn, Pre-LN")
     module = Decoder(32, 2, attends=True)

@@ -105,3 +105,16 @@ def test_the_example_of_one_model_says_what_the_page_says(tmp_path, monkeypatch,
         for text in (shown, said)
     ]
     assert words[0] == words[1]
+
+
+def test_the_example_of_steps_says_what_the_page_says(tmp_path, monkeypatch, capsys):
+    """At smaller widths, with fewer seeds and steps: the same weight, and the same power of the width."""
+    code = re.search(r"```python\n# steps.py\n(.*?)```", PAGE, re.S)
+    (tmp_path / "steps_on_the_page.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "10000")
+    names = ["steps_on_the_page.py:make", "--optimizer", "steps_on_the_page.py:optimizer"]
+    assert main(["probe", *names, "--width", "32", "64", "128", "--steps", "1", "--seeds", "3"]) == 0
+    (alarm,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM"))
+    shown = re.search(r"^ALARM learning rate.*$", PAGE, re.M)[0]
+    assert alarm == shown.replace("512 it is 8.0", "128 it is 4.0").replace("width 64", "width 32")

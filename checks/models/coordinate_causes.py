@@ -1,0 +1,284 @@
+"""Which weight, multiplier, rate or scale makes an exponent other than what is asked, and the power that mends it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from checks.models.coordinate_exponents import MARGIN, Sizes, judged
+from checks.models.parametrizations import Role, logit_asked
+from simulate.modules.coordinates import Owner
+from theory.stack.parametrizations import Parametrization
+
+_EXACT = 0.1
+"""How far powers of what is exact may be from one another; factors such as a base width stay outside of powers."""
+_HELD_BACK = 0.3
+"""The share of a step that epsilon takes, from which it is the cause of a step that is too small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What is wrong with some weights alike.
+
+    Attributes:
+        kind: "initial scale", "multiplier", "learning rate", "epsilon", "tied readout", "attention" or "unexplained".
+        names: of the weights, or of the modules.
+        what: in words, with what mends it.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    what: str
+
+
+def causes(sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) -> list[Cause]:
+    """Causes, what acts first before what may follow from it; weights with one fault are one cause.
+
+    Args:
+        sizes: the modules.
+        table: `checks.models.coordinate_exponents.exponent_table` of them.
+        parametrization: that was asked for.
+    """
+    one_by_one = list(_Judge(sizes, table, parametrization).causes())
+    breaches = table[table["word"] == "breach"]
+    if not one_by_one and not breaches.empty:
+        first = breaches.sort_values("step", kind="stable").iloc[0]
+        what = (
+            f"{first['quantity']} of step {first['step']} go like {sizes.against}^{first['exponent']:.2f}, and no "
+            "initial scale, scalar, rate or epsilon explains it"
+        )
+        one_by_one.append(Cause("unexplained", (f"{first['place']}.{first['parameter']}".rstrip("."),), what))
+    alike: dict[tuple[str, str], list[str]] = {}
+    for cause in one_by_one:
+        alike.setdefault((cause.kind, cause.what), []).extend(cause.names)
+    return [Cause(kind, tuple(dict.fromkeys(names)), what) for (kind, what), names in alike.items()]
+
+
+class _Judge:
+    def __init__(self, sizes: Sizes, table: pd.DataFrame, parametrization: Parametrization) -> None:
+        self._sizes, self._table, self._parametrization = sizes, table, parametrization
+        self._letter = sizes.against
+        starts = table[(table["quantity"] == "coordinates") & (table["step"] == 0)]
+        # Where seeds are too few to tell, what is exact may: `_beginnings` asks for it.
+        self._starts = starts[(starts["word"] == "breach") | (starts["off"].abs() > MARGIN)]
+        updates = table[(table["quantity"] == "own") & (table["word"] != "zero")]
+        first = updates.groupby(["place", "parameter"], sort=False)["step"].transform("min")
+        self._updates = updates[(updates["step"] == first) & (updates["word"] == "breach")]
+        self._matrices: dict[str, list[tuple[Owner, Role]]] = {}
+        for (place, _), (owner, role) in sizes.owners.items():
+            if len(owner.shape) >= 2 and role in ("input", "hidden", "output"):
+                self._matrices.setdefault(place, []).append((owner, role))
+        uses: dict[str, int] = {}
+        for owner, _ in sizes.owners.values():
+            uses[owner.weight] = uses.get(owner.weight, 0) + 1
+        self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
+
+    def causes(self) -> Iterator[Cause]:
+        if self._letter == "depth":
+            yield from self._branches()
+        else:
+            yield from self._attention()
+        output = list(self._readouts())
+        named = {name for cause in output for name in cause.names}
+        beginnings = [cause for cause in self._beginnings() if not set(cause.names) & named]
+        yield from beginnings
+        yield from output
+        yield from self._rates({name for cause in (*output, *beginnings) for name in cause.names})
+
+    def _power(self, place: str) -> float:
+        return self._sizes.power("multiplier", place) + self._sizes.power("input_multiplier", place)
+
+    def _times(self, off: float) -> str:
+        """How far the largest size is off, beside the least one."""
+        low, high = self._sizes.values[0], self._sizes.values[-1]
+        times = (high / low) ** abs(_rounded(off))
+        size = "large" if off > 0 else "small"
+        return f"at {self._letter} {high} it is {times:.1f} times too {size} relative to {self._letter} {low}"
+
+    def _input_off(self, place: str, step: int) -> float:
+        """The power of a module's input, but for scalars before it, where it is not of order 1."""
+        rows = self._sizes.frame
+        rows = rows[(rows["quantity"] == "inputs") & (rows["place"] == place) & (rows["step"] == step)]
+        if rows["size"].nunique() < len(self._sizes.values):
+            return 0.0
+        power = self._sizes.power("input_multiplier", place)
+        off = float(judged(rows, (power, power))[-1])
+        return off if abs(off) > MARGIN else 0.0
+
+    def _attention(self) -> Iterator[Cause]:
+        asked = logit_asked(self._parametrization)
+        rows = self._sizes.frame
+        for place in dict.fromkeys(rows.loc[rows["quantity"] == "logit_scale", "place"]):
+            ends = self._sizes.values[0], self._sizes.values[-1]
+            low, high = (self._sizes.at("key_size", place, size) for size in ends)
+            if low == high:
+                continue
+            power = self._sizes.power("logit_scale", place, "key_size")
+            if abs(power - asked) > _EXACT:
+                scale = self._sizes.at("logit_scale", place, self._sizes.values[-1])
+                times = (high / low) ** abs(power - asked)
+                size = "large" if power > asked else "small"
+                yield Cause(
+                    "attention", (place,),
+                    f"logits are q.k times {scale:.3g}, which goes like d_k^{power:.2f} and must go like d_k^{asked:g}"
+                    f": at d_k = {high:.0f} it is {times:.1f} times too {size} relative to d_k = {low:.0f}",
+                )  # fmt: skip
+
+    def _branches(self) -> Iterator[Cause]:
+        """Scalars of layers that follow the depth, which CompleteP asks to be 1/depth, or that are missing."""
+        rows = self._sizes.frame
+        places = dict.fromkeys(rows.loc[rows["quantity"] == "multiplier", "place"])
+        powers = {place: self._sizes.power("multiplier", place) for place in places if "*" in place}
+        growing = self._table[(self._table["word"] == "breach") & self._table["place"].str.contains("*", regex=False)]
+        growing = growing[(growing["quantity"] != "own") & (growing["off"] > 0)]
+        if not growing.empty and not any(abs(power) > _EXACT for power in powers.values()):
+            row = growing.iloc[0]
+            what = {"coordinates": "mean |y|", "passed": "what is passed on"}[row["quantity"]]
+            yield Cause(
+                "multiplier", (row["place"],),
+                f"no scalar of layers falls with the depth, and {what} goes like depth^{row['exponent']:.2f}: branches "
+                "must be multiplied by depth^-1",
+            )  # fmt: skip
+        for place, power in powers.items():
+            if abs(power) > _EXACT and abs(power + 1) > _EXACT:
+                yield Cause(
+                    "multiplier", (place,),
+                    f"branches are multiplied by depth^{power:.2f}, and must be by depth^-1: {self._times(power + 1)}",
+                )  # fmt: skip
+
+    def _readouts(self) -> Iterator[Cause]:
+        """Output matrices without the multiplier that mu-P asks for."""
+        if self._parametrization == "sp" or self._letter == "depth":
+            return
+        off = self._updates[self._updates["role"] == "output"].set_index("place")["off"]
+        for place, matrices in self._matrices.items():
+            if place in off.index and off.loc[[place]].iloc[0] > 0 and not self._input_off(place, 0):
+                yield from self._without_multiplier(place, matrices)
+
+    def _without_multiplier(self, place: str, matrices: list[tuple[Owner, Role]]) -> Iterator[Cause]:
+        """An output matrix that no power of the width multiplies, and the power that its rate asks for.
+
+        What its update makes of logits goes like n times the rate times the multiplier, and by steps along the gradient
+        times the multiplier once more.
+        """
+        owner, role = matrices[0]
+        if role != "output" or abs(self._power(place)) > _EXACT or self._parametrization == "sp":
+            return
+        times = 1 + self._sizes.power("rate", owner.weight)
+        times /= 1 if self._divides(owner.weight) else 2
+        if _rounded(times) <= 0:
+            return
+        tied = owner.weight in self._tied
+        text = "it is the output matrix, too, and" if tied else "it is the output matrix, and"
+        what = f"{text} logits must be multiplied by {_powers('width', -times)}: {self._times(times)}"
+        yield Cause("tied readout" if tied else "multiplier", (owner.weight,), what)
+
+    def _beginnings(self) -> Iterator[Cause]:
+        """Matrices whose output is off at the start, and whose input is not."""
+        any_matrix = False
+        for row in self._starts.itertuples():
+            matrices = self._matrices.get(str(row.place), [])
+            before = self._input_off(str(row.place), 0)
+            off = float(row.off) - before
+            if not matrices or abs(off) <= MARGIN:
+                continue
+            cause, exact = self._beginning(str(row.place), matrices, off)
+            if exact or (row.word == "breach" and not before):
+                any_matrix = True
+                yield cause
+        breaches = self._starts[self._starts["word"] == "breach"]
+        if breaches.empty or any_matrix:
+            return
+        first = breaches.iloc[0]
+        if self._letter == "width":
+            power = f"width^{first['exponent']:.2f}"
+            yield Cause("unexplained", (first["place"],), f"coordinates go like {power} at the start")
+
+    def _beginning(self, place: str, matrices: list[tuple[Owner, Role]], off: float) -> tuple[Cause, bool]:
+        """The cause, and whether what is exact, entries or scalars, is off as far as the output is."""
+        letter, scalar = self._letter, self._power(place)
+        missing = list(self._without_multiplier(place, matrices)) if off > 0 else []
+        deviations = []
+        for owner, role in matrices:
+            usual = 0.0 if role == "input" or letter == "depth" else -0.5
+            power = self._weight_power(owner)
+            # Logits of mu-P may be smaller at the start.
+            least = usual - 0.5 if role == "output" and self._parametrization != "sp" else usual
+            excess = power + scalar - min(max(power + scalar, least), usual)
+            deviations.append((abs(power - usual), power, excess, owner.weight))
+        distance, power, excess, weight = max(deviations)
+        name = weight if letter == "width" else f"{place}.{matrices[0][0].parameter}"
+        exact = abs(excess - off) < MARGIN and abs(excess) > MARGIN
+        if missing:
+            return missing[0], exact
+        if abs(scalar) > _EXACT and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
+            what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, scalar - off)}"
+            return Cause("multiplier", (name,), f"{what}: {self._times(off)}"), exact
+        what = f"its entries go like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}"
+        if distance <= _EXACT:
+            what = f"its output goes like {letter}^{off:.2f} at the start"
+        return Cause("initial scale", (name,), f"{what}: {self._times(off)}"), exact
+
+    def _weight_power(self, owner: Owner) -> float:
+        if self._letter == "width":
+            return self._sizes.power("weight", owner.weight)
+        starred = [key for key, (other, _) in self._sizes.owners.items() if other is owner]
+        return self._sizes.power("weight", ".".join(starred[0])) if starred else 0.0
+
+    def _rates(self, started: set[str]) -> Iterator[Cause]:
+        """Weights whose own update makes too much or too little of their output.
+
+        Args:
+            started: names of weights that are causes already: what stands at their places follows, and so does what is
+                measured through other modules.
+        """
+        letter, rows = self._letter, list(self._updates.itertuples())
+        names = {
+            key: ".".join(key) if letter == "depth" else owner.weight for key, (owner, _) in self._sizes.owners.items()
+        }
+        places = {place for (place, _), name in names.items() if name in started}
+        inner = [row for row in rows if row.role == "inner"]
+        direct, held_back = [row for row in rows if row.role != "inner"], list[str]()
+        for row in direct if direct or started else inner:
+            place, parameter, off = str(row.place), str(row.parameter), float(row.off)
+            _, role = self._sizes.owners[place, parameter]
+            name = names[place, parameter]
+            if place in places or name in started:
+                continue
+            if role in ("input", "hidden", "output") and self._input_off(place, int(row.step)):
+                continue
+            # Without division by a gradient's size every update follows from what is wrong at the start.
+            if started and not self._divides(name):
+                continue
+            if off < 0 and self._sizes.at("damping", name, self._sizes.values[-1]) > _HELD_BACK:
+                held_back.append(name)
+                continue
+            power = self._sizes.power("rate", name)
+            yield Cause(
+                "learning rate", (name,),
+                f"its rate goes like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}: "
+                f"{self._times(off)}",
+            )  # fmt: skip
+
+        if held_back:
+            ends = self._sizes.values[-1], self._sizes.values[0]
+            most = [max(self._sizes.at("damping", name, size) for name in held_back) for size in ends]
+            least = min(self._sizes.at("gradient", name, ends[0]) for name in held_back)
+            yield Cause(
+                "epsilon", tuple(held_back),
+                f"epsilon takes up to {most[0]:.0%} of the step at {letter} {ends[0]} and {most[1]:.0%} at {letter} "
+                f"{ends[1]}: it must be far below {least:.1g}, the size of the least gradient",
+            )  # fmt: skip
+
+    def _divides(self, weight: str) -> bool:
+        rows = self._sizes.frame
+        return bool(((rows["quantity"] == "damping") & (rows["place"] == weight)).any())
+
+
+def _rounded(power: float) -> float:
+    """To the nearest half."""
+    return round(2 * power) / 2
+
+
+def _powers(letter: str, power: float) -> str:
+    return f"{letter}^{_rounded(power) + 0.0:g}"

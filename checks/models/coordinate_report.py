@@ -1,0 +1,233 @@
+"""A coordinate check that answers: do a module's outputs and updates go with the width, or depth, as they are to?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from checks.fits import LEAST_POINTS
+from checks.models.alarm import WHOLE_MODEL, Alarm
+from checks.models.coordinate_causes import causes
+from checks.models.coordinate_exponents import COLUMNS, Against, exponent_table, sizes_of
+from simulate.modules.catalogue import BUILTINS, load_factory
+from simulate.modules.coordinates import Stepped, coordinate_steps
+from simulate.modules.factories import Factory
+from simulate.modules.step_optimizers import OptimizerFactory, optimizer_factory
+from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
+
+_SHOWN, _NAMES = 12, 4
+_ASKS = {
+    "sp": "the standard parametrization", "mup": "mu-P", "mean-field": "the mean-field parametrization",
+    "completep": "CompleteP",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoordinateReport:
+    """What is to be said of steps of an optimizer from a factory's modules.
+
+    Attributes:
+        name: of the factory.
+        optimizer: its name.
+        parametrization: that was asked for.
+        stepped: what was measured.
+        table: every exponent, its interval, what is asked and whether it agrees
+            (`checks.models.coordinate_exponents.exponent_table`).
+        alarms: causes, what acts first before what may follow from it, and what is wrong with optimizer or steps.
+    """
+
+    name: str
+    optimizer: str
+    parametrization: Parametrization
+    stepped: Stepped
+    table: pd.DataFrame
+    alarms: list[Alarm]
+
+    def __repr__(self) -> str:
+        return f"<CoordinateReport of {self.name}: {len(self.alarms)} alarms>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Everything measured: one row per size, seed, step, module or weight, and quantity."""
+        return self.stepped.frame
+
+    def coordinates(self) -> pd.DataFrame:
+        """Mean |y| of every module with a matrix, and of the whole, as `figures.coordinates.coordinates` draws it.
+
+        Returns:
+            Columns place, width, step, value, sem: over seeds, at the greatest depth.
+        """
+        frame = self.stepped.frame
+        frame = frame[(frame["quantity"] == "coordinates") & (frame["depth"] == frame["depth"].max())]
+        places = {owner.place for owners in self.stepped.owners.values() for owner in owners if len(owner.shape) > 1}
+        values = frame[frame["place"].isin(places)].groupby(["place", "width", "step"], sort=False)["value"]
+        return pd.DataFrame({"value": values.mean(), "sem": values.sem()}).reset_index()
+
+    def judgement(self) -> str:
+        """One sentence."""
+        asked = _ASKS[self.parametrization]
+        if self.alarms:
+            count = "1 alarm" if len(self.alarms) == 1 else f"{len(self.alarms)} alarms"
+            return f"{self.name} with {self.optimizer} is not {asked}: {count}, first of all {self.alarms[0]}."
+        words = self.table["word"].value_counts()
+        agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
+        if not agree + unsure:
+            return f"{self.name} with {self.optimizer}: nothing could be judged."
+        if not unsure:
+            return f"{self.name} with {self.optimizer} is {asked}: all {agree} exponents agree."
+        return (
+            f"{self.name} with {self.optimizer}: no exponent is off from {asked}; {agree} agree, and {unsure} are "
+            "undecided, which more seeds or widths further apart would tell."
+        )
+
+    def assert_healthy(self) -> None:
+        """Pass, or say what is wrong.
+
+        Raises:
+            AssertionError: there is an alarm.
+        """
+        if self.alarms:
+            alarms = "\n".join(map(str, self.alarms))
+            raise AssertionError(f"{self.name} is not {_ASKS[self.parametrization]}:\n{alarms}")
+
+    def lines(self) -> list[str]:
+        """The report as text."""
+        lines = []
+        for against, table in self.table.groupby("against", sort=False):
+            frame = self.stepped.frame
+            values = " ".join(str(value) for value in sorted(frame[str(against)].unique()))
+            seeds = frame["seed"].nunique()
+            last = int(table["step"].max())
+            lines.append(
+                f"Exponents in the {against} ({values}; {seeds} seeds): of mean |y| at the start, of the change of y "
+                f"that a weight's own update makes in steps 1 and {last}, and of what is passed on in step {last}. ! "
+                "is off from what is asked, ? undecided."
+            )
+            lines += _rows(table, last)
+        lines += [f"ALARM {alarm}" for alarm in self.alarms[:_SHOWN]]
+        if len(self.alarms) > _SHOWN:
+            lines.append(f"... and {len(self.alarms) - _SHOWN} alarms more")
+        breaches = int((self.table["word"] == "breach").sum())
+        if breaches:
+            lines.append(
+                f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
+            )
+        notes = self.stepped.notes
+        lines += [f"note: {note}" for note in notes[:_SHOWN]]
+        return [*lines, self.judgement()]
+
+
+def _rows(table: pd.DataFrame, last: int) -> list[str]:
+    """A line for each weight where it is used; modules with the same name of a weight are in it."""
+    cells = {
+        (r.place, r.parameter, r.quantity, r.step): (r.exponent, r.low, r.high, r.word) for r in table.itertuples()
+    }
+    names = [(r.place, r.parameter, r.role) for r in table.itertuples() if r.quantity == "own"]
+    updates = dict.fromkeys((1, last))
+    titles = ("start", *(f"own, step {step}" for step in updates), "passed on")
+    lines = [f"  {'weight':36} {'role':7} {' '.join(f'{title:>20}' for title in titles)}"]
+    for place, parameter, role in dict.fromkeys(names):
+        keys = [(place, "", "coordinates", 0), *((place, parameter, "own", step) for step in updates),
+                (place, "", "passed", last)]  # fmt: skip
+        text = " ".join(f"{_cell(cells.get(key)):>20}" for key in keys)
+        lines.append(f"  {f'{place}.{parameter}':36} {role:7} {text}")
+    return lines
+
+
+def _cell(cell: tuple[float, float, float, str] | None) -> str:
+    if cell is None or cell[3] == "zero" or cell[0] != cell[0]:
+        return "-" if cell is None else "0"
+    exponent, low, high, word = cell
+    return f"{exponent:.2f} [{low:.2f}, {high:.2f}]" + {"breach": "!", "undecided": "?"}.get(word, " ")
+
+
+def coordinate_check(
+    factory: Factory | str,
+    optimizer: OptimizerFactory | str,
+    *,
+    parametrization: Parametrization = "mup",
+    widths: Sequence[int],
+    depths: Sequence[int],
+    steps: int,
+    seeds: int = 8,
+    seed: int = 0,
+    learning_rate: float | None = None,
+    device: str = "cpu",
+    on_module: Callable[[int, int], None] | None = None,
+) -> CoordinateReport:
+    """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
+
+    Args:
+        factory: as `gradbounds.probe` takes it; a list of layers is not needed.
+        optimizer: as `simulate.modules.step_optimizers.optimizer_factory` takes it.
+        parametrization: what is asked: "sp", "mup", "mean-field", or "completep", in the depth too.
+        widths: three or more different ones, but for CompleteP.
+        depths: the greatest one counts; for CompleteP three or more different ones, at the greatest width.
+        steps: how many.
+        seeds: modules of every size, two or more.
+        seed: root seed.
+        learning_rate: of an optimizer by name.
+        device: of module and batch.
+        on_module: called with how many modules are done, and of how many, after each.
+
+    Raises:
+        ValueError: an argument is outside its range.
+        ProbeError: something of the user's fails.
+    """
+    if parametrization not in PARAMETRIZATIONS:
+        raise ValueError(f"parametrization must be one of {', '.join(PARAMETRIZATIONS)}, got {parametrization!r}.")
+    needed = {"depths": depths} if parametrization == "completep" else {"widths": widths}
+    for what, values in needed.items():
+        if len(set(values)) < LEAST_POINTS:
+            raise ValueError(
+                f"{what} must have {LEAST_POINTS} different values or more for an exponent of {parametrization}, got "
+                f"{' '.join(map(str, values)) or 'none'}."
+            )
+    if seeds < 2:
+        raise ValueError(f"seeds must be at least 2 for an interval of an exponent, got {seeds!r}.")
+    name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
+    if isinstance(factory, str):
+        factory = BUILTINS[factory].factory if factory in BUILTINS else load_factory(factory)
+    title, make = optimizer_factory(optimizer, learning_rate)
+    depths = depths if parametrization == "completep" else [max(depths, default=0)]
+    stepped = coordinate_steps(
+        factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
+        on_module=on_module,
+    )  # fmt: skip
+    return judged_steps(stepped, parametrization, name, title)
+
+
+def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> CoordinateReport:
+    """The report on what was measured."""
+    tables, alarms = [], [_alarm(kind, (), what, (at,)) for at, kind, what in stepped.alarms]
+    alarms = _gathered(alarms)
+    dead = any(alarm.kind == "non-finite" for alarm in alarms)
+    against: list[Against] = ["width"] if parametrization != "completep" else ["width", "depth"]
+    for axis in against:
+        sizes = sizes_of(stepped, axis)
+        if len(sizes.values) < LEAST_POINTS:
+            continue
+        table = exponent_table(stepped, sizes, parametrization)
+        tables.append(table)
+        alarms += [_alarm(cause.kind, cause.names, cause.what) for cause in causes(sizes, table, parametrization)]
+    whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    if dead:
+        alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
+    return CoordinateReport(name, optimizer, parametrization, stepped, whole, alarms)
+
+
+def _alarm(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:
+    few = ", ".join(names[:_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > _NAMES else "")
+    return Alarm(few, WHOLE_MODEL, kind, what, where)
+
+
+def _gathered(alarms: list[Alarm]) -> list[Alarm]:
+    """One of what was seen at several sizes."""
+    alike: dict[Any, list[Alarm]] = {}
+    for alarm in alarms:
+        alike.setdefault((alarm.part, alarm.kind, alarm.what), []).append(alarm)
+    return [replace(same[0], where=tuple(alarm.where[0] for alarm in same)) for same in alike.values()]

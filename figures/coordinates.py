@@ -1,0 +1,47 @@
+"""The coordinate check as one knows it: mean |y| of outputs against the width, a line for each step."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from figures.style import SYMBOLS, decimal_ticks, legend_below, looks, style, value_ticks
+
+_MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
+
+
+def coordinates(table: pd.DataFrame) -> Figure:
+    """A panel for each module with a matrix, +- 2 standard errors; of more than twelve, twelve of them evenly.
+
+    Args:
+        table: `checks.models.coordinate_report.CoordinateReport.coordinates`: columns place, width, step, value, sem.
+    """
+    places = list(dict.fromkeys(table["place"]))
+    if len(places) > _MOST_PANELS:
+        places = [places[round(k * (len(places) - 1) / (_MOST_PANELS - 1))] for k in range(_MOST_PANELS)]
+    columns = min(_COLUMNS, len(places))
+    rows = -(-len(places) // columns)
+    with style():
+        figure = Figure(figsize=(2.6 * columns, 0.6 + 2.3 * rows), layout="constrained", dpi=160)
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axis in axes[len(places) :]:
+            axis.remove()
+        for axis, place in zip(axes, places, strict=False):
+            here = table[table["place"] == place]
+            for (step, curve), look in zip(here.groupby("step"), looks(), strict=False):
+                curve = curve.sort_values("width")
+                axis.errorbar(
+                    curve["width"], curve["value"], yerr=2 * curve["sem"], capsize=2, linewidth=1.1,
+                    **({"markersize": 4} | look), label="at the start" if step == 0 else f"after step {step}",
+                )  # fmt: skip
+            value_ticks(axis, sorted(set(here["width"])))
+            axis.set_yscale("log")
+            # What is the same at every width should look so.
+            middle = float(here["value"].median())
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
+            decimal_ticks(axis)
+            axis.set(title=place, xlabel=SYMBOLS["width"])
+            axis.title.set_fontsize(8)
+        for row in range(rows):
+            axes[row * columns].set_ylabel("mean $|y|$")
+        legend_below(figure, 6, "means over seeds, \u00b1 2 s.e.")
+    return figure

@@ -1,0 +1,159 @@
+"""Scalars in a forward pass, exactly: what outputs of modules are multiplied by, and what q·k is before softmax."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+_TIMES = ("mul", "__mul__", "__rmul__", "multiply", "mul_", "__imul__")
+_OVER = ("div", "__truediv__", "true_divide", "divide", "div_", "__itruediv__")
+_PRODUCTS = ("matmul", "__matmul__", "bmm", "einsum")
+# Shapes change, and numbers do not; "__get__" is that of .T and .mT.
+_SHAPED = ("view", "reshape", "transpose", "permute", "unflatten", "flatten", "movedim", "contiguous", "swapaxes",
+           "unsqueeze", "squeeze", "expand", "__get__", "to", "float", "type_as")  # fmt: skip
+# Logits below this are masked.
+_MASKED = -1e4
+# How far logits may be from a multiple of q·k, over the largest, to be one.
+_ROUNDING = 1e-3
+
+Factor = tuple[Tensor, float, tuple[Hashable, ...]]
+Place = Any
+"""Whatever says where something runs."""
+
+
+class ScalarWatcher(TorchFunctionMode):
+    """What scalars multiply while a module runs; `place` says where that is.
+
+    Attributes:
+        place: of what runs; None where logits are not looked at.
+        multipliers: of marked outputs, by their key: the product of all scalars that follow at once.
+        logits: place, scale and size: softmax's input is scale times q·k, the sum over size products. Logits with
+            something added that is no mask, or computed in another way, are not there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place: Place = None
+        self.multipliers: dict[Hashable, float] = {}
+        self.logits: list[tuple[Place, float, int]] = []
+        # Tensors are kept, or their ids would be used again.
+        self._factors: dict[int, Factor] = {}
+        self._marked: dict[int, tuple[Tensor, tuple[Hashable, ...]]] = {}
+        self._products: dict[tuple[int, ...], tuple[Callable[..., Tensor], tuple[Any, ...]]] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call it, and look at what it was given and gave."""
+        kwargs = kwargs or {}
+        # What is computed in place of its input is looked at before.
+        first = args[0] if args else kwargs.get("input")
+        output = func(*args, **kwargs)
+        if func is functional.multi_head_attention_forward:
+            size = int(args[3]) // int(args[4])
+            self._put(size**-0.5, size)
+        elif isinstance(output, Tensor):
+            self._look(getattr(func, "__name__", ""), func, first, args, kwargs, output)
+        return output
+
+    def mark(self, key: Hashable, output: Tensor) -> None:
+        """What multiplies this output is to be known by a key; one tensor may be the output of several modules."""
+        keys = self._marked.get(id(output), (output, ()))[1]
+        self._marked[id(output)] = (output, (*keys, key))
+
+    def factor_of(self, tensor: Tensor) -> tuple[float, tuple[Hashable, ...]]:
+        """What a tensor was multiplied by before, and the keys of the outputs that it was multiplied from."""
+        _, factor, keys = self._factors.get(id(tensor), (tensor, 1.0, ()))
+        return factor, keys
+
+    def release(self, keys: Iterable[Hashable]) -> None:
+        """Multipliers of these outputs belong to what they go into."""
+        for key in keys:
+            self.multipliers.pop(key, None)
+
+    def _put(self, scale: float, size: int) -> None:
+        if self.place is not None:
+            self.logits.append((self.place, scale, size))
+
+    def _look(
+        self, name: str, func: Callable[..., Any], first: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+        output: Tensor,
+    ) -> None:  # fmt: skip
+        if name in _TIMES or name in _OVER:
+            self._scaled(args, output, over=name in _OVER)
+        elif name in _SHAPED and isinstance(first, Tensor) and id(first) in self._factors:
+            _, factor, keys = self._factors[id(first)]
+            self._factors[id(output)] = (output, factor, keys)
+        elif name in _PRODUCTS and output.ndim >= 3:
+            self._products[tuple(output.shape)] = (func, args)
+        elif name == "softmax" and isinstance(first, Tensor):
+            self._softmax(first.detach())
+        elif name == "scaled_dot_product_attention":
+            query, key = args[:2] if len(args) > 1 else (kwargs["query"], kwargs["key"])
+            scale = kwargs.get("scale")
+            self._attended((query, key), query.shape[-1] ** -0.5 if scale is None else float(scale), query.shape[-1])
+
+    def _scaled(self, args: tuple[Any, ...], output: Tensor, *, over: bool) -> None:
+        if len(args) < 2:
+            return
+        pair = [args[:2]] if over else [args[:2], args[1::-1]]
+        for tensor, scalar in pair:
+            if not isinstance(tensor, Tensor) or not _is_scalar(scalar) or _is_scalar(tensor):
+                continue
+            value = float(scalar)
+            if over and value == 0:
+                return
+            factor, keys = self.factor_of(tensor)
+            keys = keys or self._marked.get(id(tensor), (tensor, ()))[1]
+            factor *= 1 / value if over else value
+            self._factors[id(output)] = (output, factor, keys)
+            self.multipliers |= dict.fromkeys(keys, factor)
+            return
+
+    def _softmax(self, logits: Tensor) -> None:
+        kept = self._products.get(tuple(logits.shape))
+        if kept is None or self.place is None:
+            return
+        func, args = kept
+        operands = [value for value in args if isinstance(value, Tensor)]
+        if len(operands) != 2:
+            operands = list(args[1]) if len(args) == 2 and isinstance(args[1], tuple | list) else operands
+        size = _contracted_size(args, operands)
+        with torch.no_grad():
+            product, logits = func(*args).detach().float(), logits.float()
+            visible = (logits > _MASKED) & torch.isfinite(logits)
+            product, logits = product[visible], logits[visible]
+            square = product.square().sum()
+            if size is None or not logits.numel() or not float(square) > 0:
+                return
+            scale = (logits * product).sum() / square
+            if (logits - scale * product).abs().max() <= _ROUNDING * logits.abs().max():
+                self._attended(operands, float(scale), size)
+
+    def _attended(self, operands: Iterable[Tensor], scale: float, size: int) -> None:
+        for operand in operands:
+            factor, keys = self.factor_of(operand)
+            scale *= factor
+            self.release(keys)
+        self._put(scale, size)
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and value.ndim <= 1
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _contracted_size(args: tuple[Any, ...], operands: list[Tensor]) -> int | None:
+    """How many products a sum of a matrix product of two tensors has."""
+    if len(operands) != 2:
+        return None
+    if not isinstance(args[0], str):
+        return int(operands[0].shape[-1])
+    terms, _, result = args[0].replace(" ", "").replace("...", "").partition("->")
+    left = terms.split(",")[0]
+    summed = [letter for letter in left if letter not in result]
+    return int(operands[0].shape[left.index(summed[0]) - len(left)]) if len(summed) == 1 else None

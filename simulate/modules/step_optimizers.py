@@ -1,0 +1,132 @@
+"""Optimizers of steps from a module: by name, or what a user's function makes of the module."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from simulate.modules.catalogue import load_factory
+from simulate.modules.factories import ProbeError, stage
+
+StepOptimizer = Literal["sgd", "adam", "adamw", "muon"]
+STEP_OPTIMIZERS: tuple[StepOptimizer, ...] = get_args(StepOptimizer)
+"""As torch.optim has them; "muon" steps matrices that are no embeddings by Muon, and what is left by AdamW."""
+
+OptimizerFactory = Callable[..., Any]
+
+RATE = 1e-3
+"""The learning rate of an optimizer by name where none is given: torch's own default."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepper:
+    """What steps a module.
+
+    Attributes:
+        optimizers: one or several, each with parameters of its own.
+        schedule: of their rates, or None.
+    """
+
+    optimizers: tuple[Optimizer, ...]
+    schedule: Any
+
+    def step(self) -> None:
+        """One step of each, then of the schedule.
+
+        Raises:
+            ProbeError: one fails.
+        """
+        with stage("optimizer"):
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if self.schedule is not None:
+                self.schedule.step()
+
+    def groups(self) -> list[tuple[Optimizer, dict[str, Any]]]:
+        """Parameter groups, each with its optimizer."""
+        return [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
+
+
+def optimizer_factory(optimizer: str | OptimizerFactory, learning_rate: float | None) -> tuple[str, OptimizerFactory]:
+    """The name and the function of an optimizer, which takes a module, and `width` and `depth` if it has such names.
+
+    Args:
+        optimizer: one of `STEP_OPTIMIZERS`, MODULE:FUNCTION or FILE.py:FUNCTION, or a function.
+        learning_rate: of an optimizer by name; `RATE` if left out.
+
+    Raises:
+        ValueError: there is no such optimizer, or a learning rate stands with a function, or is not above 0.
+    """
+    if learning_rate is not None and not 0 < learning_rate < float("inf"):
+        raise ValueError(f"learning_rate must be a number above 0, got {learning_rate!r}.")
+    if isinstance(optimizer, str) and optimizer in STEP_OPTIMIZERS:
+        rate = RATE if learning_rate is None else learning_rate
+        return optimizer, lambda module: _by_name(optimizer, module, rate)
+    if learning_rate is not None:
+        raise ValueError(
+            f"learning_rate must stand with one of {', '.join(STEP_OPTIMIZERS)}, and {optimizer!r} sets its own."
+        )
+    if isinstance(optimizer, str):
+        if ":" not in optimizer:
+            raise ValueError(
+                f"optimizer must be one of {', '.join(STEP_OPTIMIZERS)}, MODULE:FUNCTION or FILE.py:FUNCTION, got "
+                f"{optimizer!r}."
+            )
+        return optimizer, load_factory(optimizer)
+    if not callable(optimizer):
+        raise ValueError(f"optimizer must be a name or a function of a module, got {optimizer!r}.")
+    return getattr(optimizer, "__qualname__", repr(optimizer)), optimizer
+
+
+def stepper_of(name: str, factory: OptimizerFactory, module: nn.Module, width: int, depth: int) -> Stepper:
+    """What a function makes of a module: an optimizer, several, or (optimizer, schedule).
+
+    Raises:
+        ProbeError: it fails, or gives something else.
+    """
+    with stage(f"optimizer {name!r}"):
+        result = factory(module, **_sizes(factory, width, depth))
+    optimizers, schedule = result, None
+    if isinstance(result, tuple) and len(result) == 2 and not isinstance(result[1], Optimizer):
+        optimizers, schedule = result
+    every = tuple(optimizers) if isinstance(optimizers, Sequence) else (optimizers,)
+    if not every or not all(isinstance(part, Optimizer) for part in every):
+        kinds = ", ".join(type(part).__name__ for part in every) or "none"
+        raise ProbeError(
+            f"optimizer {name!r} must return a torch.optim.Optimizer, several of them, or (optimizer, schedule), got "
+            f"{kinds}"
+        )
+    if schedule is not None and not callable(getattr(schedule, "step", None)):
+        raise ProbeError(f"schedule of {name!r} must have a method step, got {type(schedule).__name__}")
+    return Stepper(every, schedule)
+
+
+def _sizes(factory: OptimizerFactory, width: int, depth: int) -> dict[str, int]:
+    """Width and depth for a function that asks for them by name."""
+    sizes = {"width": width, "depth": depth}
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: size for name, size in sizes.items() if name in parameters}
+
+
+def _by_name(name: str, module: nn.Module, rate: float) -> Any:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=rate)
+    if name == "adam":
+        return torch.optim.Adam(parameters, lr=rate)
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=rate)
+    tables = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+    matrices = [parameter for parameter in parameters if parameter.ndim == 2 and id(parameter) not in tables]
+    rest = [parameter for parameter in parameters if parameter.ndim != 2 or id(parameter) in tables]
+    if not matrices:
+        raise ValueError("muon steps matrices, and the module has none")
+    steps: list[Optimizer] = [torch.optim.Muon(matrices, lr=rate)]
+    return [*steps, torch.optim.AdamW(rest, lr=rate)] if rest else steps

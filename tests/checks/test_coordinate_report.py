@@ -1,0 +1,173 @@
+"""Steps held against a parametrization: right ones pass, breaches are named with what mends them."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import gradbounds as gb
+from checks.models.coordinate_report import judged_steps
+from checks.models.parametrizations import own_asked
+from figures.coordinates import coordinates
+from gradbounds.cli import main
+from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return check(transformer, adam, "mup", seeds=3)
+
+
+def test_a_right_transformer_passes_and_says_so(healthy):
+    healthy.assert_healthy()
+    table = healthy.table
+    assert set(table.loc[table["quantity"] == "own", "role"]) == {"input", "hidden", "output", "vector", "inner"}
+    assert not (table["word"] == "breach").any()
+    assert re.search(r"no exponent is off from mu-P; \d+ agree|is mu-P: all", healthy.judgement())
+    assert healthy.lines()[-1] == healthy.judgement()
+    head = table[(table["place"] == "head") & (table["step"] == 0)].iloc[0]
+    # Entries of one size times 1/n, over n independent coordinates.
+    assert head["low"] - 0.05 < -0.5 < head["high"] + 0.05
+
+
+def test_the_picture_has_a_panel_for_each_matrix(healthy):
+    table = healthy.coordinates()
+    figure = coordinates(table)
+    assert isinstance(figure, Figure)
+    assert 0 < len(figure.axes) <= 12
+    frame = healthy.to_frame()
+    rows = frame[(frame["place"] == "head") & (frame["quantity"] == "coordinates")]
+    expected = rows[(rows["width"] == 64) & (rows["step"] == 1)]["value"].mean()
+    mine = table[(table["place"] == "head") & (table["width"] == 64) & (table["step"] == 1)]["value"]
+    np.testing.assert_allclose(mine, expected)
+
+
+def test_a_right_perceptron_passes():
+    check(*HEALTHY["perceptron, SGD, mu-P"]).assert_healthy()
+
+
+@pytest.mark.parametrize(("optimizer", "breach", "kind", "what"), [
+    (adam, "rate of one matrix", "learning rate",
+     "hidden.0.weight: its rate goes like width^0.00 and must go like width^-1: at width 128 it is 4.0 times too large "
+     "relative to width 32"),
+    (adam, "initial scale too small", "initial scale", "hidden.1.weight: its entries go like width^-1.0"),
+    (sgd, "no output multiplier", "multiplier",
+     "head.weight: it is the output matrix, and logits must be multiplied by width^-1: at width 128 it is 4.0 times"),
+])  # fmt: skip
+def test_breaches_of_perceptrons_are_named_with_what_mends_them(optimizer, breach, kind, what):
+    """Others are the evidence's, with the Transformer."""
+    report = check(perceptron, optimizer, "mup", breach)
+    assert kind == report.alarms[0].kind
+    assert what in str(report.alarms[0])
+    with pytest.raises(AssertionError, match="is not mu-P"):
+        report.assert_healthy()
+
+
+@pytest.mark.parametrize("breach", ["root of d_k", "tied, no multiplier"])
+def test_breaches_of_the_transformer(breach):
+    kind, name = BREACHES[breach]
+    alarms = check(transformer, adam, "mup", breach, seeds=2, steps=1).alarms
+    assert [alarm.kind for alarm in alarms] == [kind]
+    assert name in alarms[0].part
+    if kind == "attention":
+        assert "times 0.125, which goes like d_k^-0.50 and must go like d_k^-1: at d_k = 64 it is 2.0" in alarms[0].what
+
+
+def test_breaches_in_the_depth():
+    kind, name = OF_DEPTH["branches over the root of depth"]
+    report = check(transformer, adam, "completep", "branches over the root of depth", seeds=2, steps=1)
+    assert kind == report.alarms[0].kind
+    assert name in report.alarms[0].part
+    assert "are multiplied by depth^-0.50, and must be by depth^-1" in report.alarms[0].what
+    assert set(report.table["against"]) == {"depth"}
+
+
+def test_what_right_is_in_one_is_wrong_in_the_other(healthy):
+    """The same numbers, held against others: a rate of 1/width for hidden matrices alone is not standard."""
+    report = judged_steps(healthy.stepped, "sp", "mine", "adam")
+    assert {"attention", "learning rate"} <= {alarm.kind for alarm in report.alarms}
+    mean_field = judged_steps(healthy.stepped, "mean-field", "mine", "adam")
+    assert mean_field.alarms == []
+
+
+@pytest.mark.parametrize(("optimizer", "role", "asked"), [
+    ("Adam", "hidden", 1.0), ("SGD", "hidden", 0.5), ("SGD", "input", -0.5), ("Muon", "hidden", 0.0),
+    ("Adafactor", "hidden", None),
+])  # fmt: skip
+def test_what_the_standard_parametrization_asks(optimizer, role, asked):
+    assert own_asked("sp", role, optimizer, 0.0) == (None if asked is None else (asked, asked))
+    assert own_asked("mup", role, optimizer, 0.0) == (0.0, 0.0)
+
+
+FILE = """
+import torch
+from torch import nn
+
+def make(width, depth):
+    module = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 3))
+    return module, lambda seed: (torch.randn(8, 4), lambda y: nn.functional.cross_entropy(y, torch.arange(8) % 3))
+
+def optimizer(module, width):
+    return torch.optim.Adam(module.parameters(), lr=1e-3 / width)
+
+def nothing(module): return None
+def fast(module): return torch.optim.SGD(module.parameters(), lr=1e38)
+def one(): return nn.Linear(2, 2), torch.ones(2, 2), lambda y: y.square().mean()
+"""
+SIZES = ["--width", "8", "16", "32", "--depth", "1", "--seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One for all, as a process imports a file of one name once."""
+    folder = tmp_path_factory.mktemp("steps")
+    (folder / "steps_of_mine.py").write_text(FILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        yield folder
+
+
+def test_the_command_judges_and_keeps(folder, capsys):
+    of = ["probe", "steps_of_mine.py:make", *SIZES, "--steps", "1", "--optimizer"]
+    assert main([*of, "steps_of_mine.py:optimizer", "--strict", "--out", "kept"]) == 1
+    said = capsys.readouterr().out
+    assert "ALARM learning rate: 0.weight" in said
+    names = {file.name for file in (folder / "kept").iterdir()}
+    assert {"steps.parquet", "exponents.csv", "coordinates.png"} <= names
+    assert main([*of, "steps_of_mine.py:fast", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert any("is not finite" in alarm["what"] for alarm in printed["alarms"])
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["make", "--steps", "0"], "steps must be an integer of at least 1, got 0"),
+    (["make", "--steps", "1", "--width", "8"], "width must have 3 different values or more for an exponent"),
+    (["make", "--steps", "1", "--seeds", "1"], "seeds must be at least 2"),
+    (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:nothing"], "or .optimizer, schedule., got NoneType"),
+    (["make", "--steps", "1", "--optimizer", "lion"], "optimizer must be one of sgd, adam, adamw, muon, "),
+    (["make", "--steps", "1", "--optimizer", "steps_of_mine.py:fast", "--learning-rate", "1"], "sets its own"),
+    (["make", "--steps", "1", "--learning-rate", "-1"], "rate must be a number above 0, got -1.0"),
+    (["make", "--steps", "1", "--first-step", "sgd"], "steps must stand without"),
+    (["make", "--parametrization", "sp"], "must stand with --steps"),
+    (["one", "--steps", "1"], "steps must stand with a factory"),
+])  # fmt: skip
+def test_bad_input_is_one_line(folder, capsys, arguments, message):
+    name, *rest = arguments
+    sizes = {"--width": ["8", "16", "32"], "--depth": ["1"], "--seeds": ["2"]} if name == "make" else {}
+    given = [word for flag, values in sizes.items() if flag not in rest for word in (flag, *values)]
+    assert main(["probe", f"steps_of_mine.py:{name}", *given, *rest]) == 2
+    said = capsys.readouterr()
+    assert re.search(message, said.err), said.err
+    assert said.err.count("\n") == 1
+    assert not said.out
+
+
+def test_bad_input_from_python():
+    with pytest.raises(ValueError, match="parametrization must be one of sp, mup, mean-field, completep, got 'ntk'"):
+        gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, parametrization="ntk")
+    with pytest.raises(ValueError, match="depths must have 3 different values or more for an exponent of completep"):
+        gb.probe("encoder-pre", widths=[4], depths=[2], steps=1, parametrization="completep")
+    with pytest.raises(ValueError, match="optimizer must be a name or a function of a module, got 3"):
+        gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, optimizer=3)

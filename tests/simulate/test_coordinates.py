@@ -1,0 +1,214 @@
+"""Steps from a module: every number against a slow twin, scalars against ways of writing attention, and optimizers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from simulate.modules.coordinates import coordinate_steps
+from simulate.modules.factories import ProbeError, module_seed, seeded
+from simulate.modules.scalars import ScalarWatcher
+from simulate.modules.step_optimizers import optimizer_factory
+
+
+class Small(nn.Module):
+    """A table, a matrix with a bias and a scalar behind it, dropout, a norm, and an output matrix behind a scalar."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.words, self.inner, self.norm = nn.Embedding(5, width), nn.Linear(width, width), nn.LayerNorm(width)
+        self.dropout, self.head = nn.Dropout(0.5), nn.Linear(width, 5, bias=False)
+
+    def forward(self, words):
+        x = self.words(words)
+        return self.head(self.norm(x + 0.5 * self.inner(x) + self.dropout(x)) / 4)
+
+
+def small(width, depth):
+    def batch(seed):
+        words, labels = torch.randint(5, (2, 3)), torch.randint(5, (6,))
+        return words, lambda y: functional.cross_entropy(y.flatten(0, 1), labels)
+
+    return Small(width), batch
+
+
+def adam(module):
+    return torch.optim.Adam(module.parameters(), lr=0.1)
+
+
+def steps(factory=small, optimizer=adam, widths=(4, 8), count=2, **options):
+    return coordinate_steps(factory, optimizer, widths=widths, depths=[1], steps=count, seeds=1, **options)
+
+
+def values(stepped, width=4):
+    frame = stepped.frame[stepped.frame["width"] == width]
+    return frame.set_index(["step", "place", "parameter", "quantity"])["value"]
+
+
+def test_every_number_is_that_of_a_slow_twin():
+    """Weights and inputs of every step are kept by hand, and products taken with them."""
+    value = values(steps())
+    seed = module_seed(0, 4, 1, 0)
+    with seeded(seed):
+        module, batch = small(4, 1)
+        words, loss = batch(seed)
+    optimizer = adam(module)
+    kept = []
+    for _ in range(3):
+        seen = {}
+        handles = [
+            part.register_forward_hook(lambda _, args, y, name=name, seen=seen: seen.update({name: (args[0], y)}))
+            for name, part in module.named_children()
+        ]
+        with seeded(seed + 1):
+            total = loss(module(words))
+        kept.append((copy.deepcopy(module), seen, float(total.detach())))
+        [handle.remove() for handle in handles]
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+    (start, first, _), (_, _, _), (end, last, final) = kept
+
+    def size(x):
+        return float(x.detach().square().mean().sqrt())
+
+    x, x_0 = last["inner"][0], first["inner"][0]
+    w, w_0, b, b_0 = end.inner.weight, start.inner.weight, end.inner.bias, start.inner.bias
+    assert value[2, "", "", "loss"] == pytest.approx(final, rel=1e-5)
+    assert value[2, "inner", "weight", "own"] == pytest.approx(size(x @ (w - w_0).T), rel=1e-4)
+    assert value[2, "inner", "bias", "own"] == pytest.approx(size(b - b_0), rel=1e-4)
+    assert value[2, "inner", "", "passed"] == pytest.approx(size((x - x_0) @ w_0.T), rel=1e-4)
+    h, h_0 = last["head"][0], first["head"][0]
+    change = end.head.weight - start.head.weight
+    assert value[2, "head", "weight", "own"] == pytest.approx(size(h @ change.T), rel=1e-4)
+    assert value[2, "head", "", "passed"] == pytest.approx(size((h - h_0) @ start.head.weight.T), rel=1e-4)
+    rows = (end.words.weight - start.words.weight)[words]
+    assert value[2, "words", "weight", "own"] == pytest.approx(size(rows), rel=1e-4)
+    assert value[2, "words", "", "passed"] == 0
+    normed = kept[1][1]["norm"][1].detach()
+    assert value[1, "norm", "", "coordinates"] == pytest.approx(float(normed.abs().mean()), rel=1e-5)
+    assert value[0, "inner", "", "inputs"] == pytest.approx(float(x_0.detach().abs().mean()), rel=1e-5)
+    assert value[0, "inner.weight", "", "weight"] == pytest.approx(size(w_0), rel=1e-5)
+    assert (value[0, "inner", "", "multiplier"], value[0, "head", "", "input_multiplier"]) == (0.5, 0.25)
+    assert value[1, "head.weight", "", "rate"] == 0.1
+
+
+def test_a_weight_that_no_called_module_holds_is_measured_where_it_is_used():
+    class Attention(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.inner = nn.MultiheadAttention(width, 2, dropout=0.2, batch_first=True)
+
+        def forward(self, x):
+            return self.inner(x, x, x, need_weights=False)[0]
+
+    def factory(width, depth):
+        return Attention(width), lambda seed: (torch.randn(2, 3, width), lambda y: y.square().mean())
+
+    stepped = steps(factory, lambda module: torch.optim.SGD(module.parameters(), lr=1e-4), count=1)
+    value = values(stepped)
+    places = {(owner.place, owner.parameter) for owner in stepped.owners[4, 1]}
+    assert ("inner", "out_proj.weight") in places
+    assert value[0, "inner", "", "logit_scale"] == pytest.approx(2**-0.5)
+    # With other draws of dropout the change would be as large as the output.
+    assert 0 < value[1, "inner", "in_proj_weight", "own"] < 0.01 * value[0, "inner", "", "coordinates"]
+
+
+def _logits(kind, q, k, scale):
+    if kind == "scaled query":
+        return (q * scale) @ k.transpose(-1, -2)
+    if kind == "einsum":
+        return torch.einsum("bqd,bkd->bqk", q, k) * scale
+    if kind == "divided, masked":
+        later = torch.ones(3, 3).triu(1).bool()
+        return (torch.bmm(q, k.mT) / (1 / scale)).masked_fill(later, float("-inf"))
+    return q @ k.mT * scale + (torch.arange(9.0).reshape(3, 3) if kind == "with positions" else 0.0)
+
+
+KINDS = ("scaled after", "scaled query", "einsum", "divided, masked", "fused", "with positions")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_queries_and_keys_are_multiplied_by(kind):
+    q, k = torch.randn(2, 2, 3, 4, generator=torch.Generator().manual_seed(0))
+    watcher = ScalarWatcher()
+    watcher.place = "here"
+    with watcher:
+        if kind == "fused":
+            functional.scaled_dot_product_attention(q, k, k, scale=0.3)
+        else:
+            _logits(kind, q, k, 0.3).softmax(-1)
+    expected = [] if kind == "with positions" else [("here", pytest.approx(0.3, rel=1e-5), 4)]
+    assert watcher.logits == expected
+
+
+def test_numbers_are_the_same_again_and_random_numbers_stay():
+    state = torch.get_rng_state()
+    frames = [steps().frame for _ in range(2)]
+    assert torch.equal(state, torch.get_rng_state())
+    np.testing.assert_array_equal(frames[0]["value"], frames[1]["value"])
+
+
+def test_what_is_wrong_with_an_optimizer():
+    def without_head(module):
+        return torch.optim.Adam([p for name, p in module.named_parameters() if "head" not in name], lr=0.1)
+
+    assert [text for _, _, text in steps(optimizer=without_head, widths=(4,)).alarms] == [
+        "head.weight has a gradient, and the optimizer does not hold it"
+    ]
+    (alarm,) = {text for _, _, text in steps(optimizer=lambda _: adam(Small(4)), widths=(4,)).alarms if "holds" in text}
+    assert "holds 6 tensors that are no parameters of the module" in alarm
+
+    def warm(module):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
+
+    stepped = steps(optimizer=warm, widths=(4,))
+    assert stepped.alarms == ()
+    assert any("weight decay is on gains and biases: inner.bias, norm.weight" in note for note in stepped.notes)
+    assert any("the rate of step 1 is 0" in note for note in stepped.notes)
+    assert values(stepped)[1, "inner", "weight", "own"] == 0 < values(stepped)[2, "inner", "weight", "own"]
+
+    def coarse(width, depth):
+        module, batch = small(width, depth)
+        return module.bfloat16(), batch
+
+    def tiny(module):
+        return torch.optim.SGD(module.parameters(), lr=1e-9)
+
+    texts = {text for _, kind, text in steps(coarse, tiny, widths=(4,), count=1).alarms if kind == "optimizer"}
+    assert "inner.weight (bfloat16) has a gradient and a rate, and stays where it is in step 1" in texts
+
+
+def test_what_is_not_finite_is_said_and_ends_the_steps():
+    stepped = steps(optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=1e38), widths=(4,))
+    ((size, kind, text),) = stepped.alarms
+    assert (size, kind) == ((4, 1), "non-finite")
+    assert text.startswith("after step ")
+    assert np.isfinite(stepped.frame["value"]).all()
+
+
+def test_names_of_optimizers():
+    module = Small(4)
+    kinds = {"sgd": ["SGD"], "adam": ["Adam"], "adamw": ["AdamW"], "muon": ["Muon", "AdamW"]}
+    for name, classes in kinds.items():
+        made = optimizer_factory(name, 0.5)[1](module)
+        made = made if isinstance(made, list) else [made]
+        assert [type(part).__name__ for part in made] == classes
+        assert {group["lr"] for part in made for group in part.param_groups} == {0.5}
+    held = [p for part in made for group in part.param_groups for p in group["params"]]
+    assert {id(p) for p in held} == {id(p) for p in module.parameters()}
+    assert not any(p is module.words.weight for p in made[0].param_groups[0]["params"])
+
+
+@pytest.mark.parametrize(("optimizer", "message"), [
+    (lambda module: None, "must return a torch.optim.Optimizer, several of them, or .*, got NoneType"),
+    (lambda module: (adam(module), 3), "schedule of 'mine' must have a method step, got int"),
+    (lambda module: 1 / 0, "optimizer 'mine' must not fail, but raised ZeroDivisionError"),
+])  # fmt: skip
+def test_optimizers_that_are_none(optimizer, message):
+    with pytest.raises(ProbeError, match=message):
+        steps(optimizer=optimizer, name="mine")
