@@ -69,6 +69,31 @@ def of_batches() -> dict[str, Any]:
     return rounded(found)
 
 
+TIED_DRAWS = 600
+TIED: dict[str, dict[str, Any]] = {
+    "two of six": {"experts": 6, "experts_per_token": 2, "routed_scale": 3.0, "layout": "parallel"},
+    "gated, with a shared one, random queries": {
+        "experts": 4, "experts_per_token": 2, "ffn": "gated", "activation": "silu", "shared_ratio": 0.5,
+        "shared_gate": "sigmoid", "query_key_scale": 1.0, "heads": 4, "mask": "causal",
+    },
+}  # fmt: skip
+"""Pre-LN of 1024 coordinates, 64 words, 4 tokens and 2 layers, with one matrix for both ends."""
+
+
+def with_tied_ends(fields: dict[str, Any]) -> dict[str, Any]:
+    """Norms of gradients over predicted ones, by matrix, over layers and draws."""
+    stack = Stack(placement="pre", width=1024, depth=2, tokens=4, vocab=64, embeddings="tied", **fields)
+    theory, samples = predict(stack, patterns=4096), sample(stack, draws=TIED_DRAWS, seed=0)
+    found: dict[str, Any] = {}
+    for name in theory:
+        if name.startswith("grad_sq_"):
+            over = (samples[name] / theory[name]).reshape(TIED_DRAWS, -1).mean(1)
+            ratio = float(over.mean() ** 0.5)
+            error = float(over.std(ddof=1) / TIED_DRAWS**0.5 / (2.0 * ratio))
+            found[name.removeprefix("grad_sq_")] = {"ratio": ratio, "sem": error}
+    return rounded(found)
+
+
 def test_experts_beside_theory(kept_folder):
     """Every norm within 3% of theory, of batches within 5%, with errors of at most 1%."""
     found = {
@@ -77,10 +102,17 @@ def test_experts_beside_theory(kept_folder):
     }
     batches = kept_case(kept_folder, "experts, batches", of_batches)
     about = {"width": 1024, "draws": DRAWS, "patterns": PATTERNS}
-    record("experts", about | {"networks": found, "sequences": BATCH, "batches": batches})
+    tied = {
+        name: kept_case(kept_folder, f"experts, tied, {name}", lambda fields=fields: with_tied_ends(fields))
+        for name, fields in TIED.items()
+    }
+    record("experts", about | {"networks": found, "sequences": BATCH, "batches": batches, "tied": tied})
     rows = [one for network in found.values() for one in network.values()]
     assert max(row["sem"] for row in [*rows, *batches.values()]) <= 0.01
     assert np.abs(np.array([row["ratio"] for row in rows]) - 1).max() <= 0.03
+    ends = [row for network in tied.values() for row in network.values()]
+    assert max(row["sem"] for row in ends) <= 0.03
+    assert all(abs(row["ratio"] - 1) <= max(0.03, 4 * row["sem"]) for row in ends)
     # Of 256 coordinates; without what two sequences share the router's would be 10% off, and others more.
     assert np.abs(np.array([row["ratio"] for row in batches.values()]) - 1).max() <= 0.05
     assert min(row["shared"] for row in batches.values()) > 0.19

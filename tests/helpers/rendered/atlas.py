@@ -226,6 +226,15 @@ def batches_of_experts() -> str:
     return table(["matrix", "norm over predicted", "shared"], rows)
 
 
+def tied_experts() -> str:
+    """Norms over predicted ones where both ends are one matrix: of routers, and the furthest of all."""
+    rows = []
+    for name, one in committed("experts")["tied"].items():
+        router = one["WR"]
+        rows.append([name, f"{router['ratio']:.3f} ± {router['sem']:.3f}", _furthest({"matrices": one})])
+    return table(["network", "dL/dWR", "furthest of all"], rows)
+
+
 def _furthest(found: dict[str, Any]) -> str:
     """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
     role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))
