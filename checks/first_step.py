@@ -6,21 +6,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from checks.large_width import implied_error, unmeasured
+from checks.step_errors import Number, not_measured, step_errors
 from theory import Stack
 from theory.first_step.prediction import FirstStep as LargeWidthStep
 from theory.first_step.prediction import first_step as large_width_step
 from theory.stack.optimizers import Optimizer
-
-SQUARED = 6.0
-"""The curvature is quadratic in products of energies of which squared gradients are means. With R such a product, a
-log-normal one of mean 1 + mu/d and Var ln R = 4 mu/d, as in Post-LN at one token (docs/finite_width.md), R^2 has a mean
-of 1 + 6 mu/d."""
-
-SPREAD: dict[Optimizer, float] = {"polar": 0.5, "muon": 7.0}
-"""Of n/d: Gram matrices of n Gaussian rows scatter by sqrt(n/d), and these steps see products of two of them. A root
-of eigenvalues of variance 2 n/d is off by n/(4 d), and the curvature by twice that. The polynomial of Newton-Schulz
-steps swings where theory has equal values: 6.5 n/d was seen (tests/evidence/first-step-vocab.json)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,13 +18,19 @@ class FirstStep(LargeWidthStep):
     """Large-width theory of one step at initialization, and how far finite width may take networks from it.
 
     Attributes:
-        implied_error: the largest relative error of finite width, as six times that of the squared gradients, and what
-            singular values scatter by; an order, not a bound. Gains are off by less.
+        implied_errors: the relative error that finite width is expected to make at most of "gain", "curvature",
+            "critical_rate" and "logit_change_sq", by coefficients that were measured for the family, and what singular
+            values scatter by; where the family was not measured, an order.
         no_coefficient: why a part of that error is not known; "" where all of it is.
     """
 
-    implied_error: float
+    implied_errors: dict[Number, float]
     no_coefficient: str
+
+    @property
+    def implied_error(self) -> float:
+        """The largest of these errors."""
+        return max(self.implied_errors.values())
 
 
 def first_step(
@@ -70,5 +66,5 @@ def first_step(
     """
     step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
-    error = SQUARED * implied_error(stack) + SPREAD.get(optimizer, 0.0) * stack.rows / stack.width
-    return FirstStep(**of_theory, implied_error=error, no_coefficient=unmeasured(stack))
+    errors = step_errors(stack, optimizer)
+    return FirstStep(**of_theory, implied_errors=errors, no_coefficient=not_measured(stack))

@@ -190,6 +190,12 @@ def _asks(stack: Stack, name: str) -> list[Ask]:
     return asks
 
 
+def inner_sizes(stack: Stack) -> tuple[float, float]:
+    """The relative corrections by units and by values, times d."""
+    units, values, *_ = [ask.size for ask in _inner_asks(stack)] or (0.0, 0.0)
+    return units, values
+
+
 def _inner_asks(stack: Stack) -> list[Ask]:
     """What few or heavy-tailed coordinates inside branches add to the family's correction, where a norm is on the way.
 

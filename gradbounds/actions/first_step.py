@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 
 from checks.first_step import FirstStep, first_step
+from checks.step_errors import NUMBERS
 from figures.first_step import first_step_rates
 from gradbounds.actions.break_even import (
     break_even_lines,
@@ -245,6 +246,8 @@ def _row(stack: Stack, optimizer: Optimizer, sampled: Sequence[Measured], patter
         "critical_rate", "critical_rate_sem", "gain", "curvature", "logit_change_sq", "implied_error",
     ):  # fmt: skip
         row[name] = float("nan") if step is None else getattr(step, name)
+    for name in NUMBERS:
+        row[f"{name}_error"] = float("nan") if step is None else step.implied_errors[name]
     row["most_of_the_gain"] = "" if step is None else _largest(step.gain_shares)
     row["most_of_the_curvature"] = "" if step is None else _largest(step.curvature_shares)
     row["relative_updates"] = "" if step is None else _updates(step)
@@ -333,7 +336,7 @@ def _lines(table: pd.DataFrame) -> list[str]:
     shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
     shown["off by up to"] = [
         f"{100 * error:.2g}%" + (" or more" if why else "") if np.isfinite(error) else "-"
-        for error, why in zip(table["implied_error"], table["no_coefficient"], strict=True)
+        for error, why in zip(table["critical_rate_error"], table["no_coefficient"], strict=True)
     ]
     if has_draws:
         pairs = zip(table["sampled_rate"], table["sampled_sem"], strict=True)
@@ -353,7 +356,7 @@ def _lines(table: pd.DataFrame) -> list[str]:
         lines.append(
             f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
         )
-    lines.append("Off by up to: the order of what finite width does to the curvature, and so to the rate.")
+    lines.append("Off by up to: what finite width is expected to do to the rate at most.")
     lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
     lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
     lines += ["", *shown.to_string(index=False).splitlines()]

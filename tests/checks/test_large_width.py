@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 
-from checks.first_step import SQUARED as SQUARED_ENERGIES
 from checks.first_step import first_step
 from checks.large_width import (
     ALLOWED,
@@ -18,6 +17,7 @@ from checks.large_width import (
     reference_stacks,
     why_not_judged,
 )
+from checks.step_errors import SQUARED as SQUARED_ENERGIES
 from tests.helpers.random_stacks import CALIBRATED, EXPLORED, random_stacks
 from theory import Stack, register_activation
 from theory.stack import Experts, Matrices

@@ -33,6 +33,7 @@ from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
+    coefficients_of_first_steps,
     critical_rates_of_modules,
     exponents_in_the_depth,
     exponents_of_critical_rates,
@@ -149,6 +150,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "theory-of-critical-rates": theory_of_critical_rates,
         "exponents-of-critical-rates": exponents_of_critical_rates,
         "exponents-in-the-depth": exponents_in_the_depth,
+        "coefficients-of-first-steps": coefficients_of_first_steps,
         "first-steps-over-theory": first_steps_over_theory,
         "first-steps-of-families": first_steps_of_families,
         "first-steps-of-many-classes": first_steps_of_many_classes,

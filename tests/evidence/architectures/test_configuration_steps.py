@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from checks.step_errors import MEASURED, Number, step_errors
 from simulate.curvature.first_step import direction
 from simulate.curvature.operators import plain_operations
 from tests.helpers.evidence_file import kept_case, record, rounded
@@ -38,7 +39,8 @@ TIED = {"bert": {}, "llama": {}, "gpt2": {}}
 SPLIT = ("bert", "llama", "qwen3", "gemma2", "olmo2", "mistral", "starcoder2", "phi")
 """Families whose queries, keys and values have matrices of their own, as a polar factor asks."""
 TABLES = ("embed", "wte", "wpe", "position", "token_type", "relative")
-NUMBERS = ("gain", "curvature", "change")
+NUMBERS: dict[str, Number] = {"gain": "gain", "curvature": "curvature", "change": "logit_change_sq"}
+"""What theory calls them given outputs, and otherwise."""
 
 
 def fields_of(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[str, Any]:
@@ -155,6 +157,8 @@ def test_first_steps_of_classes(kept_folder):
     wide = {family: case(family, kept, WIDE) for family, one in found.items() if not near(one)}
     about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
     record("configuration-steps", about | {"width": WIDTH, "models": found, "at width 512": wide})
+    assert not [family for family, one in found.items() if not as_stated(one, family)]
+    assert not [family for family, one in wide.items() if not as_stated(one, family, WIDE)]
     assert sum(near(one) or near(wide[family]) for family, one in found.items()) >= 8
     if (within := sum(near(one) for one in found.values())) < 8:
         pytest.xfail(f"{within} of {len(found)} families are within it at width {WIDTH} (docs/first_step.md)")
@@ -166,6 +170,7 @@ def test_first_steps_of_tied_classes(kept_folder):
     found = {family: case(family, lambda name, make: kept_case(kept_folder, name, make), tied=True) for family in TIED}
     about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
     record("configuration-steps-tied", about | {"width": WIDTH, "models": found})
+    assert all(as_stated(one, family, tied=True) for family, one in found.items())
     if beyond := [family for family, one in found.items() if not near(one)]:
         assert beyond == ["llama"], beyond
         pytest.xfail("what SGD changes of Llama's logits is just beyond it (docs/first_step.md)")
@@ -175,3 +180,20 @@ def near(found: dict[str, Any]) -> bool:
     """Whether every number is."""
     rows = of_numbers(found["optimizers"])
     return all(abs(row["ratio"] - 1) < max(0.05, min(0.1, 3 * row["sem"])) for row in rows)
+
+
+def as_stated(found: dict[str, Any], family: str, width: int = WIDTH, *, tied: bool = False) -> bool:
+    """Whether every number is within its implied error, 5% or 3 standard errors."""
+    stated = stated_errors(family, width, tied=tied)
+    return all(
+        abs(row["ratio"] - 1) < max(0.05, stated[optimizer][name], 3 * row["sem"])
+        for optimizer, numbers in found["optimizers"].items() for name, row in numbers.items()
+    )  # fmt: skip
+
+
+def stated_errors(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[str, dict[str, float]]:
+    """The implied error of every optimizer and number, by coefficients that other networks were measured for."""
+    fields = fields_of(family, width, tied=tied)
+    stack, _ = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
+    errors = {optimizer: step_errors(stack, optimizer) for optimizer in MEASURED}
+    return {optimizer: {name: of[named] for name, named in NUMBERS.items()} for optimizer, of in errors.items()}

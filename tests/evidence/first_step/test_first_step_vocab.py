@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from checks.first_step import SPREAD, SQUARED
 from checks.large_width import implied_error
+from checks.step_errors import SPREAD, SQUARED
 from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
 from tests.evidence.first_step.test_first_step import FAR, MEASURED, outputs_of, rounded
 from tests.helpers.evidence_file import kept_case, record

@@ -157,6 +157,19 @@ def exponents_in_the_depth() -> str:
     return _table(["", *(f"{names[optimizer]}, $L$ {span.partition(', ')[2]}" for optimizer, span in heads)], rows)
 
 
+def coefficients_of_first_steps() -> str:
+    """The coefficient of the finite-width error of g·u and u'Gu of every family, with its standard error."""
+    found = _committed("checks/data/large_width/first_steps.json")["families"]
+    named, rows = {"gain": "$g\\cdot u$", "curvature": "$u^\\top Gu$"}, []
+    columns = [(optimizer, name) for optimizer in ("sgd", "adam", "polar") for name in named]
+    for family, row in found.items():
+        placement, ffn, attention, inputs = family.split(", ")
+        numbers = [_minus("{:.1f} ± {:.1f}".format(*row[optimizer][name])) for optimizer, name in columns]
+        rows.append([f"{TITLES[placement]}, {ffn}, {attention}, {inputs}", *numbers])
+    titles = {"sgd": "SGD", "adam": "signs", "polar": "polar"}
+    return _table(["", *(f"{titles[optimizer]}, {named[name]}" for optimizer, name in columns)], rows)
+
+
 def first_steps_of_families() -> str:
     """First steps of models of transformers over theory, with standard errors: g·u, u'Gu and the change of logits."""
     found, rows = _committed("tests/evidence/configuration-steps.json"), []

@@ -1,0 +1,63 @@
+"""What finite width is expected to do to a first step at most."""
+
+from dataclasses import replace
+
+import pytest
+
+from checks.first_step import first_step
+from checks.large_width import implied_error
+from checks.step_errors import NUMBERS, SPREAD, SQUARED, coefficients, family, reference_stacks, step_errors
+from theory import Stack
+
+
+def reference(name, width=256):
+    (stack,) = (stack for stack in reference_stacks(width) if family(stack) == name)
+    return stack
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "polar"])
+def test_the_measured_networks_have_their_coefficient(optimizer):
+    """And two standard errors, over the width."""
+    for stack in reference_stacks(256):
+        row, errors = coefficients()[family(stack)][optimizer], step_errors(stack, optimizer)
+        for name in NUMBERS:
+            c, sem = row[name]
+            assert errors[name] == pytest.approx((abs(c) + 2 * sem) / 256), (family(stack), name)
+
+
+def test_other_sizes():
+    """1/d, (1 + L)/5, logits between none and s = 1 by s^2, beyond by s^4, and few values."""
+    stack = reference("pre, gated, queries, small inputs")
+    errors = step_errors(stack, "sgd")["curvature"]
+    assert step_errors(replace(stack, width=1024), "sgd")["curvature"] == pytest.approx(errors / 4)
+    assert step_errors(replace(stack, depth=9), "sgd")["curvature"] == pytest.approx(2 * errors)
+    fixed = step_errors(replace(stack, query_key_scale=0.0), "sgd")["curvature"]
+    half = step_errors(replace(stack, query_key_scale=0.5), "sgd")["curvature"]
+    assert half == pytest.approx(0.75 * fixed + 0.25 * errors)
+    assert step_errors(replace(stack, query_key_scale=2.0), "sgd")["curvature"] == pytest.approx(16 * errors)
+    normalized = replace(stack, query_key_scale=0.1, query_key_norm="all")
+    assert step_errors(normalized, "sgd")["curvature"] == pytest.approx(errors)
+    shared = {k: step_errors(replace(stack, kv_heads=k), "sgd") for k in (1, 2, 4)}
+    for name, per_ratio in (("gain", 2), ("curvature", 6), ("critical_rate", 4), ("logit_change_sq", 6)):
+        assert shared[1][name] - shared[2][name] == pytest.approx(per_ratio * 4 / 256)
+        assert shared[2][name] - shared[4][name] == pytest.approx(per_ratio * 2 / 256)
+    longer = replace(stack, tokens=16)
+    assert step_errors(longer, "sgd")["curvature"] == errors
+    more = step_errors(longer, "polar")["gain"] - step_errors(stack, "polar")["gain"]
+    assert more == pytest.approx(SPREAD["polar"] * 8 / 256)
+
+
+def test_families_that_were_not_measured_have_an_order():
+    stack = Stack(placement="pre", width=256, depth=2, tokens=4, vocab=16)
+    assert step_errors(stack, "sgd") == dict.fromkeys(NUMBERS, SQUARED * implied_error(stack))
+    muon = step_errors(stack, "muon")["gain"] - step_errors(stack, "sgd")["gain"]
+    assert muon == pytest.approx(SPREAD["muon"] * 4 / 256)
+
+
+def test_a_step_has_an_error_of_every_number():
+    step = first_step(Stack(width=64, depth=1, tokens=2, vocab=8, embedding_scale=0.1))
+    assert tuple(step.implied_errors) == NUMBERS
+    assert step.implied_error == max(step.implied_errors.values()) > 0
+    assert step.no_coefficient == ""
+    turned = Stack(width=64, depth=1, tokens=2, vocab=8, layout="parallel", embedding_scale=0.1)
+    assert first_step(turned).no_coefficient == "parallel branches are not measured"

@@ -1,0 +1,83 @@
+"""How far finite width takes first steps from theory: coefficients of every family, for errors stated beforehand."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from checks.step_errors import DEPTH, MEASURED, NUMBERS, TABLE, TOKENS, VOCAB, family, reference_stacks
+from simulate.curvature.first_step import direction, first_step_problem, gradients, measure_step
+from simulate.runs.files import write_whole
+from tests.evidence.first_step.test_first_step_fields import outputs
+from tests.helpers.evidence_file import kept_case
+from theory import Stack
+from theory.first_step.prediction import first_step_given
+
+pytestmark = [
+    pytest.mark.evidence,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
+
+WIDTH, SEED = 96, 70_000
+NETWORKS = {"sgd": 64, "adam": 16, "polar": 16}
+MOST, ERROR = 384, 4.0
+"""SGD's networks are doubled up to so many, until the coefficient of the curvature has at most this error."""
+
+
+def row(stack: Stack) -> dict[str, dict[str, list[float]]]:
+    """By optimizer and number d times what networks are off theory by, which is given their outputs, and its error."""
+    torch.set_num_threads(1)
+    measured: dict[str, list[list[float]]] = {name: [] for name in MEASURED}
+    predicted: dict[str, list[list[float]]] = {name: [] for name in MEASURED}
+    count, wanted = 0, NETWORKS["sgd"]
+    while count < wanted:
+        problem = first_step_problem(stack, seed=SEED + count)
+        loss, gradient = gradients(problem)
+        ((given, labels),) = problem.data
+        p, r = outputs(stack, problem.model(given).detach(), labels, None)
+        for optimizer in MEASURED:
+            if optimizer == "sgd" or count < NETWORKS[optimizer]:
+                step = measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=False)
+                measured[optimizer].append([step.gain, step.curvature, step.logit_change_sq])
+                theory = first_step_given(stack, p, r, optimizer, seed=SEED + count)
+                predicted[optimizer].append([float(theory[name][0]) for name in ("gain", "curvature", "change")])
+        count += 1
+        if count == wanted < MOST and summed(measured, predicted, stack.width)["sgd"]["curvature"][1] > ERROR:
+            wanted = min(MOST, 2 * wanted)
+    return summed(measured, predicted, stack.width)
+
+
+def summed(measured: Any, predicted: Any, width: int) -> dict[str, dict[str, list[float]]]:
+    """`coefficients` of every optimizer."""
+    return {name: coefficients(np.array(measured[name]), np.array(predicted[name]), width) for name in MEASURED}
+
+
+def coefficients(measured: Any, predicted: Any, width: int) -> dict[str, list[float]]:
+    """Of gain, curvature, their ratio, which is the rate's, and change."""
+    means = predicted.mean(0)
+    ratio, off = measured.mean(0) / means, (measured - measured.mean(0) / means * predicted) / means
+    found = dict(zip(("gain", "curvature", "logit_change_sq"), zip(ratio, off.T, strict=True), strict=True))
+    (gain, of_gain), (curvature, of_curvature) = found["gain"], found["curvature"]
+    rate = gain / curvature
+    found["critical_rate"] = rate, rate * (of_gain / gain - of_curvature / curvature)
+    return {
+        name: [
+            round(width * float(value) - width, 2),
+            round(width * float(each.std(ddof=1) / len(measured) ** 0.5), 2),
+        ]
+        for name, (value, each) in ((name, found[name]) for name in NUMBERS)
+    }
+
+
+def test_families(kept_folder):
+    """Writes the table that `checks.step_errors` reads; a family that cannot be measured fails."""
+    rows = {
+        family(stack): kept_case(kept_folder, f"{family(stack)} {stack!r}", lambda stack=stack: row(stack))
+        for stack in reference_stacks(WIDTH)
+    }
+    content = {"width": WIDTH, "depth": DEPTH, "tokens": TOKENS, "vocab": VOCAB, "families": rows}
+    write_whole(TABLE, (json.dumps(content) + "\n").encode())
+    assert len(rows) == 12
+    assert all(np.isfinite(list(of.values())).all() for row in rows.values() for of in row.values())
