@@ -30,6 +30,7 @@ from tests.helpers.rendered.atlas import (
     wide_experts,
 )
 from tests.helpers.rendered.cheat_sheet import placements_at_a_glance
+from tests.helpers.rendered.public_runs import public_runs
 from tests.helpers.rendered.tables import (
     along_the_top_direction,
     break_even_rates_of_modules,
@@ -159,6 +160,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "critical-rates-of-modules": critical_rates_of_modules,
         "quadratic-range": quadratic_range,
         "published-rates": published_rates,
+        "public-runs": public_runs,
     },
     "training.md": {
         "placements": placements_in_training,

@@ -1,0 +1,123 @@
+"""First lines of public logs beside theory: intervals of loss and norm, from settings that were fixed before."""
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from theory import Stack
+from theory.configurations import model_type, stack_from_config
+from theory.configurations.vectors import learned_vectors
+from theory.first_step.noise_scale import NoiseScale, noise_scale
+from theory.mean_field.text_law import TextLaw
+
+FILE = Path(__file__).parents[2] / "checks" / "data" / "public_runs.toml"
+CONTENT = tomllib.loads(FILE.read_text(encoding="utf-8"))
+RUNS: list[dict[str, Any]] = CONTENT["run"]
+CONSTANTS: dict[str, Any] = CONTENT["constants"]
+NO_LAW = "no law of text for tied embeddings yet"
+_MOCK = 4096
+_PRINTED = ("name", "source", "date", "loss", "count", "norm", "step", "note")
+
+
+def laws(run: dict[str, Any]) -> list[TextLaw]:
+    """Every law of text that a run may have had."""
+    words = run["vocab"][0]
+    if run["text"] == "mock":
+        return [TextLaw.of_counts(np.where(np.arange(words) < _MOCK, _MOCK - np.arange(words), 0.0))]
+    return [TextLaw.zipf(exponent, words) for exponent in CONSTANTS["exponents"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A predicted first line under one law of text.
+
+    Attributes:
+        loss: its mean.
+        deviation: of the loss of one run, or what that is at most.
+        norm: root mean square of the gradient's norm; None where it is not predicted.
+    """
+
+    loss: float
+    deviation: float
+    norm: float | None = None
+
+
+def by_the_last_norm(run: dict[str, Any], variance: float) -> list[Line]:
+    """What a last norm says alone, of logits of that variance: ln V + s²/2, which falls short by (e^s² - 1)/2V.
+
+    The logit of a label is shared by all positions with that label, and at most wholly so.
+    """
+    positions, vocab = run["batch"] * run["tokens"], run["vocab"][0]
+    loss = np.log(vocab) + variance / 2 - np.expm1(variance) / (2 * vocab)
+    same = [law.other_word_labels for law in laws(run)]
+    return [Line(float(loss), float(np.sqrt(variance * (each + (1 - each) / positions)))) for each in same]
+
+
+def stack_of(run: dict[str, Any]) -> tuple[Stack, tuple[str, ...]]:
+    """The network of a run that has a configuration, and its vectors."""
+    given = {"like": run["like"]} if "like" in run else {}
+    stack, notes = stack_from_config(
+        run.get("config"), tokens=run["tokens"], embeddings=run["embeddings"], drawn_by=run["drawn_by"], **given
+    )
+    return replace(stack, vocab=run["vocab"][0]), learned_vectors(stack, model_type(notes), notes)
+
+
+def setting_of(run: dict[str, Any]) -> str:
+    """What a prediction depends on; runs that differ in what was printed have it in common."""
+    return json.dumps({name: value for name, value in run.items() if name not in _PRINTED}, sort_keys=True)
+
+
+def predicted_lines(run: dict[str, Any]) -> dict[str, Any]:
+    """First lines of a run, one for every law of text, and by what they are predicted.
+
+    Raises:
+        ValueError: a configuration cannot be read, or theory has no rule but for tied embeddings beside a text.
+    """
+    if run.get("head"):
+        return _found(by_the_last_norm(run, run["width"] * run["init_std"] ** 2), "last norm")
+    stack, vectors = stack_of(run)
+
+    def line(scale: NoiseScale, deviation: float | None = None) -> Line:
+        off = scale.loss_deviation(run["batch"]) if deviation is None else deviation
+        return Line(scale.loss, off, scale.norm(run["batch"], vectors)[0])
+
+    try:
+        scales = [noise_scale(stack, text=law, grouped=True, max_time=3600) for law in laws(run)]
+    except ValueError as error:
+        if stack.embeddings != "tied" or "untied" not in str(error):
+            raise
+        scale = noise_scale(stack, grouped=True, max_time=3600)
+        return _found([line(scale, each.deviation) for each in by_the_last_norm(run, stack.output_scale**2)], NO_LAW)
+    most = by_the_last_norm(run, stack.output_scale**2)
+    tied = [each.deviation if scale.loss_moments is None else None for scale, each in zip(scales, most, strict=True)]
+    return _found([line(scale, off) for scale, off in zip(scales, tied, strict=True)], "network")
+
+
+def _found(lines: list[Line], rule: str) -> dict[str, Any]:
+    return {"rule": rule, "lines": [asdict(line) for line in lines]}
+
+
+def beside(run: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
+    """What was printed of a run beside intervals of 95%, which hold every law of text and every vocabulary."""
+    lines, rule = [Line(**line) for line in predicted["lines"]], predicted["rule"]
+    quantile, padding = CONSTANTS["normal"], float(np.log(run["vocab"][1] / run["vocab"][0]))
+    rounding = run.get("step", 0.0) / 2
+    low = min(each.loss - quantile * each.deviation for each in lines) - rounding
+    high = max(each.loss + quantile * each.deviation for each in lines) + padding + rounding
+    found: dict[str, Any] = {
+        "rule": rule, "loss": lines[len(lines) // 2].loss, "loss interval": [low, high],
+        "inside": bool(low <= run["loss"][0] and run["loss"][2] <= high),
+        "mean inside": bool(low <= run["loss"][1] <= high),
+    }  # fmt: skip
+    norms = [each.norm for each in lines if each.norm is not None]
+    if norms and "norm" in run:
+        spread = CONSTANTS["norm_spread"] * (run["depth"] / run["width"]) ** 0.5
+        off = np.exp(quantile * spread + CONSTANTS["norm_error"])
+        between = [float(min(norms) / off), float(max(norms) * off)]
+        found |= {"norm": norms[len(norms) // 2], "norms": norms, "norm interval": between}
+        found["norm inside"] = bool(between[0] <= run["norm"] <= between[1])
+    return found

@@ -1,0 +1,26 @@
+"""The table of public training runs beside theory, of committed results and of the settings that were fixed before."""
+
+from tests.helpers.public_runs import NO_LAW, RUNS
+from tests.helpers.rendered.tables import _committed, _table
+
+_RULES = {"network": "", "last norm": "last norm", NO_LAW: NO_LAW}
+
+
+def public_runs() -> str:
+    """What was printed, theory's interval of 95%, and whether the one is in the other."""
+    found, rows = _committed("tests/evidence/public-runs.json")["runs"], []
+    for run in RUNS:
+        row = found[run["name"]]
+        low, mean, high = run["loss"]
+        loss = f"{mean:.6g}" if run["count"] == 1 else f"{mean:.6g} ({low:.6g} to {high:.6g}; {run['count']})"
+        where = "yes" if row["inside"] else "mean" if row["mean inside"] else "no"
+        norm = ["", "", ""]
+        if "norm" in run:
+            low_norm, high_norm = row["norm interval"]
+            norm = [f"{run['norm']:.4g}", f"{row['norm']:.3g}: {low_norm:.3g} to {high_norm:.3g}"]
+            norm += ["yes" if row["norm inside"] else "no"]
+        low, high = row["loss interval"]
+        rows.append(
+            [run["name"], loss, f"{row['loss']:.2f}: {low:.2f} to {high:.2f}", where, *norm, _RULES[row["rule"]]]
+        )
+    return _table(["run", "loss", "theory", "inside", "norm", "theory", "inside", "by"], rows)
