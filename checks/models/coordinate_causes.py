@@ -102,7 +102,7 @@ class _Judge:
         if rows["size"].nunique() < len(self._sizes.values):
             return 0.0
         power = self._sizes.power("input_multiplier", place)
-        off = float(judged(rows, (power, power))[-1])
+        off = judged(rows, (power, power))[-1]
         return off if abs(off) > MARGIN else 0.0
 
     def _attention(self) -> Iterator[Cause]:
@@ -214,7 +214,7 @@ class _Judge:
         if abs(scalar) > _EXACT and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
             what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, scalar - off)}"
             return Cause("multiplier", (name,), f"{what}: {self._times(off)}"), exact
-        what = f"its entries go like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}"
+        what = f"its entries go like {letter}^{round(power, 1) + 0.0:g} and must go like {_powers(letter, power - off)}"
         if distance <= _EXACT:
             what = f"its output goes like {letter}^{off:.2f} at the start"
         return Cause("initial scale", (name,), f"{what}: {self._times(off)}"), exact

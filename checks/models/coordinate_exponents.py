@@ -199,7 +199,7 @@ def _wider(freedom: int) -> float:
     return float(stats.t.ppf(0.5 + LEVEL / 2, freedom) / stats.t.ppf(0.975, freedom))
 
 
-def judged(group: pd.DataFrame, asked: Range | None) -> tuple[object, ...]:
+def judged(group: pd.DataFrame, asked: Range | None) -> tuple[float, float, float, float, float, str, float]:
     """Exponent, interval, what is asked, word and how far off."""
     ends = (float("nan"), float("nan")) if asked is None else asked
     missing = float("nan")

@@ -288,9 +288,10 @@ class _Steps:
     def _measured(self, part: nn.Module) -> list[Any]:
         name = self._names[part]
 
-        def enters(_: nn.Module, args: tuple[Any, ...]) -> None:
+        def enters(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not self._asking:
-                self._states.append(_random_state(args) if name in self._by_place else None)
+                values = [*args, *kwargs.values()]
+                self._states.append(_random_state(values) if name in self._by_place else None)
 
         def leaves(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if self._asking:
@@ -306,7 +307,8 @@ class _Steps:
                 call = self._calls[name] = self._calls.get(name, 0) + 1
                 self._changes(name, part, args, kwargs, y.detach(), call, state)
 
-        return [part.register_forward_pre_hook(enters), part.register_forward_hook(leaves, with_kwargs=True)]
+        before = part.register_forward_pre_hook(enters, with_kwargs=True)
+        return [before, part.register_forward_hook(leaves, with_kwargs=True)]
 
     def _put(self, key: tuple[str, str, str], value: Tensor) -> None:
         self._values.setdefault(key, []).append(value)
@@ -438,9 +440,9 @@ def _has_matrix(part: nn.Module) -> bool:
     return any(parameter.ndim >= 2 for parameter in part.parameters(recurse=False))
 
 
-def _random_state(args: tuple[Any, ...]) -> tuple[Tensor, Tensor | None, int]:
-    """Of torch's generators that a module may draw from."""
-    x = tensor_of(list(args))
+def _random_state(values: list[Any]) -> tuple[Tensor, Tensor | None, int]:
+    """Of torch's generators that a module with such arguments may draw from."""
+    x = tensor_of(values)
     if x is not None and x.is_cuda:
         return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
     return torch.get_rng_state(), None, 0

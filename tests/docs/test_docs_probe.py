@@ -118,3 +118,30 @@ def test_the_example_of_steps_says_what_the_page_says(tmp_path, monkeypatch, cap
     (alarm,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("ALARM"))
     shown = re.search(r"^ALARM learning rate.*$", PAGE, re.M)[0]
     assert alarm == shown.replace("512 it is 8.0", "128 it is 4.0").replace("width 64", "width 32")
+
+
+def test_the_numbers_of_steps_are_the_committed_ones():
+    exponents, healthy, breaches, costs = (
+        json.loads((ROOT / "tests" / "evidence" / f"probe-steps-{name}.json").read_text(encoding="utf-8"))
+        for name in ("exponents", "healthy", "breaches", "costs")
+    )
+    low, high = healthy["95% of the rate"]
+    assert low == 0
+    assert healthy["runs of a kind"] * len(healthy["kinds"]) == healthy["runs"]
+    assert says("probe.md", f"{healthy['runs']} runs of right", f"raised {healthy['with an alarm']} alarms")
+    assert says("probe.md", "right parametrizations", f"{100 * high:.1f}%")
+    power = breaches["power"].values()
+    runs, named, alone = (sum(of[what] for of in power) for what in ("runs", "named", "as the only alarm"))
+    assert says("probe.md", f"Of {len(power)} kinds of breaches", f"{named} of {runs} were named", "in one alarm")
+    assert alone == named
+    by_sgd, by_adam = (
+        max(of[what] for kind, of in exponents["furthest off"].items() if ("SGD" in kind) == sgd for what in of)
+        for sgd in (True, False)
+    )
+    assert says("probe.md", f"{by_sgd:.2f} off, by SGD", f"up to {by_adam:.2f} by Adam")
+    times = (costs[f"width {width}: measured over not"] for width in (512, 128))
+    assert says("probe.md", *(f"{number:.0f} times" for number in times))
+    seconds, millions = costs["CPU seconds of a report"], int(costs["million parameters"])
+    assert says(
+        "probe.md", f"{millions} million parameters took {seconds:.0f} CPU seconds with {costs['tokens']} tokens"
+    )
