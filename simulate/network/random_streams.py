@@ -15,6 +15,9 @@ from theory.stack.initializations import Law
 # Bytes; torch begins a tensor of the CPU at a multiple.
 _ALIGNED = 64
 
+AHEAD = 2**20
+"""Numbers that a block draws ahead on a GPU, where every call of a generator is a launch, and blocks are many."""
+
 
 class RandomStreams:
     """One generator per block of equally many draws; the blocks stand one after another in a batch.
@@ -30,9 +33,13 @@ class RandomStreams:
         self._each = draws
         self.device = self._generators[0].device
         self.draws = draws * len(seeds)
+        self._ahead: dict[tuple[str, torch.dtype], tuple[Tensor, int]] = {}
 
     def fill_normal(self, numbers: Tensor, std: float = 1.0, *, piece: int = sys.maxsize) -> Tensor:
         """Independent N(0, std²) numbers in a contiguous tensor of shape (draws, ...), so many at a time."""
+        if (drawn := self._drawn_ahead("normal_", numbers)) is not None:
+            torch.mul(drawn, std, out=numbers.view(drawn.shape))
+            return numbers
         for part, generator in self._parts(numbers):
             # Of blocks of one draw there are many, and every view that is made for each of them counts.
             for chunk in part.view(-1).split(piece) if part.numel() > piece else (part,):
@@ -46,6 +53,9 @@ class RandomStreams:
     def uniform(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Independent numbers in [0, 1), (draws, *shape)."""
         numbers = torch.empty(self.draws, *shape, dtype=dtype, device=self.device)
+        if (drawn := self._drawn_ahead("uniform_", numbers)) is not None:
+            numbers.view(drawn.shape).copy_(drawn)
+            return numbers
         for part, generator in self._parts(numbers):
             part.uniform_(generator=generator)
         return numbers
@@ -79,14 +89,32 @@ class RandomStreams:
 
         On a CPU each block is multiplied by itself: how a product of many matrices is rounded depends on how many.
         """
-        if self.device.type != "cpu":
-            return first @ second
         return torch.cat([a @ b for a, b in zip(self.blocks(first), self.blocks(second), strict=True)])
 
     def blocks(self, batch: Tensor) -> list[Tensor]:
-        """The blocks of a batch, (draws, ...), aligned as tensors of their own: rounding hangs on that too."""
+        """The blocks of a batch, (draws, ...), aligned as tensors of their own: rounding hangs on that too.
+
+        Elsewhere than on a CPU the batch itself, since calls cost more than numbers.
+        """
+        if self.device.type != "cpu":
+            return [batch]
         parts = batch.split(self._each)
         return [part if part.data_ptr() % _ALIGNED == batch.data_ptr() % _ALIGNED else part.clone() for part in parts]
+
+    def _drawn_ahead(self, kind: str, numbers: Tensor) -> Tensor | None:
+        """The next numbers of every block, (blocks, numbers), as many as a tensor has; None where each call draws."""
+        blocks = len(self._generators)
+        each = numbers.numel() // blocks
+        if self.device.type == "cpu" or each > AHEAD // 2:
+            return None
+        drawn, used = self._ahead.get((kind, numbers.dtype), (numbers, AHEAD))
+        if used + each > AHEAD:
+            # What is left is dropped: so a number hangs on what its block asked for, not on the batch.
+            drawn, used = torch.empty(blocks, AHEAD, dtype=numbers.dtype, device=self.device), 0
+            for part, generator in zip(drawn, self._generators, strict=True):
+                getattr(part, kind)(generator=generator)
+        self._ahead[kind, numbers.dtype] = drawn, used + each
+        return drawn[:, used : used + each]
 
     def _parts(self, numbers: Tensor) -> Iterable[tuple[Tensor, Generator]]:
         if len(self._generators) == 1:

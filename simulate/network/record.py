@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from simulate.network.engines import GradientNorms
@@ -100,3 +102,17 @@ def correlation(x: Stream, own: Float[Tensor, " draws"], sequences: int) -> Floa
     sums = x.view(len(x), sequences, tokens, width).sum(2)
     whole = torch.linalg.vector_norm(sums, dim=(1, 2)).square() / (rows * width)
     return (whole - own) / (tokens - 1)
+
+
+def on_host(values: dict[str, Tensor]) -> dict[str, NDArray]:
+    """Tensors of shape (draws, ...) as arrays; those of a GPU in one copy, for which the host waits once."""
+    if all(value.device.type == "cpu" for value in values.values()):
+        return {name: value.numpy() for name, value in values.items()}
+    arrays: dict[str, NDArray] = {}
+    for dtype in {value.dtype for value in values.values()}:
+        names = [name for name, value in values.items() if value.dtype == dtype]
+        columns = [values[name].reshape(len(values[name]), -1) for name in names]
+        ends = np.cumsum([column.shape[1] for column in columns])[:-1]
+        parts = np.split(torch.cat(columns, 1).cpu().numpy(), ends, axis=1)
+        arrays |= {name: part.reshape(values[name].shape) for name, part in zip(names, parts, strict=True)}
+    return {name: arrays[name] for name in values}

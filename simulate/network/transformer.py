@@ -156,7 +156,9 @@ def _masked(stack: Stack, logits: Float[Tensor, "... tokens tokens"]) -> Float[T
     if stack.mask == "none":
         return logits
     if stack.mask == "given":
-        return logits.masked_fill(torch.from_numpy(stack.given_mask == 0).to(logits.device), -torch.inf)
+        return logits.masked_fill(
+            torch.from_numpy(stack.given_mask == 0).to(logits.device, non_blocking=True), -torch.inf
+        )
     seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
     if stack.window:
         seen = seen.triu(1 - stack.window)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from simulate.free_memory import free_memory
+from simulate.network.random_streams import AHEAD
 from simulate.runs.cell import Cell
 from simulate.runs.cost import block_bytes, block_work
 from theory.stack.weights import rows_met, weight_shapes
@@ -84,7 +85,11 @@ class BatchLimits:
         elif cell.device_kind == "cpu":
             room = self._room
         else:
-            room = _SHARE * torch.cuda.mem_get_info(cell.device)[0]
+            # Workers take the GPUs in turn, unless one has a name, and those of one GPU ask it at the same time. Those
+            # of a cluster, who are not counted, have one each.
+            gpus = 1 if ":" in cell.device else max(1, torch.cuda.device_count())
+            room = _SHARE * torch.cuda.mem_get_info(cell.device)[0] / max(1, -(-self.sharers // gpus))
+            each += AHEAD * getattr(torch, cell.dtype).itemsize
         return max(1, min(useful, int(room // each)))
 
 

@@ -18,6 +18,7 @@ from simulate.network.allocator import all_freed_memory_kept
 from simulate.network.conditioned import ConditionedEngine
 from simulate.network.dense import DenseEngine
 from simulate.network.random_streams import RandomStreams
+from simulate.network.record import on_host
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device, device_name
 from simulate.runs.inputs import network_inputs, source_inputs
@@ -173,7 +174,7 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
         if isinstance(engine, DenseEngine) and cell.stack.embeddings == "untied":
             record.network("head_norm", engine.spectral_norm("Wemb"))
         values = record.per_network | {name: torch.stack(layers, 1) for name, layers in record.per_layer.items()}
-        arrays = {name: value.cpu().numpy() for name, value in values.items()}
+        arrays = on_host(values)
     # Copies: kept as they are, these small tensors pin the heap around the large ones that were freed.
     each = {name: np.split(array, len(blocks)) for name, array in arrays.items()}
     return [{name: parts[k].copy() for name, parts in each.items()} for k in range(len(blocks))]

@@ -105,6 +105,8 @@ def split(
 ) -> tuple[Float[Tensor, "draws rows known"], Square, Float[Tensor, "draws rows"], Rows]:
     """Rows as C P + U s Q: with P known, U orthogonal, sizes s and orthonormal rows of Q, or zeros where s is.
 
+    U and s are the host's: it waits for a factorization of a GPU's in any case, and what follows asks which s are 0.
+
     Args:
         rows: of norm 1, or 0.
         known: P.
@@ -113,7 +115,7 @@ def split(
     coordinates = torch.bmm(rows, known.mT)
     rest = torch.baddbmm(rows, coordinates, known, alpha=-1.0)
     wide = rest.double()
-    gram = torch.bmm(wide, wide.mT)
+    gram = torch.bmm(wide, wide.mT).cpu()
     # LAPACK refuses what is not finite; a draw that has diverged is NaN from here on.
     finite = gram.isfinite().all(2).all(1)
     values, basis = torch.linalg.eigh(gram.where(finite[:, None, None], 0.0))
@@ -121,7 +123,8 @@ def split(
     sizes = sizes.masked_fill_(~finite[:, None], torch.nan)
     inverse = sizes.reciprocal().masked_fill_(sizes == 0.0, 0.0)
     # Turned before it is divided: what rounding does to a small direction weighs as little as that direction.
-    fresh = torch.bmm(basis.mT.to(rows.dtype), rest).mul_(inverse.to(rows.dtype)[:, :, None])
+    turned = torch.bmm(_beside(basis.mT.to(rows.dtype), rest), rest)
+    fresh = turned.mul_(_beside(inverse.to(rows.dtype)[:, :, None], rest))
     return coordinates.double(), basis, sizes, fresh
 
 
@@ -143,15 +146,21 @@ def known_of(
     # Where little is new, rounding has left some of P in Q; the second time it is removed.
     first, basis, sizes, unit = split(rows / norms.to(rows.dtype), own.directions, NEGLIGIBLE[rows.dtype])
     second, turn, stretch, unit = split(unit, own.directions, 0.5)
-    known, shares = first + (basis * sizes[:, None]) @ second, (basis * sizes[:, None]) @ (turn * stretch[:, None])
+    sized = basis * sizes[:, None]
+    known, shares = first + _beside(sized, rows) @ second, sized @ (turn * stretch[:, None])
     if not bool((stretch != 0.0).any()):
         return known * norms
     # Turned back: an eigenbasis jumps where eigenvalues are equal, and no number may hang on a last bit.
     back = basis @ turn
-    directions = torch.bmm(back.to(rows.dtype), unit)
+    directions = torch.bmm(_beside(back.to(rows.dtype), unit), unit)
     across = torch.bmm(directions, other.images.mT) - torch.bmm(fresh, other.directions.mT)
     own.append(directions, torch.baddbmm(fresh, across, other.directions))
-    return torch.cat([known, shares @ back.mT], 2) * norms
+    return torch.cat([known, _beside(shares @ back.mT, rows)], 2) * norms
+
+
+def _beside(small: Tensor, other: Tensor) -> Tensor:
+    """What the host has found, on the device of another tensor; nothing waits for the copy."""
+    return small.to(other.device, non_blocking=True)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from simulate.counts import check_count
 from simulate.network.random_streams import RandomStreams
-from simulate.network.record import Record
+from simulate.network.record import Record, on_host
 from simulate.network.transformer import run
 from simulate.runs.cell import Cell, DtypeName, EngineName, check_device
 from simulate.runs.inputs import input_batches
@@ -193,8 +193,7 @@ def train_block(cell: Cell, schedule: Schedule, seed: int, draws: int) -> dict[s
         streams = RandomStreams([seed], draws, cell.device)
         dtype, drawn = getattr(torch, cell.dtype), cell.engine == "dense"
         maps = LearningMaps(streams, dtype, drawn=drawn, passes=schedule.steps + 1)
-        quantities = trained(cell.stack, schedule, maps, batches(cell, schedule, maps))
-        return {name: value.cpu().numpy() for name, value in quantities.items()}
+        return on_host(trained(cell.stack, schedule, maps, batches(cell, schedule, maps)))
 
 
 def batches(cell: Cell, schedule: Schedule, maps: LearningMaps) -> Iterator[tuple[Tensor, Tensor]]:

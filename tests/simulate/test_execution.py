@@ -114,6 +114,22 @@ def test_blocks_that_fit_a_gpu(monkeypatch):
     assert counts[1] < counts[2] < counts[3] == counts[4]
 
 
+def test_workers_of_one_gpu_share_its_memory(monkeypatch):
+    """They take the GPUs in turn, unless one has a name."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * 2**30, 0))
+    plain, named = (Cell(Stack(width=256, depth=4), "dense", device) for device in ("cuda", "cuda:1"))
+    blocks = {}
+    for gpus in (1, 2):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=gpus: count)
+        for workers in (0, 1, 2, 3):  # 0 stands for workers elsewhere, with a GPU each
+            blocks[gpus, workers] = [BatchLimits(sharers=workers).blocks(cell) for cell in (plain, named)]
+    assert blocks[1, 0] == blocks[2, 0] == blocks[1, 1] == blocks[2, 1] == [blocks[1, 1][0]] * 2
+    whole, half, third = (blocks[1, workers][0] for workers in (1, 2, 3))
+    assert (half, third) == (whole // 2, whole // 3)
+    assert blocks[2, 2] == [whole, half]
+    assert blocks[2, 3] == [half, third]
+
+
 DEEP = Cell(Stack(width=1024, depth=1000))
 
 
