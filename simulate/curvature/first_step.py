@@ -58,16 +58,18 @@ class Measured:
         return 2 * self.gain / self.hessian if self.hessian > 0 else float("nan")
 
 
-def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64) -> Problem:
+def first_step_problem(stack: Stack, *, seed: int, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Problem:
     """One draw of a Stack, with inputs that are independent of its matrices but, tied, of the output matrix.
+
+    On any device it is the same.
 
     Raises:
         NoRuleError: something is dropped.
     """
     shallow = replace(stack, depth=1, lower_share=0.0, lower_placement="post")  # inputs and labels are the same
     return replace(
-        stack_problem(stack, seed=seed, dtype=dtype, subject="sampled_step"),
-        data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype, subject="sampled_step").data,
+        stack_problem(stack, seed=seed, dtype=dtype, device=device, subject="sampled_step"),
+        data=stack_problem(shallow, seed=_INPUTS + seed, dtype=dtype, device=device, subject="sampled_step").data,
     )
 
 
@@ -141,7 +143,7 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
     """
     values = {name: p.detach() for name, p in problem.model.named_parameters()}
     gain = float(sum((gradient[name] * step).sum() for name, step in u.items()))
-    zero = torch.zeros((), dtype=next(iter(values.values())).dtype)
+    zero = next(iter(values.values())).new_zeros(())
     curvature = change = 0.0
     count = sum(labels.numel() for _, labels in problem.data)
 
@@ -168,7 +170,7 @@ def measure_step(problem: Problem, gradient: Direction, u: Direction, loss: floa
 
     def at(rate: float) -> float:
         with torch.no_grad():
-            return float(total(torch.as_tensor(rate, dtype=zero.dtype)))
+            return float(total(torch.full_like(zero, rate)))
 
     rate, passes = break_even_rate(at, loss, gain, 2 * gain / curvature)
     return Measured(gain, curvature, change, float(twice[1]), rate, passes)
@@ -240,9 +242,11 @@ def break_even_rate(at: Callable[[float], float], loss: float, gain: float, gues
     return (float("nan") if low == 0.0 or above < 0 else (low * high) ** 0.5), passes
 
 
-def sampled_steps(stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True) -> dict[str, Measured]:
+def sampled_steps(
+    stack: Stack, optimizers: tuple[str, ...], *, seed: int, ends: bool = True, device: str = "cpu"
+) -> dict[str, Measured]:
     """One network's first step with each of some optimizers."""
-    problem = first_step_problem(stack, seed=seed)
+    problem = first_step_problem(stack, seed=seed, device=device)
     loss, gradient = gradients(problem)
     return {
         optimizer: measure_step(problem, gradient, direction(gradient, optimizer), loss, ends=ends)
