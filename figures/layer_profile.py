@@ -10,8 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from figures.registry import run_figure
 from figures.style import PAPER, WEIGHTS, legend_below, panels, plain_decades, style
-from theory.paper.claims import CLAIMS
-from theory.stack import PAPER as PLACEMENTS_OF_THE_PAPER
+from theory.paper.claims import printed_profile
 from theory.stack import TITLES
 
 
@@ -65,10 +64,9 @@ def layer_profile(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 )  # fmt: skip
             last = here[here["quantity"] == "grad_sq_W2"].sort_values("layer")
             layers = last["layer"].to_numpy()
-            if placement in PLACEMENTS_OF_THE_PAPER:
-                a_layer = float(CLAIMS["F1"].numbers["square"]) if placement == "post" else 1.0
-                decay = a_layer ** ((layers[-1] - layers) / 2)
-                axis.plot(layers, np.sqrt(last["predicted"].iloc[-1]) * decay, label="appendix F, $W^2$", **PAPER)
+            if (decay := printed_profile(placement, layers[-1])) is not None:
+                decay = decay[layers - 1] * np.sqrt(last["predicted"].iloc[-1])
+                axis.plot(layers, decay, label="appendix F, $W^2$", **PAPER)
             first = here.iloc[0]
             axis.set(
                 yscale="log",

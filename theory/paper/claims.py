@@ -6,6 +6,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from theory.stack.documents import parsed
 from theory.stack.registry import Table
 
@@ -82,3 +85,15 @@ def _read() -> dict[str, Claim]:
 
 
 CLAIMS: Table[Claim] = Table("claim", _read())
+
+
+def printed_profile(placement: str, depth: int) -> NDArray[np.float64] | None:
+    """What appendix F says of ‖∂L/∂W²‖_F in layers 1 to L, over that of the last; None of what it does not speak of.
+
+    >>> printed_profile("post", 3).round(4).tolist(), printed_profile("pre", 2).tolist()
+    ([0.6667, 0.8165, 1.0], [1.0, 1.0])
+    """
+    if placement not in ("post", "pre"):
+        return None
+    a_layer = float(CLAIMS["F1"].numbers["square"]) if placement == "post" else 1.0
+    return a_layer ** (np.arange(depth - 1, -1, -1) / 2)
