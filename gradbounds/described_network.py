@@ -19,13 +19,13 @@ class Description:
     """What describes a network beside flags of single fields.
 
     Attributes:
-        config: a file.
+        config: a file, or what is in it.
         like: a published model's name.
         ignore: keys of the file to leave out.
         drawn_by: the code whose rule gives the deviations of weights; "hf" is the model's own class.
     """
 
-    config: Path | None = None
+    config: Path | Mapping[str, Any] | None = None
     like: str | None = None
     ignore: Sequence[str] = ()
     drawn_by: str = HUGGING_FACE

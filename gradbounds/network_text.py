@@ -65,7 +65,7 @@ def network_lines(
         lines += ["By large-width theory: norms of gradients, root mean squares over random initializations"]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=_SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
-        lines += ["", *_sampled_lines(stack, table), *_trust_lines(stack, evidence)]
+        lines += ["", *_sampled_lines(stack, table), *trust_lines(stack, evidence)]
     else:
         lines += [f"Theory: {reason}", ""]
     if draws:
@@ -152,7 +152,7 @@ def _sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     ]  # fmt: skip
 
 
-def _trust_lines(stack: Stack, evidence: str) -> list[str]:
+def trust_lines(stack: Stack, evidence: str) -> list[str]:
     """How far theory can be trusted for a network, where it is not judged."""
     why = why_not_judged(stack)
     unknown = why.removeprefix("no coefficient: ")

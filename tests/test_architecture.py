@@ -94,10 +94,11 @@ ARROWS = {
             "budget grid recipe progress units table_cache figure_files network_text json_output described_network "
             "help_text clusters plain_text result"
         ),
+        "explore": "__init__ actions budget described_network grid json_output network_text plain_text progress",
         "help_text": "",
         "flags": "grid described_network",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",
-        "commands": "grid recipe clusters actions run_inspection described_network units flags studies result",
+        "commands": "grid recipe clusters actions explore run_inspection described_network units flags studies result",
         "cli": "__init__ commands json_output help_text grid plain_text flags result",
         "__main__": "cli shadowing",
         "run_suite": "actions",

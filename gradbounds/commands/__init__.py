@@ -5,6 +5,7 @@ from typing import Annotated
 import tyro
 
 from gradbounds.commands.claims import Claims
+from gradbounds.commands.explore import Explore
 from gradbounds.commands.figures import Figures
 from gradbounds.commands.hessian import Hessian
 from gradbounds.commands.predict import Predict
@@ -18,6 +19,7 @@ from gradbounds.commands.verify import Check, Verify
 Command = (
     Annotated[Verify, tyro.conf.subcommand("verify")]
     | Annotated[Predict, tyro.conf.subcommand("predict")]
+    | Annotated[Explore, tyro.conf.subcommand("explore")]
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Check, tyro.conf.subcommand("check")]

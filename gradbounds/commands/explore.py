@@ -1,0 +1,36 @@
+"""`gradbounds explore`: its flags."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from gradbounds.flags import Flag, optional
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explore:
+    """Show theory on one page, which asks `predict` for any network while you change it, on this machine alone.
+
+    With --out the page is one file with answers inside, for published models and some networks around the paper's; it
+    needs no server and no network, and says of everything else which command to type.
+    """
+
+    port: Annotated[int | None, optional("port on 127.0.0.1", "PORT", default="a free one")] = None
+    page: Annotated[
+        Path | None,
+        Flag(name="out", help="write the page as one file", metavar="FILE", help_behavior_hint="(default: serve it)"),
+    ] = None
+
+    def run(self) -> int:
+        """Serve until Ctrl-C, or write the file.
+
+        Raises:
+            ValueError: the port is not to be had, or the file cannot be written.
+        """
+        from gradbounds.explore.run import serve, write
+
+        if self.page is None:
+            return serve(self.port)
+        if self.port is not None:
+            raise ValueError(f"port must stand without --out, got {self.port} beside a file.")
+        return write(self.page)

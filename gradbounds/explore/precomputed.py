@@ -1,0 +1,116 @@
+"""Answers for a page without a server: published models, networks around the paper's, and each of its choices changed.
+
+Numbers have five digits, which is within 0.1%; what has no answer has the message that says why.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradbounds.explore.answers import answer
+from gradbounds.explore.server import short
+from gradbounds.grid import FIELDS, said
+from gradbounds.progress import counted
+from theory.configurations.published import PUBLISHED
+from theory.stack.placements import COMPOSITIONS
+
+BATCH = "512"
+"""Sequences of the batch of every network."""
+
+_DIGITS = 5
+
+_PAPER = ("post", "pre")
+DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
+"""Of the networks around the paper's."""
+
+
+def answers(
+    models: Sequence[str] = tuple(PUBLISHED), depths: Sequence[int] = DEPTHS, widths: Sequence[int] = WIDTHS,
+    placements: Sequence[str] = tuple(COMPOSITIONS), *, choices: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Answers by the page's own names of questions, and in words which networks they are of.
+
+    Args:
+        models: published ones.
+        depths: of the networks of every placement.
+        widths: likewise.
+        placements: of these.
+        choices: whether every choice of a field is changed, one at a time, beside the paper's two placements.
+    """
+    asked = list(_questions(models, depths, widths, placements, choices))
+    given = {}
+    with counted("predicting") as done:
+        for k, (kind, question) in enumerate(asked):
+            given[name_of(kind, question)] = _answer(kind, question)
+            done(k + 1, len(asked))
+    about = (
+        f"{len(models)} published models, {len(placements)} placements at depths {', '.join(map(str, depths))} and "
+        f"widths {', '.join(map(str, widths))}, and every choice of a field, one at a time, for Post-LN and Pre-LN. "
+    )
+    return {"about": about, "given": given}
+
+
+def name_of(kind: str, question: Mapping[str, Any]) -> str:
+    """A question's name, as the page finds it: what differs from the defaults, in order."""
+    params = {name: question[name] for name in ("like", "batch") if name in question}
+    for name, value in question.get("fields", {}).items():
+        if "like" in question or value != str(said(name, FIELDS[name].default)):
+            params[name] = value
+    return f"{kind}?{'&'.join(sorted(f'{name}={value}' for name, value in params.items()))}"
+
+
+def _questions(
+    models: Sequence[str], depths: Sequence[int], widths: Sequence[int], placements: Sequence[str], choices: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What is asked; of models no other sizes, which take long."""
+    for model in models:
+        yield "predict", {"like": model}
+        yield "batch", {"like": model, "batch": BATCH}
+    for placement in placements:
+        for depth in depths:
+            for width in widths:
+                network = {"fields": {"placement": placement, "depth": str(depth), "width": str(width)}}
+                yield "predict", network
+                yield "batch", network | {"batch": BATCH}
+                for along in ("depth", "width"):
+                    yield along, network
+    for name, value in _changes() if choices else ():
+        for placement in _PAPER:
+            changed = {"fields": {"placement": placement, name: value}}
+            yield "predict", changed
+            yield "batch", changed | {"batch": BATCH}
+
+
+def _changes() -> Iterator[tuple[str, str]]:
+    """Every choice of a field but its default."""
+    for name, each in FIELDS.items():
+        for word in each.metadata.get("choices", ()):
+            if word not in ("NAME", each.default) and name != "placement":
+                yield name, word
+
+
+def _answer(kind: str, question: Mapping[str, Any]) -> Any:
+    try:
+        content = answer(kind, question)
+    except ValueError as error:
+        return {"error": short(str(error))}
+    if "stack" in content:
+        content = content | {
+            "stack": {name: said(name, value) for name, value in content["stack"].non_default().items()}
+        }
+    return _rounded(content)
+
+
+def _rounded(value: Any) -> Any:
+    """To few digits; what is not finite is null."""
+    if isinstance(value, Mapping):
+        return {name: _rounded(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,81 @@
+"""What the page asks: a network, and what of it; everything else is refused in one line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from gradbounds.described_network import Description
+from gradbounds.grid import FIELDS, field_value
+from simulate.counts import check_count
+from theory import Stack
+from theory.configurations import Note
+from theory.configurations.training_codes import HUGGING_FACE
+from theory.stack.registry import nearest
+
+MOST_LAYERS = 512
+"""Of a network that the page shows."""
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A network as the page has it.
+
+    Attributes:
+        of: the model that describes it, if there is one; its configuration is an object, and never a file.
+        given: values of fields.
+        batch: sequences of a batch.
+    """
+
+    of: Description
+    given: Mapping[str, Any]
+    batch: int = 1
+
+    @classmethod
+    def read(cls, asked: Any) -> Self:
+        """From what JSON holds.
+
+        Args:
+            asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
+                `gradbounds predict`, `batch` counts sequences. All may be left out.
+
+        Raises:
+            ValueError: there is something else in it, or a value cannot be read.
+        """
+        if not isinstance(asked, dict):
+            raise ValueError("question must be an object of JSON.")
+        for name, value in asked.items():
+            if name not in _KINDS:
+                raise ValueError(f"question must have {', '.join(_KINDS)}, got {name!r}.{nearest([name], _KINDS)}")
+            if not isinstance(value, _KINDS[name]):
+                raise ValueError(f"{name} must be of another kind, got {value!r}.")
+        given = {}
+        for name, word in asked.get("fields", {}).items():
+            if name not in FIELDS:
+                raise ValueError(f"network must have fields that there are, got {name!r}.{nearest([name], FIELDS)}")
+            if not isinstance(word, str):
+                raise ValueError(f"{name} must be given as text, got {word!r}.")
+            given[name] = field_value(name, word)
+        batch = field_value("sequences", asked.get("batch", "1"))
+        check_count("batch", batch, 1)
+        of = Description(
+            config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
+        )
+        return cls(of=of, given=given, batch=batch)
+
+    def network(self) -> tuple[Stack, tuple[Note, ...]]:
+        """The network, and notes on its configuration.
+
+        Raises:
+            ValueError: it cannot be read, or has more layers than the page shows.
+        """
+        stack, notes = self.of.read(self.given)
+        if stack.most_layers > MOST_LAYERS:
+            raise ValueError(
+                f"depth must be at most {MOST_LAYERS} on this page, got {stack.most_layers}; gradbounds predict has no "
+                "such limit."
+            )
+        return stack, notes

@@ -1,0 +1,42 @@
+"""`gradbounds explore`: the page on this machine, or in a file."""
+
+import contextlib
+from pathlib import Path
+
+from gradbounds.explore.page import page
+from gradbounds.explore.server import Server
+from simulate.runs.files import write_whole
+
+_MOST_PORTS = 65535
+
+
+def serve(port: int | None) -> int:
+    """Serve the page until Ctrl-C.
+
+    Raises:
+        ValueError: the port is not to be had.
+    """
+    if port is not None and not 0 < port <= _MOST_PORTS:
+        raise ValueError(f"port must be an integer from 1 to {_MOST_PORTS}, got {port}.")
+    try:
+        server = Server(port or 0, page())
+    except OSError as error:
+        raise ValueError(f"port must be free, but {port} is not to be had: {error.strerror}.") from error
+    print(f"The page is {server.address}; only this machine reaches it, and Ctrl-C ends it.", flush=True)
+    with server, contextlib.suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 0
+
+
+def write(path: Path) -> int:
+    """Write the page with answers that are made now.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    from gradbounds.explore.precomputed import answers
+
+    content = page(answers()).encode()
+    write_whole(path, content)
+    print(f"Page    {path}, {len(content) / 1e6:.2g} MB, which opens without a network.")
+    return 0

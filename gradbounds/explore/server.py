@@ -1,0 +1,135 @@
+"""The page, served to this machine alone."""
+
+import select
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer
+from gradbounds.explore.apart import answer_apart
+from gradbounds.json_output import json_text
+from gradbounds.plain_text import one_line
+from theory.stack.documents import parsed
+
+MOST_BYTES = 2**20
+"""Of a question."""
+
+_LONGEST_MESSAGE = 600
+
+# Seconds that a client may take to send its question.
+_PATIENCE = 20.0
+
+_KINDS = (*ANSWERS, *SIZES)
+
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers questions of one page, one at a time; only this machine reaches it.
+
+    Attributes:
+        page: what is served.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int, page: str) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.page = page.encode()
+        self.computing, self.stepping = threading.Lock(), threading.Lock()
+        self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = _PATIENCE
+    server_version, sys_version = "gradbounds", ""
+
+    def do_GET(self) -> None:
+        """The page."""
+        if not self._is_foreign():
+            if self.path == "/":
+                self._send(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+            else:
+                self._refuse(HTTPStatus.NOT_FOUND, "there is one page here, /.")
+
+    def do_POST(self) -> None:
+        """An answer, or one line that says what is wrong with the question."""
+        if self._is_foreign():
+            return
+        kind = self.path.removeprefix("/api/")
+        if kind not in _KINDS or kind == self.path:
+            self._refuse(HTTPStatus.NOT_FOUND, f"questions are /api/ and one of {', '.join(_KINDS)}.")
+        elif self.headers.get("Content-Type", "").partition(";")[0] != "application/json":
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a question must be application/json.")
+        elif not (length := self.headers.get("Content-Length", "")).isdecimal() or len(length) > 12:
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "a question must say its length.")
+        elif int(length) > MOST_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a question has at most {MOST_BYTES} bytes.")
+        else:
+            self._answer(kind, self.rfile.read(int(length)))
+
+    def _answer(self, kind: str, body: bytes) -> None:
+        """Answer when those before are answered, if somebody still waits for it."""
+        is_slow = kind == "first_step"  # which no other question waits for
+        try:
+            with self.server.stepping if is_slow else self.server.computing:
+                if self._is_gone():
+                    self.close_connection = True
+                    return
+                computed = answer_apart if is_slow else answer
+                text = json_text(computed(kind, parsed(body, "JSON"), is_wanted=lambda: not self._is_gone()))
+        except NobodyWaitsError:
+            self.close_connection = True
+        except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__)
+        else:
+            self._send(HTTPStatus.OK, text.encode(), "application/json")
+
+    def _is_gone(self) -> bool:
+        """Whether the client has hung up."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        try:
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
+    def _is_foreign(self) -> bool:
+        """Refuse what another page, or another name of this machine, asks for."""
+        origins = {None, *(f"http://{name}" for name in self.server.names)}
+        if self.headers.get("Host") in self.server.names and self.headers.get("Origin") in origins:
+            return False
+        self._refuse(HTTPStatus.FORBIDDEN, f"this page is {self.server.address} and no other.")
+        return True
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        self.close_connection = True
+        self._send(status, json_text({"error": short(message)}).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: what is asked is nobody's business."""
+
+
+def short(message: str) -> str:
+    """A message as one line of a length that a page has room for."""
+    line = one_line(message)
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} ..."

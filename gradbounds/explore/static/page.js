@@ -1,0 +1,548 @@
+"use strict";
+// What is data is only ever set as text. The address holds the whole state: a change sets it, and it sets the page.
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const DATA = JSON.parse($("data").textContent);
+  const LIVE = DATA.answers === null;
+  const FIELDS = new Map(DATA.groups.flatMap((group) => group.fields.map((field) => [field.name, field])));
+  const START = "like=gpt2";
+  const LONGEST = 30000;
+  const MOST_PINS = 2;
+  const DASHES = [[], [8, 5], [2, 4]];
+  // An answer so fast may be followed by those of other sizes, unasked.
+  const FAST = 500;
+  const kept = new Map();
+  const hidden = new Set();
+  let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null, charts = [];
+
+  // ---- elements
+
+  function make(tag, attributes = {}, ...inside) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (name in element && name !== "list") element[name] = value;
+      else element.setAttribute(name, value);
+    }
+    element.append(...inside);
+    return element;
+  }
+  const lines = (id, texts, tag = "li") => $(id).replaceChildren(...texts.map((text) => make(tag, {}, text)));
+  const number = (value, digits = 4) => {
+    if (value === null || value === undefined) return "–";
+    const rounded = Number(Number(value).toPrecision(digits)), size = Math.abs(rounded);
+    return size && (size < 1e-4 || size >= 1e6) ? rounded.toExponential() : String(rounded);
+  };
+  function table(id, heads, rows) {
+    const cells = (tag, texts) => texts.map((text, k) => make(k ? tag : "th", { scope: k ? "" : "row" }, text));
+    $(id).replaceChildren(make("table", { className: "numbers" },
+      make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
+      make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells("td", row))))));
+  }
+  function say(text) {
+    $("message").textContent = text;
+    $("message").hidden = !text;
+  }
+
+  // ---- the state and its address
+
+  const empty = () => ({ like: "", config: "", drawn_by: "hf", fields: new Map() });
+  function readNetwork(params) {
+    const network = empty();
+    for (const [name, value] of params) {
+      if (name === "like" || name === "drawn_by") network[name] = value;
+      else if (name === "config") {
+        JSON.parse(value);
+        network.config = value;
+      } else if (FIELDS.has(name)) network.fields.set(name, value);
+      else if (!["batch", "pin", "name"].includes(name)) throw new Error(`no field is called ${name.slice(0, 60)}`);
+    }
+    return network;
+  }
+  function writeNetwork(network) {
+    const params = new URLSearchParams();
+    for (const name of ["like", "config"]) if (network[name]) params.set(name, network[name]);
+    if (network.drawn_by !== "hf") params.set("drawn_by", network.drawn_by);
+    for (const [name, value] of network.fields) params.set(name, value);
+    return params;
+  }
+  function read(address) {
+    if (address.length > LONGEST) throw new Error(`it has ${address.length} letters, and at most ${LONGEST} are read`);
+    const params = new URLSearchParams(address || START);
+    const pins = params.getAll("pin").slice(0, MOST_PINS).map((text) => {
+      const inner = new URLSearchParams(text);
+      return { network: readNetwork(inner), name: (inner.get("name") || "pinned").slice(0, 40) };
+    });
+    return { network: readNetwork(params), batch: params.get("batch") || "512", pins };
+  }
+  function write(next) {
+    const params = writeNetwork(next.network);
+    if (next.batch !== "512") params.set("batch", next.batch);
+    for (const pin of next.pins) {
+      const inner = writeNetwork(pin.network);
+      inner.set("name", pin.name);
+      params.append("pin", inner.toString());
+    }
+    return params.toString() || "placement=post";
+  }
+  const now = () => location.hash.slice(1);
+  function change(edit) {
+    const next = { network: { ...state.network, fields: new Map(state.network.fields) }, batch: state.batch,
+      pins: [...state.pins] };
+    edit(next);
+    const address = write(next);
+    if (address.length > LONGEST) return say(`This is too long for an address of ${LONGEST} letters.`);
+    if (address !== now()) location.hash = address;
+  }
+  function setField(name, value) {
+    change((next) => {
+      const plain = !next.network.like && !next.network.config && value === FIELDS.get(name).default;
+      if (value === "" || plain) next.network.fields.delete(name);
+      else next.network.fields.set(name, value);
+    });
+  }
+
+  // ---- questions
+
+  function question(network) {
+    const asked = { fields: Object.fromEntries(network.fields), drawn_by: network.drawn_by };
+    if (network.like) asked.like = network.like;
+    if (network.config) asked.config = JSON.parse(network.config);
+    return asked;
+  }
+  function key(kind, network, batch) {
+    const params = [...writeNetwork(network)];
+    const shown = params.filter(([name, value]) => network.like || FIELDS.get(name)?.default !== value);
+    if (kind === "batch") shown.push(["batch", batch]);
+    return `${kind}?${shown.map(([name, value]) => `${name}=${value}`).sort().join("&")}`;
+  }
+  async function ask(kind, network, { batch, signal } = {}) {
+    const name = key(kind, network, batch);
+    if (kept.has(name)) return kept.get(name);
+    let content;
+    if (LIVE) {
+      const asked = question(network);
+      if (kind === "batch") asked.batch = batch;
+      const reply = await fetch(`api/${kind}`, { method: "POST", signal, headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(asked) });
+      content = await reply.json();
+      if (!reply.ok) throw new Error(content.error);
+    } else {
+      if (!Object.hasOwn(DATA.answers.given, name)) {
+        throw new Error(`This file has no answer to that. It has ${DATA.answers.about} For this, type the command: ` +
+          command(network, kind, batch));
+      }
+      content = DATA.answers.given[name];
+      if (content.error) throw new Error(content.error);
+    }
+    if (kept.size > 60) kept.delete(kept.keys().next().value);
+    kept.set(name, content);
+    return content;
+  }
+  const quoted = (word) => /^[\w.,:=+/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+  function command(network, kind, batch) {
+    const words = ["gradbounds", "predict"];
+    if (network.like) words.push("--like", network.like);
+    if (network.config) words.push("--config", "config.json");
+    if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
+    for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
+    if (kind === "batch") words.push("--batch", batch);
+    if (kind === "first_step") words.push("--first-step", "--optimizer", "sgd");
+    return words.map(quoted).join(" ");
+  }
+
+  // ---- controls
+
+  function select(element, choices) {
+    element.replaceChildren(...choices.map(([value, text]) => make("option", { value }, text)));
+  }
+  function buildControls() {
+    select($("like"), [["", "none: the fields below alone"], ...DATA.models.map((name) => [name, name])]);
+    select($("drawn_by"), DATA.drawers.map((name) => [name, name === "hf" ? "hf, its class in transformers" : name]));
+    $("chips").append(...FIELDS.get("placement").choices.map((name) => make("label", { className: "chip" },
+      make("input", { type: "radio", name: "placement", value: name, onchange: () => setField("placement", name) }), name)));
+    $("groups").append(...DATA.groups.map((group, k) => make("details", { open: k === 0 },
+      make("summary", {}, group.name.replace(/(?<=[a-z])(?=[A-Z])/g, " "), make("span", { className: "quiet" })),
+      make("p", { className: "quiet" }, group.about),
+      ...group.fields.filter((field) => field.name !== "placement").map(control))));
+    $("like").addEventListener("change", () => change((next) => { next.network = { ...empty(), like: $("like").value }; }));
+    $("drawn_by").addEventListener("change", () => change((next) => { next.network.drawn_by = $("drawn_by").value; }));
+    $("paper").addEventListener("click", () => change((next) => { next.network = empty(); }));
+    $("batch").addEventListener("change", () => change((next) => { next.batch = $("batch").value.trim() || "512"; }));
+    $("file").addEventListener("change", () => take($("file").files[0]));
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      take(event.dataTransfer.files[0]);
+    });
+    $("controls").addEventListener("submit", (event) => event.preventDefault());
+  }
+  function control(field) {
+    const id = `field_${field.name}`;
+    const input = field.choices.length ? make("select", { id }) : make("input", { id, type: "text",
+      inputMode: field.kind === "number" ? "decimal" : "text", spellcheck: false });
+    input.addEventListener("change", () => setField(field.name, input.value.trim()));
+    let waiting = 0;
+    if (field.kind === "number") {
+      input.addEventListener("input", () => {
+        clearTimeout(waiting);
+        waiting = setTimeout(() => setField(field.name, input.value.trim()), 400);
+      });
+      input.addEventListener("keydown", (event) => {
+        const times = { ArrowUp: 2, ArrowDown: 0.5 }[event.key], size = Number(input.value || input.placeholder);
+        if (!times || !["width", "depth", "tokens", "vocab"].includes(field.name) || !(size > 0)) return;
+        event.preventDefault();
+        setField(field.name, String(Math.max(1, Math.round(size * times))));
+      });
+    }
+    return make("label", { className: "field", title: field.help }, `${field.name}: ${field.help}`, input);
+  }
+  async function take(file) {
+    if (!file) return;
+    if (file.size > 2 ** 20) return say("A config.json has at most 1 MB; this file is larger.");
+    try {
+      const config = JSON.stringify(JSON.parse(await file.text()));
+      change((next) => { next.network = { ...empty(), config }; });
+    } catch {
+      say("The file must be a model's config.json, and it is no JSON.");
+    }
+  }
+  function showControls(stack) {
+    const { like, config, drawn_by, fields } = state.network;
+    $("like").value = like;
+    $("drawn_by").value = drawn_by;
+    $("drawn").hidden = !like && !config;
+    $("configured").hidden = !config;
+    $("configured").textContent = config ? `A config.json of ${config.length} letters describes the network.` : "";
+    if (document.activeElement !== $("batch")) $("batch").value = state.batch;
+    const placement = fields.get("placement") ?? stack?.placement ?? FIELDS.get("placement").default;
+    for (const chip of $("chips").querySelectorAll("input")) chip.checked = chip.value === placement;
+    for (const field of FIELDS.values()) {
+      const input = $(`field_${field.name}`);
+      if (!input) continue;
+      const value = stack && field.name in stack ? stack[field.name] ?? "own" : field.default, shown = typeof value === "number" ? number(value, 7) : String(value);
+      if (field.choices.length) select(input, [["", `${shown}${fields.has(field.name) ? "" : like || config ? " (the model’s)" : " (the paper’s)"}`],
+        ...field.choices.map((word) => [word, word])]);
+      else input.placeholder = shown;
+      if (document.activeElement !== input || input.value === "" || field.choices.length) input.value = fields.get(field.name) ?? "";
+      input.parentElement.classList.toggle("changed", fields.has(field.name));
+    }
+    DATA.groups.forEach((group, k) => {
+      const changed = group.fields.filter((field) => fields.has(field.name)).length;
+      $("groups").children[k].querySelector("span").textContent = changed ? ` — ${changed} changed` : "";
+    });
+  }
+
+  // ---- charts
+
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const isDark = matchMedia("(prefers-color-scheme: dark)");
+  // Dark colours of figures would not be seen on a dark page.
+  const seen = (color) => isDark.matches ? { "#3b3b3b": "#d8d8d8", "#000000": "#f5f5f5", "#0072b2": "#4aa8e0",
+    "#d55e00": "#f0823a" }[color] ?? color : color;
+  function decades(low, high) {
+    const steps = high / low > 1e4 ? [1] : high / low > 10 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8], ticks = [];
+    for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k++) {
+      for (const step of steps) {
+        const tick = step * 10 ** k;
+        if (tick >= low * 0.999 && tick <= high * 1.001) ticks.push(tick);
+      }
+    }
+    return ticks.length > 12 ? ticks.filter((_, k) => k % Math.ceil(ticks.length / 8) === 0) : ticks;
+  }
+  function logRange(low, high) {
+    if (!(low > 0)) return [0.1, 10];
+    const below = 10 ** Math.floor(Math.log10(low)), above = 10 ** Math.floor(Math.log10(high));
+    const down = [5, 2, 1].find((step) => step * below <= low * 0.98) ?? 0.5;
+    const up = [1, 2, 5, 10, 20].find((step) => step * above >= high * 1.02);
+    return [down * below, up * above];
+  }
+  function draw(id, { about, xs, series, xlabel, xlog = false, ylog = true }) {
+    const holder = $(id), text = css("--text"), line = css("--grid"), width = Math.max(240, holder.clientWidth);
+    const positive = (value) => (ylog && !(value > 0) ? null : value);
+    const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
+    const labels = (u, ticks) => ticks.map((tick) => number(tick, 3));
+    const every = Math.max(1, Math.ceil(xs.length / (width / 60)));
+    const options = {
+      width, height: Math.round(Math.min(340, Math.max(230, width * 0.5))),
+      cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
+      scales: { x: { time: false, distr: xlog ? 3 : 1, log: 2, range: (u, low, high) => xlog ? [low / 1.1, high * 1.1]
+        : [low - 0.3, high + 0.3] },
+      y: ylog ? { distr: 3, range: (u, low, high) => logRange(low, high) } : { range: [0, 1] } },
+      axes: [{ ...axis, label: xlabel, labelSize: 20, size: 34, splits: xlog ? () => xs.filter((_, k) => k % every === 0)
+        : (u, k, low, high) => whole(low, high, width), filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map(String) },
+      { ...axis, size: 58, filter: (u, ticks) => ticks, values: labels,
+        ...(ylog ? { splits: (u, k, low, high) => decades(low, high) } : {}) }],
+      series: [{ label: xlabel, value: (u, value) => number(value) }, ...series.map((each) => ({
+        label: each.label, stroke: seen(each.color), width: each.thin ? 1.2 : 2, dash: each.dash, show: each.show ?? true,
+        points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) }))],
+    };
+    charts.find((chart) => chart.id === id)?.plot.destroy();
+    charts = charts.filter((chart) => chart.id !== id);
+    const plot = new uPlot(options, [xs, ...series.map((each) => each.values.map(positive))], holder);
+    holder.tabIndex = 0;
+    holder.setAttribute("role", "img");
+    holder.setAttribute("aria-label", `${about}. Arrow keys read values; the table below has all.`);
+    holder.onkeydown = (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      const at = Math.min(xs.length - 1, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : xs.length)) + by));
+      plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 });
+    };
+    charts.push({ id, plot, again: () => draw(id, { about, xs, series, xlabel, xlog, ylog }) });
+  }
+  function whole(low, high, width) {
+    const step = [1, 2, 4, 5, 8, 10, 20, 50, 100].find((each) => (high - low) / each <= width / 45) ?? 200, ticks = [];
+    for (let tick = Math.ceil(low); tick <= high; tick++) if (tick === 1 || tick % step === 0) ticks.push(tick);
+    return ticks;
+  }
+  const onLayers = (content, count) => Array.from({ length: count }, (_, k) => content.predicted[content.layer.indexOf(k + 1)] ?? null);
+  const named = (label, k) => networks.length > 1 ? `${label}, ${networks[k].name}` : label;
+  const color = (quantity) => DATA.colors[quantity.replace("encoder_", "").replace("grad_S", "grad_W")] ?? "#8c5a2b";
+
+  function drawLayers() {
+    const count = Math.max(...networks.flatMap((each) => each.content.series.flatMap((one) => one.layer)));
+    const xs = Array.from({ length: count }, (_, k) => k + 1);
+    const series = [];
+    networks.forEach((each, k) => {
+      for (const one of each.content.series.filter((other) => other.matrix && !hidden.has(other.quantity))) {
+        const encoder = one.quantity.startsWith("encoder_");
+        series.push({ label: named(encoder ? `${one.head}, encoder` : one.head, k), color: color(one.quantity), thin: encoder,
+          dash: DASHES[k], values: onLayers(one, count) });
+      }
+    });
+    const law = networks[0].content.paper?.appendix_f;
+    if (law && !hidden.has("grad_W2")) {
+      series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], thin: true, values: xs.map((_, k) => law[k] ?? null) });
+    }
+    draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, xlabel: "layer" });
+    for (const [id, quantity, ylog] of [["energy", "hidden_energy", true], ["cosine", "cosine", false]]) {
+      const streams = networks.map((each, k) => [each.content.series.find((one) => one.quantity === quantity), k]);
+      draw(id, { about: quantity.replace("_", " "), xs, ylog, xlabel: "layer", series: streams.filter(([one]) => one).map(([one, k]) => ({
+        label: named(one.head, k), color: DATA.curves[k], dash: DASHES[k], values: onLayers(one, count) })) });
+    }
+    const shown = networks.flatMap((each, k) => each.content.series.filter((one) => one.layer.some((layer) => layer > 0)).map((one) => ({
+      head: named((one.quantity.startsWith("encoder_") ? "encoder " : "") + (one.head === one.quantity ? one.quantity.replaceAll("_", " ") : one.head), k),
+      values: onLayers(one, count) })));
+    table("table", ["layer", ...shown.map((one) => one.head)], xs.map((x, at) => [String(x), ...shown.map((one) => number(one.values[at]))]));
+    $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
+      `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
+      : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
+  }
+  function drawSizes() {
+    const role = $("matrix").value, rows = [];
+    $("sizes_drawn").hidden = !sizesOf.length;
+    for (const [id, kind] of [["depths", "depth"], ["widths", "width"]]) {
+      const answers = sizesOf.map((each) => each[kind]);
+      if (!answers.every(Boolean) || !answers.length) continue;
+      const xs = [...new Set(answers.flatMap((one) => one.rows.size))].sort((a, b) => a - b), series = [];
+      answers.forEach((one, k) => {
+        for (const end of ["first", "last"]) {
+          const at = new Map(one.rows.size.map((size, j) => [size, j]).filter(([, j]) => one.rows.quantity[j] === role));
+          series.push({ label: named(`${end} layer`, k), color: DATA.curves[end === "first" ? 0 : 1], dash: DASHES[k], points: true,
+            values: xs.map((size) => at.has(size) ? one.rows[end][at.get(size)] : null) });
+        }
+      });
+      const paper = new Map(answers[0].paper.map((one) => [one.size, one]));
+      if (role === "grad_W2" && paper.size) {
+        series.push({ label: "Theorem 1 allows", color: "#3b3b3b", dash: [6, 4], values: xs.map((size) => paper.get(size)?.bound ?? null) });
+        if (answers[0].paper[0].appendix_f) series.push({ label: "appendix F, first layer", color: "#777777", dash: [2, 3],
+          values: xs.map((size) => paper.get(size)?.appendix_f ?? null) });
+      }
+      draw(id, { about: `First and last layer against the ${kind}`, xs, series, xlog: true, xlabel: kind });
+      xs.forEach((size, at) => series.forEach((one) => {
+        if (one.values[at] !== null) rows.push([kind, String(size), one.label, number(one.values[at])]);
+      }));
+    }
+    table("sizes_table", ["against", "size", "what", "norm"], rows);
+  }
+
+  // ---- the answer in words
+
+  function showAnswer() {
+    const { content } = networks[0];
+    $("answer").hidden = false;
+    $("title").textContent = content.title;
+    lines("drawn_lines", content.drawn);
+    const [, ...standing] = content.stands_out;
+    lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
+    const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
+    lines("trust", [...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
+    $("lines").textContent = content.lines.join("\n");
+    $("command").textContent = command(state.network);
+    $("python").textContent = content.python;
+    const roles = new Map(networks.flatMap((each) => each.content.series.filter((one) => one.matrix).map((one) => [one.quantity, one.head])));
+    $("matrices").replaceChildren(...[...roles].map(([quantity, head]) => {
+      const swatch = make("span", { className: "swatch" });
+      swatch.style.background = seen(color(quantity));
+      return make("button", { type: "button", ariaPressed: String(!hidden.has(quantity)), onclick: (event) => {
+        if (!hidden.delete(quantity)) hidden.add(quantity);
+        event.currentTarget.setAttribute("aria-pressed", String(!hidden.has(quantity)));
+        drawLayers();
+      } }, swatch, quantity.startsWith("encoder_") ? `${head}, encoder` : head);
+    }));
+    const before = $("matrix").value;
+    select($("matrix"), [...roles]);
+    $("matrix").value = roles.has(before) ? before : roles.has("grad_W2") ? "grad_W2" : [...roles.keys()][0];
+    drawLayers();
+    $("pins").replaceChildren(...state.pins.map((pin, k) => make("li", { className: "row" },
+      `${pin.name}: ${networks[k + 1]?.error ?? networks[k + 1]?.content.title ?? ""}`,
+      make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
+    $("pin").disabled = state.pins.length >= MOST_PINS;
+  }
+  function showBatch(content, error) {
+    batchOf = content;
+    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}` : "";
+    // The command's own words, from its sentence on.
+    const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
+    $("first_words").textContent = content ? content.lines.slice(from, content.lines.indexOf("", from)).join(" ") : error;
+    if (content) table("shares", ["parameter", "share of the squared norm"], content.shares.map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`]));
+    else $("shares").replaceChildren();
+    compareMine();
+  }
+  function compareMine() {
+    const norm = Number($("my_norm").value.replace(",", ".")), loss = Number($("my_loss").value.replace(",", "."));
+    const texts = [];
+    if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
+    if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
+    if (batchOf && norm > 0) texts.push("Text repeats words, which the prediction without --text does not: that makes norms larger. " +
+      "A log’s norm must be taken before clipping, of the mean loss, at the first step.");
+    $("mine").textContent = texts.join(" ");
+  }
+
+  // ---- from the address to the page
+
+  async function load() {
+    running?.abort();
+    stepping?.abort();
+    const controller = running = new AbortController(), { signal } = controller, begun = performance.now();
+    say("");
+    try {
+      state = read(now());
+    } catch (error) {
+      say(`The address cannot be read: ${error.message.slice(0, 200)}.`);
+      state ??= read(START);
+      return;
+    }
+    showControls(networks[0]?.content.stack);
+    $("status").textContent = "Predicting …";
+    for (const id of ["rate", "sizes_words"]) $(id).textContent = "";
+    $("rate_all").hidden = true;
+    try {
+      const first = await ask("predict", state.network, { signal });
+      const took = performance.now() - begun;
+      const answers = [{ name: "this", content: first }];
+      for (const pin of state.pins) {
+        try {
+          answers.push({ name: pin.name, network: pin.network, content: await ask("predict", pin.network, { signal }) });
+        } catch (error) {
+          if (signal.aborted) return;
+          say(`${pin.name}: ${error.message}`);
+        }
+      }
+      if (signal.aborted) return;
+      networks = answers;
+      showControls(first.stack);
+      showAnswer();
+      $("status").textContent = `Predicted in ${number(took / 1000, 2)} s.`;
+      document.body.dataset.shown = now();
+      document.body.dataset.milliseconds = String(performance.now() - begun);
+      await ask("batch", state.network, { batch: state.batch, signal }).then((content) => showBatch(content, ""),
+        (error) => { if (!signal.aborted) showBatch(null, error.message); });
+      if (signal.aborted) return;
+      $("sizes").hidden = !LIVE || took < FAST;
+      sizesOf = [];
+      if (!LIVE || took < FAST) await askSizes(signal);
+      else drawSizes();
+      document.body.dataset.settled = now();
+    } catch (error) {
+      if (signal.aborted) return;
+      $("status").textContent = "";
+      $("answer").hidden = true;
+      showControls(null);
+      say(error.message);
+      document.body.dataset.shown = now();
+    }
+  }
+  async function askSizes(signal) {
+    $("sizes_words").textContent = "Predicting other sizes …";
+    try {
+      const answers = [];
+      for (const { network = state.network } of networks) {
+        answers.push({ depth: await ask("depth", network, { signal }), width: await ask("width", network, { signal }) });
+      }
+      if (signal.aborted) return;
+      sizesOf = answers;
+      drawSizes();
+      $("sizes_words").textContent = [...new Set(answers.flatMap((one) => [one.depth, one.width].filter((each) => each.left_out)
+        .map((each) => `Against the ${each.along}: ${each.left_out}`)))].join(" ");
+    } catch (error) {
+      if (!signal.aborted) $("sizes_words").textContent = error.message;
+    }
+  }
+  async function askStep() {
+    const { signal } = (stepping = new AbortController());
+    $("cancel").hidden = false;
+    $("step").disabled = true;
+    $("rate").textContent = "Predicting the first step; it takes up to half a minute …";
+    try {
+      const content = await ask("first_step", state.network, { signal });
+      $("rate").textContent = content.no_rule ? `Theory has no rule: ${content.no_rule}`
+        : `${number(content.critical_rate, 3)}: at this rate the loss, to second order, is back at its start. Off by up to ` +
+          (content.implied_error === null ? `an unknown share (${content.no_coefficient}).` : `${number(100 * content.implied_error, 2)}%.`);
+      $("rate_lines").textContent = content.lines.join("\n");
+      $("rate_all").hidden = false;
+    } catch (error) {
+      $("rate").textContent = signal.aborted ? "Cancelled." : error.message;
+    }
+    $("cancel").hidden = true;
+    $("step").disabled = false;
+  }
+  function download() {
+    const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const rows = [["network", "quantity", "layer", "predicted", "predicted_sem"].join(",")];
+    for (const each of networks) {
+      for (const one of each.content.series) {
+        one.layer.forEach((layer, k) => rows.push([quote(each.name), one.quantity, layer, one.predicted[k] ?? "", one.sem[k] ?? ""].join(",")));
+      }
+    }
+    const link = make("a", { href: URL.createObjectURL(new Blob([rows.join("\n") + "\n"], { type: "text/csv" })), download: "gradbounds.csv" });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+  async function copy(event) {
+    const source = $(event.currentTarget.dataset.copies), button = event.currentTarget;
+    try {
+      await navigator.clipboard.writeText(source.textContent);
+      button.textContent = "Copied";
+    } catch { // without the right to, the text is selected
+      getSelection().selectAllChildren(source);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
+  buildControls();
+  $("where").textContent = LIVE ? "It asks this machine alone." : `This file asks nobody: it has ${DATA.answers.about}`;
+  for (const id of ["my_norm", "my_loss"]) $(id).addEventListener("input", compareMine);
+  $("matrix").addEventListener("change", drawSizes);
+  $("sizes").addEventListener("click", () => askSizes(running.signal));
+  $("step").addEventListener("click", askStep);
+  $("cancel").addEventListener("click", () => stepping?.abort());
+  $("csv").addEventListener("click", download);
+  for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
+  $("pin").addEventListener("click", () => change((next) => {
+    next.pins.push({ name: $("pin_name").value.trim() || networks[0].content.name, network: next.network });
+  }));
+  isDark.addEventListener("change", () => networks.length && (showAnswer(), drawSizes()));
+  let resized = 0;
+  addEventListener("resize", () => {
+    clearTimeout(resized);
+    resized = setTimeout(() => charts.slice().forEach((chart) => chart.again()), 150);
+  });
+  addEventListener("hashchange", load);
+  load();
+})();

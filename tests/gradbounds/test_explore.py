@@ -1,0 +1,283 @@
+"""`gradbounds explore`: what the page is answered is what `predict` finds, and nothing but the page may ask."""
+
+import http.client
+import json
+import random
+import re
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from figures.style import WEIGHTS
+from gradbounds.cli import main
+from gradbounds.explore import apart, server
+from gradbounds.explore.answers import NobodyWaitsError, answer
+from gradbounds.explore.apart import answer_apart
+from gradbounds.explore.page import page
+from gradbounds.explore.precomputed import answers
+from gradbounds.explore.server import MOST_BYTES, Server
+from theory import Stack, predict
+from theory.paper.theorem1 import bound_value
+from theory.stack.groups import GROUPS
+from theory.stack.placements import COMPOSITIONS
+
+SMALL = {"width": "64", "depth": "2", "tokens": "4", "vocab": "16"}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96,
+    "intermediate_size": 96, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def served():
+    """A server in a thread."""
+    with Server(0, page()) as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield one
+        one.shutdown()
+        thread.join()
+
+
+def request(served, path="/", *, body=None, method=None, **headers):
+    """Status and text of a reply; headers with None are left out."""
+    given = {"Host": f"127.0.0.1:{served.server_port}"}
+    if body is not None:
+        given |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    with closing(http.client.HTTPConnection("127.0.0.1", served.server_port, timeout=30)) as connection:
+        connection.putrequest(method or ("GET" if body is None else "POST"), path, skip_host=True)
+        for name, value in given.items():
+            if value is not None:
+                connection.putheader(name, value)
+        connection.endheaders(body)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+def asked(served, kind, question):
+    status, text = request(served, f"/api/{kind}", body=json.dumps(question).encode())
+    return status, json.loads(text)
+
+
+def settings():
+    """Small networks at random, of some fields each, the same in every run."""
+    draw = random.Random(7)
+    return [
+        SMALL
+        | {
+            "placement": draw.choice([*COMPOSITIONS]),
+            "width": str(draw.choice([64, 96, 128])),
+            "depth": str(draw.randint(1, 4)),
+            "ffn_ratio": draw.choice(["0.5", "1", "2.75", "4"]),
+            "activation": draw.choice(["relu", "gelu", "silu", "tanh"]),
+            "mask": draw.choice(["none", "causal"]),
+            "branch_scale": draw.choice(["own", f"{draw.random():.3f}"]),
+        }
+        for _ in range(4)
+    ]
+
+
+@pytest.mark.parametrize("fields", settings(), ids=lambda fields: fields["placement"])
+def test_the_page_is_answered_what_predict_prints(served, capsys, fields):
+    status, content = asked(served, "predict", {"fields": fields})
+    assert status == 200
+    flags = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", value)]
+    assert main(["predict", *flags, "--json"]) == 0
+    known = {(row["quantity"], row["layer"]): row for row in json.loads(capsys.readouterr().out)["prediction"]}
+    numbers = {
+        (one["quantity"], layer): value
+        for one in content["series"]
+        for layer, value in zip(one["layer"], one["predicted"], strict=True)
+    }
+    assert known.keys() <= numbers.keys()
+    assert all(numbers[at] == row["predicted"] for at, row in known.items())
+    assert {name for name, _ in numbers.keys() - known.keys()} == {"cosine"}
+    assert main(["predict", *flags, "--all"]) == 0
+    assert "\n".join(content["lines"]) == capsys.readouterr().out.rstrip("\n")
+
+
+def test_the_python_line_is_of_the_same_network(served):
+    fields = {"width": "128", "query_key_scale": "0", "tokens": "4"}
+    _, content = asked(served, "predict", {"config": LLAMA, "fields": fields})
+    line = re.fullmatch(r"gb\.predict\(gb\.Stack\((.*)\)\)", content["python"])
+    stack = eval(f"Stack({line[1]})")  # the line is ours
+    assert stack.query_key_scale == 0
+    norms = next(one["predicted"] for one in content["series"] if one["quantity"] == "grad_WV")
+    assert stack.width == 128
+    assert norms == pytest.approx(predict(stack)["grad_sq_WV"] ** 0.5, rel=1e-12)
+
+
+def test_the_first_line_of_a_log(served, capsys):
+    _, content = asked(served, "batch", {"fields": SMALL, "batch": "6"})
+    flags = [word for name, value in SMALL.items() for word in (f"--{name}", value)]
+    assert main(["predict", *flags, "--batch", "6", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert {name: content[name] for name in ("loss", "gradient_norm")} == {
+        name: known[name] for name in ("loss", "gradient_norm")
+    }
+    status, content = asked(served, "batch", {"fields": SMALL | {"normalization": "tanh"}, "batch": "6"})
+    assert (status, "no longer Gaussian" in content["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("along", ["depth", "width"])
+def test_other_sizes(served, along):
+    """First and last layer, the bound of Theorem 1 and appendix F's law, at sizes around the network's."""
+    _, content = asked(served, along, {"fields": SMALL | {"placement": "post"}})
+    rows = content["rows"]
+    sizes = sorted(set(rows["size"]))
+    assert sizes[0] < int(SMALL[along]) < sizes[-1] or (along, sizes[0]) == ("depth", 1)
+    stack = Stack(placement="post", **{name: int(value) for name, value in SMALL.items()} | {along: sizes[-1]})
+    norms = predict(stack)["grad_sq_W2"] ** 0.5
+    at = [k for k, size in enumerate(rows["size"]) if (size, rows["quantity"][k]) == (sizes[-1], "grad_W2")][0]
+    assert [rows["first"][at], rows["last"][at]] == pytest.approx([norms[0], norms[-1]], rel=1e-12)
+    paper = content["paper"][-1]
+    assert paper["bound"] == pytest.approx(float(bound_value(stack).value), rel=1e-12)
+    assert paper["appendix_f"] == pytest.approx(norms[-1] * (2 / 3) ** ((stack.depth - 1) / 2), rel=1e-9)
+    assert not asked(served, along, {"fields": SMALL | {"placement": "peri"}})[1]["paper"]
+
+
+def test_sizes_that_nobody_waits_for_are_not_predicted():
+    with pytest.raises(NobodyWaitsError):
+        answer("depth", {"fields": SMALL}, is_wanted=lambda: False)
+
+
+def test_a_process_that_nobody_waits_for_ends(monkeypatch):
+    started = []
+    context = apart.multiprocessing.get_context("spawn")
+    process = context.Process
+    monkeypatch.setattr(context, "Process", lambda **given: started.append(process(**given)) or started[0])
+    with pytest.raises(NobodyWaitsError):
+        answer_apart("first_step", {"fields": SMALL}, is_wanted=lambda: False)
+    assert started[0].exitcode == -9
+    started.clear()
+    with pytest.raises(ValueError, match="more than 0 seconds"):
+        answer_apart("first_step", {"fields": SMALL}, seconds=0.0)
+    assert started[0].exitcode == -9
+
+
+def test_a_first_step():
+    content = answer("first_step", {"fields": SMALL | {"depth": "1", "tokens": "2"}})
+    assert 0 < content["critical_rate"] < 100
+    assert any("Critical rate" in line for line in content["lines"])
+
+
+HOSTILE = [
+    ({"fields": {"widht": "8"}}, "Did you mean width?"),
+    ({"fields": {"__proto__": "8"}}, "network must have fields that there are"),
+    ({"fields": {"width": "<script>alert(1)</script>"}}, "width must be an integer"),
+    ({"fields": {"width": 8}}, "width must be given as text"),
+    ({"fields": {"width": "1e300"}}, "width must be at most"),
+    ({"fields": {"depth": "100000"}}, "depth must be at most 512 on this page"),
+    (
+        {"fields": {"depth": "512", "tokens": "1e5", "experts": "64", "experts_per_token": "8"}},
+        "theory would take about",
+    ),
+    ({"fields": {"mask": "given", "mask_rows": "[" * 10**5}}, "mask_rows must be"),
+    ({"fields": {"placement": "x" * 10**5}}, "placement must be one of"),
+    ({"like": "../../etc/passwd"}, "like must be one of"),
+    ({"config": "/etc/passwd"}, "config must be of another kind"),
+    ({"config": {"model_type": "resnet"}}, "model_type must be one of"),
+    ({"batch": "0"}, "batch must be an integer of at least 1"),
+    ({"text": "/etc/passwd"}, "question must have"),
+    ([], "question must be an object"),
+]
+
+
+@pytest.mark.parametrize(("question", "message"), HOSTILE, ids=[message for _, message in HOSTILE])
+def test_a_hostile_question_has_one_short_message(served, question, message):
+    status, content = asked(served, "predict", question)
+    assert status == 400
+    assert message in content["error"]
+    assert len(content["error"]) < 700
+    assert "\n" not in content["error"]
+
+
+def test_a_width_of_a_billion_is_a_network(served):
+    status, content = asked(served, "predict", {"fields": SMALL | {"width": "1e9"}})
+    assert (status, content["stack"]["width"]) == (200, 10**9)
+
+
+def test_only_the_page_is_answered(served):
+    own, body = f"127.0.0.1:{served.server_port}", json.dumps({"fields": SMALL}).encode()
+    assert served.server_address[0] == "127.0.0.1"
+    assert request(served)[0] == request(served, Host=f"localhost:{served.server_port}")[0] == 200
+    for host in ("evil.example", "127.0.0.1", f"evil.example:{served.server_port}", None):
+        assert request(served, Host=host)[0] == 403
+        assert request(served, "/api/predict", body=body, Host=host)[0] == 403
+    assert request(served, "/api/predict", body=body, Origin=f"http://{own}")[0] == 200
+    for origin in ("http://evil.example", "null", f"https://{own}", f"http://{own}.evil.example"):
+        assert request(served, "/api/predict", body=body, Origin=origin)[0] == 403
+        assert request(served, Origin=origin)[0] == 403
+
+
+def test_what_is_no_question_is_refused(served):
+    body = b"{}"
+    assert request(served, "/api/predict", body=body, Content_Type="text/plain")[0] == 415
+    assert request(served, "/api/predict", body=body, Content_Length=None)[0] == 411
+    assert request(served, "/api/predict", body=body, Content_Length="-1")[0] == 411
+    assert request(served, "/api/predict", body=body, Content_Length=str(MOST_BYTES + 1))[0] == 413
+    assert request(served, "/api/predict", body=b"{" * 1000)[0] == 400
+    assert request(served, "/api/predict", body=b"\xff")[0] == 400
+    assert request(served, "/api/samples", body=body)[0] == request(served, "/predict", body=body)[0] == 404
+    assert request(served, "/../etc/passwd")[0] == 404
+    assert request(served, method="DELETE")[0] == 501
+
+
+def outside(text):
+    """What a page would fetch: addresses in attributes and styles, and what styles import."""
+    return re.findall(
+        r"""(?:src|href|action)\s*=\s*["']?[^"'>\s]+|url\([^)]*\)|@import[^;]+|importScripts|import\(""", text
+    )
+
+
+def test_a_file_asks_for_nothing_from_outside():
+    given = answers(models=(), depths=(2,), widths=(64,), placements=("pre",), choices=False)
+    given["about"] = "</script><script>alert(1)</script>"
+    text = page(given)
+    assert "connect-src 'none'" in text
+    assert "<script>alert" not in text
+    markup = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert outside(markup) == []
+    assert not re.search(r"https?://", markup)
+    assert "connect-src 'self'" in page()
+    assert outside('<a href="http://a"> <img src=b> url(c)') == ['href="http://a', "src=b", "url(c)"]
+
+
+def test_numbers_of_a_file_are_those_of_theory():
+    given = answers(models=(), depths=(2, 3), widths=(64,), placements=("post", "peri"), choices=False)["given"]
+    for placement in ("post", "peri"):
+        for depth in (2, 3):
+            content = given[f"predict?depth={depth}&{f'placement={placement}&' * (placement != 'post')}width=64"]
+            known = predict(Stack(placement=placement, depth=depth, width=64))
+            for one in content["series"]:
+                if (name := one["quantity"].replace("grad_", "grad_sq_")) in known and name.startswith("grad_"):
+                    norms = known[name] ** 0.5
+                    assert one["predicted"] == pytest.approx(norms.ravel() if norms.ndim else [norms], rel=1e-3)
+
+
+def test_every_field_has_a_control():
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page(), re.S)[1])
+    names = [field["name"] for group in data["groups"] for field in group["fields"]]
+    assert names == [*Stack.__dataclass_fields__]
+    assert [group["name"] for group in data["groups"]] == [group.__name__ for group in GROUPS]
+    assert data["colors"] == {name.replace("grad_sq", "grad"): look["color"] for name, look in WEIGHTS.items()}
+    choices = {field["name"]: field["choices"] for group in data["groups"] for field in group["fields"]}
+    assert choices["mask"] == ["none", "causal", "given"]
+    assert "NAME" not in choices["placement"]
+
+
+def test_the_page_sets_data_as_text_alone():
+    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)
+
+
+def test_what_the_command_takes(capsys, tmp_path, served):
+    assert main(["explore", "--port", "0"]) == 2
+    assert "--port must be an integer from 1 to 65535" in capsys.readouterr().err
+    assert main(["explore", "--port", str(served.server_port)]) == 2
+    assert "--port must be free" in capsys.readouterr().err
+    assert main(["explore", "--port", "8000", "--out", str(tmp_path / "page.html")]) == 2
+    assert "--port must stand without --out" in capsys.readouterr().err
