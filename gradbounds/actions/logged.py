@@ -19,7 +19,7 @@ from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
 from theory.configurations import Note
-from theory.configurations.training_codes import HUGGING_FACE, NAMES, TRAINING_CODES
+from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES
 from theory.configurations.vectors import learned_vectors
 from theory.coverage import require
 from theory.mean_field.kernels import Array
@@ -204,7 +204,11 @@ def _of_weights(
     if stack.depth_scaling != "none":
         others += [("W^O and W2 are not scaled by the depth", of, dict(given) | {"depth_scaling": "none"})]
     if of.is_model:
-        codes = {HUGGING_FACE: "its class in transformers"} | {n: f"{TRAINING_CODES[n].title} ({n})" for n in NAMES[1:]}
+        codes = {HUGGING_FACE: "its class in transformers"} | {
+            name: f"{code.title} ({name})"
+            for name, code in TRAINING_CODES.items()
+            if not (code.refused or code.asks)  # of a base model a log says nothing
+        }
         others += [
             (f"weights are drawn by {words}", replace(of, drawn_by=name), dict(given))
             for name, words in codes.items()
