@@ -76,7 +76,6 @@ CONTENTS = {
     "How-to": ["docs/faq", "docs/configurations", "docs/probe", "docs/runs", "docs/verdicts", "docs/extending"],
     "Reference": ["docs/cheat_sheet", "docs/setting", "docs/glossary", "docs/api", "paper_checks"],
     "Explanation": [
-        "docs/answer",
         "docs/letter",
         "docs/theory",
         "docs/proof",

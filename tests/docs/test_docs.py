@@ -65,9 +65,9 @@ def test_last_layer_corrections(placement, coefficient):
     assert (4.42 + 3.1) * stats.sem(found) < 1.4
 
 
-def test_the_answer_quotes_what_was_measured():
+def test_the_letter_quotes_what_was_measured():
     measured = {(v.claim, v.part): v for v in load_results(COMMITTED).verdicts}
-    assert says("answer.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "$d = 65536$", "51700", "66700")
+    assert says("letter.md", "1400", "Post-LN", "1830", "Pre-LN", "$d = 64$", "$d = 65536$", "51700", "66700")
     for placement, narrow, wide, exponent in (("Post", 1400, 51700, 0.499), ("Pre", 1830, 66700, 0.500)):
         width = measured["T1", f"{placement}-LN, exponent in d (V = d, L = 6, n = 8)"]
         bound = measured["T1", f"{placement}-LN, bound"]
@@ -81,7 +81,7 @@ def test_the_answer_quotes_what_was_measured():
 
 
 def test_the_difference_between_the_placements():
-    assert says("answer.md", "2.1, 4.5 and 7.7", "$L = 6, 24, 64$", "$n = 8$")
+    assert says("letter.md", "2.1, 4.5 and 7.7", "$L = 6, 24, 64$", "$n = 8$")
     for depth, ratio in ((6, 2.1), (24, 4.5), (64, 7.7)):
         post, pre = (last_norm(width=1024, vocab=1024, depth=depth, placement=p) for p in ("post", "pre"))
         energy = predict(Stack(depth=depth, placement="pre"))["hidden_energy"][-1]
