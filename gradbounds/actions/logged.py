@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from gradbounds.actions.batch import family_of, law_of, said_deviations, said_line
@@ -31,6 +32,8 @@ _PADDINGS = (64, 128, 256, 512, 1024, 2048, 4096)
 _THRESHOLDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _ROUND = 1e-3
 """Of a threshold: as a log rounds a norm that was clipped."""
+_FINE = ["Step 1 is what it should be."]
+_ALONE = ["The log has neither the loss nor the norm of step 1: its matrices alone are set beside theory."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class Cause:
     line: FirstLine
 
     def offs(self, logged: LogLine) -> tuple[float, float]:
-        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm."""
-        loss = (logged.loss - self.line.loss) / self.line.loss_deviation
+        """Deviations of what was logged from that: of the loss, and of the logarithm of the norm; 0 of what was not."""
+        loss = 0.0 if logged.loss is None else (logged.loss - self.line.loss) / self.line.loss_deviation
         if logged.norm is None:
             return loss, 0.0
         return loss, math.log(logged.norm / self.line.norm) * self.line.norm / self.line.norm_deviation
@@ -100,8 +103,13 @@ def predict_logged(
     fits = healthy.explains(printed)
     causes: list[Cause] = []
     missing: list[str] = []
+    layers, unmatched = beside_theory(printed.parameters, squares)
     if not fits:
-        causes = [*_of_the_log(healthy.line, printed, stack, batch), *_of_weights(given, of, stack, line_of, missing)]
+        causes = [
+            *_of_one_matrix(healthy.line, layers),
+            *_of_the_log(healthy.line, printed, stack, batch),
+            *_of_weights(given, of, stack, line_of, missing),
+        ]
     ranked = sorted(causes, key=lambda cause: cause.distance(printed))
     near = [cause for cause in ranked if cause.explains(printed)]
     table = pd.DataFrame(
@@ -113,17 +121,18 @@ def predict_logged(
             "explains": [cause.explains(printed) for cause in ranked],
         }
     )
-    layers, unmatched = beside_theory(printed.parameters, squares)
-    norm = "no gradient norm" if printed.norm is None else f"gradient norm {printed.norm:.4g}"
+    numbers = {"loss": printed.loss, "gradient norm": printed.norm}
+    has = ", ".join(f"no {name}" if value is None else f"{name} {value:.4g}" for name, value in numbers.items())
+    judged = not (printed.loss is None and printed.norm is None)
     lines = [
         title(stack),
         *drawn_lines(notes),
         "",
-        f"{logged}: loss {printed.loss:.4g}, {norm}" + ("." if printed.step is None else f", at step {printed.step}."),
+        f"{logged}: {has}" + ("." if printed.step is None else f", at step {printed.step}."),
         f"Theory: {said_line(healthy.line)}, at {batch} sequences of {stack.tokens} tokens.",
         *said_deviations(healthy.line),
         "",
-        *(["Step 1 is what it should be."] if fits else _said(healthy, printed, near, ranked)),
+        *(_said(healthy, printed, near, ranked) if not fits else _FINE if judged else _ALONE),
         *([f"Not computed, for want of a rule or within --max-time: {'; '.join(missing)}."] if missing else []),
         *layer_lines(layers, unmatched),
         *note_lines(notes),
@@ -132,7 +141,7 @@ def predict_logged(
         about=f"step 1 of {logged}",
         tables={"causes": table} | ({"layers": layers} if printed.parameters else {}),
         values={
-            "stack": stack, "batch": batch, "as_it_should_be": fits, "logged_loss": printed.loss,
+            "stack": stack, "batch": batch, "as_it_should_be": fits if judged else None, "logged_loss": printed.loss,
             "logged_norm": printed.norm, "loss": healthy.line.loss, "loss_deviation": healthy.line.loss_deviation,
             "gradient_norm": healthy.line.norm, "gradient_norm_deviation": healthy.line.norm_deviation, "notes": notes,
         },
@@ -145,9 +154,9 @@ def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Caus
     """What is off, and what would explain it."""
     loss, norm = healthy.offs(printed)
     line = healthy.line
-    off = [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"] * (
-        abs(loss) > _BEYOND
-    )
+    off = []
+    if printed.loss is not None and abs(loss) > _BEYOND:
+        off += [f"the loss is {printed.loss / line.loss:.4g} times theory's, {abs(loss):.3g} deviations"]
     if printed.norm is not None and abs(norm) > _BEYOND:
         off += [f"the gradient norm is {printed.norm / line.norm:.4g} times theory's, {abs(norm):.3g} deviations"]
     lines = [f"Step 1 is not what it should be: {'; '.join(off)}."]
@@ -157,6 +166,17 @@ def _said(healthy: Cause, printed: LogLine, near: list[Cause], ranked: list[Caus
     return lines + [
         f"  {cause.words}: loss {cause.line.loss:.4g}, gradient norm {cause.line.norm:.4g}" for cause in near
     ]
+
+
+def _of_one_matrix(line: FirstLine, layers: pd.DataFrame) -> Iterator[Cause]:
+    """A gradient in one layer that is furthest from theory, of those that were logged; all others as they should be."""
+    if layers.empty:
+        return
+    matrix = layers.loc[np.log(layers["ratio"]).abs().idxmax()]
+    square = line.norm**2 + matrix["logged"] ** 2 - matrix["theory"] ** 2
+    if square > 0:
+        words = f"the gradient of {matrix['role']} in layer {matrix['layer']} is {matrix['ratio']:.3g} times theory's"
+        yield Cause(words, replace(line, norm=math.sqrt(square)))
 
 
 def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> Iterator[Cause]:

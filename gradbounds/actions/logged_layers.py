@@ -1,6 +1,9 @@
 """Gradient norms of single matrices in a log, by layer and role, beside theory's."""
 
-from collections.abc import Mapping
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,28 +16,45 @@ _ROLES = {
     "out_proj out_lin q_lin k_lin v_lin": "WO WO WQ WK WV", "gate_proj up_proj down_proj": "WG W1 W2",
     "w1 w2 w3": "WG W2 W1", "fc1 fc2 fc_in fc_out c_fc": "W1 W2 W1 W2 W1", "lin1 lin2": "W1 W2",
     "dense_h_to_4h dense_4h_to_h linear_fc1 linear_fc2": "W1 W2 W1 W2", "linear_proj": "WO",
+    "attn_out ff_proj ff_out": "WO W1 W2",
 }  # fmt: skip
+_FUSED = ("c_attn", "qkv_proj", "query_key_value", "linear_qkv", "wqkv", "att_proj", "qkv")
+_FUSED_UNITS = ("linear_fc1", "ff_proj")
+"""Of gated units gate and first matrix in one."""
 ROLES: dict[str, tuple[str, ...]] = {
     name: (role,)
     for names, roles in _ROLES.items()
     for name, role in zip(names.split(), roles.split(), strict=True)
-} | {
-    "c_attn": ("WQ", "WK", "WV"), "qkv_proj": ("WQ", "WK", "WV"), "query_key_value": ("WQ", "WK", "WV"),
-    "linear_qkv": ("WQ", "WK", "WV"), "gate_up_proj": ("WG", "W1"),
-}  # fmt: skip
-"""Matrices by the last part of their module's name in transformers, torchtitan and Megatron-LM."""
+} | {name: ("WQ", "WK", "WV") for name in _FUSED} | {"gate_up_proj": ("WG", "W1")}  # fmt: skip
+"""Matrices by the last part of their module's name in transformers, torchtitan, Megatron-LM, OLMo and Composer."""
+
+_NORM = re.compile(r"(?:(?<=weight)_|[./])(?:grad(?:ient)?_?)?(?:norm|l2)$|[./]grad(?:ient)?s?$")
+"""What loggers write behind the name of a parameter."""
+_LAYER = re.compile(r"(?:(?:layers?|blocks?|h)_?)?\d+")
+_SHOWN = 8
 
 
 def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
     """The layer from 0 and the roles of a parameter; None of what is no matrix of a layer.
 
+    Before its name may stand what a logger puts there, up to a slash, and behind it `.grad` or `/norm`. The first
+    number is the layer, and the last word the role.
+
     >>> matrix_of("layers.3.self_attn.q_proj.weight")
     (3, ('WQ',))
+    >>> matrix_of("gradients/transformer.h.0.attn.c_attn.weight")
+    (0, ('WQ', 'WK', 'WV'))
     """
-    parts = name.lower().rpartition("/")[2].removesuffix(".weight").split(".")
-    layer = next((int(part) for part in parts if part.isdigit()), None)
-    leaf, inside = parts[-1], ".".join(parts[:-1])
-    if layer is None or "bias" in leaf or any("norm" in part for part in parts):
+    plain = _NORM.sub("", name.lower()).removesuffix(".weight").removesuffix("/weight")
+    tail = re.split(r"[./]", plain.rpartition("/")[2])
+    for parts in (tail, re.split(r"[./]", plain)):
+        number = next((k for k, part in enumerate(parts[:-1]) if _LAYER.fullmatch(part)), None)
+        if number is not None:
+            break
+    else:
+        return None
+    layer, leaf, inside = int(re.sub(r"\D", "", parts[number])), parts[-1], ".".join(parts[number:-1])
+    if "bias" in leaf or any("norm" in part for part in parts[number:]):
         return None
     if leaf in ("c_proj", "dense"):
         unit = "mlp" in inside or "output" in inside and "attention" not in inside
@@ -45,29 +65,54 @@ def matrix_of(name: str) -> tuple[int, tuple[str, ...]] | None:
 def beside_theory(parameters: Mapping[str, float], squares: Mapping[str, Array]) -> tuple[pd.DataFrame, list[str]]:
     """Norms by layer and role beside theory's, and names that are no matrix of the network.
 
+    Where some names say `grad`, the others are of something else, such as weights.
+
     Args:
         parameters: norms by name.
         squares: theory's squared norms by role, (L,) for matrices of layers.
     """
     rows, unmatched = [], []
+    marked = any("grad" in name.lower() for name in parameters)
     for name, norm in parameters.items():
-        matrix = matrix_of(name)
+        matrix = matrix_of(name) if not marked or "grad" in name.lower() else None
         layer, roles = matrix or (0, ())
-        roles = ("WG", "W1") if "linear_fc1" in name and "WG" in squares else roles  # of gated units both are one
+        roles = ("WG", "W1") if any(fused in name for fused in _FUSED_UNITS) and "WG" in squares else roles
         known = [squares[role] for role in roles if role in squares and np.ndim(squares[role])]
-        if not roles or len(known) < len(roles) or layer >= len(known[0]):
+        if matrix is None or len(known) < len(roles) or layer >= len(known[0]):
             unmatched.append(name)
             continue
+        if not (math.isfinite(norm) and norm > 0):
+            unmatched.append(f"{name}, which is {norm:g}")
+            continue
         theory = float(sum(square[layer] for square in known)) ** 0.5
-        rows.append({"layer": layer + 1, "role": "+".join(roles), "logged": norm, "theory": theory})
-    table = pd.DataFrame(rows, columns=["layer", "role", "logged", "theory"])
+        rows.append({"layer": layer + 1, "role": "+".join(roles), "logged": norm, "theory": theory, "name": name})
+    table = pd.DataFrame(rows, columns=["layer", "role", "logged", "theory", "name"])
     return table.assign(ratio=table["logged"] / table["theory"]), unmatched
 
 
+def patterns_of(names: Iterable[str]) -> list[str]:
+    """Names that differ in the layer's number alone as one, with a star for it and how many there are.
+
+    >>> patterns_of(["h.0.ln_1.bias", "h.1.ln_1.bias", "h.1.rotary.weight"])
+    ['h.*.ln_1.bias (2)', 'h.1.rotary.weight']
+    """
+    last = dict[str, str]()
+    counts: Counter[str] = Counter()
+    for name in names:
+        pattern = re.sub(r"(?<=[./])\d+(?=[./])", "*", name)
+        last[pattern] = name
+        counts[pattern] += 1
+    return [f"{pattern} ({count})" if count > 1 else last[pattern] for pattern, count in counts.items()]
+
+
 def layer_lines(table: pd.DataFrame, unmatched: list[str]) -> list[str]:
-    """Which matrix is furthest off, ratios over theory by role and the layers where they are most and least."""
-    lines = [f"Parameters of other names: {', '.join(unmatched[:8])}{', ...' * (len(unmatched) > 8)}."] * bool(
-        unmatched
+    """Which matrix is furthest off, ratios over theory by role and the layers where they are most and least.
+
+    Each role's line ends with the names that were read as it.
+    """
+    others = patterns_of(unmatched)
+    lines = [f"Parameters of other names: {', '.join(others[:_SHOWN])}{', ...' * (len(others) > _SHOWN)}."] * bool(
+        others
     )
     if table.empty:
         return lines
@@ -83,7 +128,7 @@ def layer_lines(table: pd.DataFrame, unmatched: list[str]) -> list[str]:
     of_roles = [
         f"  {role:<9} {rows['ratio'].median():7.3g} times theory in the median, {rows['ratio'].min():.3g} in layer "
         f"{rows.loc[rows['ratio'].idxmin(), 'layer']} to {rows['ratio'].max():.3g} in layer "
-        f"{rows.loc[rows['ratio'].idxmax(), 'layer']}"
-        for role, rows in table.groupby("role", sort=False)
+        f"{rows.loc[rows['ratio'].idxmax(), 'layer']}; read from {', '.join(patterns_of(rows['name']))}"
+        for role, rows in table.groupby("role", sort=True)
     ]
     return [*head, *of_roles, *lines]

@@ -77,7 +77,7 @@ class Predict(OfModel):
     logged: Annotated[
         Path | None,
         optional(
-            "with --batch: a training log, whose step 1 is judged beside theory's, and what would explain it",
+            "with --batch: a training log or a logger's export, whose step 1 is judged beside theory's",
             "FILE",
             default="none",
         ),

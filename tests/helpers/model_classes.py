@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradbounds.actions.logged_layers import ROLES
 from theory.configurations.classes import CLASSES, ModelClass
 from theory.configurations.stack_from_config import FAMILIES
 
@@ -42,13 +43,10 @@ BY_SIZE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What configurations call their sizes."""
 
-_ROLES = {
-    "q_proj": "WQ", "k_proj": "WK", "v_proj": "WV", "o_proj": "WO", "gate_proj": "WG", "up_proj": "W1",
-    "down_proj": "W2", "fc1": "W1", "fc2": "W2", "out_proj": "WO", "fc_in": "W1", "fc_out": "W2",
-    "dense_h_to_4h": "W1", "dense_4h_to_h": "W2", "query": "WQ", "key": "WK", "value": "WV", "c_fc": "W1",
-    "q_lin": "WQ", "k_lin": "WK", "v_lin": "WV", "out_lin": "WO", "lin1": "W1", "lin2": "W2", "q": "WQ", "k": "WK",
-    "v": "WV", "o": "WO", "wi": "W1", "wi_0": "WG", "wi_1": "W1", "wo": "W2",
+_ROLES = {name: roles[0] for name, roles in ROLES.items() if len(roles) == 1} | {
+    "q": "WQ", "k": "WK", "v": "WV", "o": "WO", "wi": "W1", "wi_0": "WG", "wi_1": "W1", "wo": "W2",
 }  # fmt: skip
+"""With T5's, whose `wo` is the second matrix of the units and elsewhere that of attention."""
 _WHOLE = ("transform.dense", "head.dense", "vocab_transform", "predictions.dense")
 _NOT_LAYERS = ("norm", "position", "relative", "token_type", "layernorm")
 

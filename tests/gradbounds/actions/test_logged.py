@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ FIELDS = {
     "depth_scaling": "depth", "output_scale": 1.0, "ffn_ratio": 2.0, "activation": "gelu",
 }  # fmt: skip
 BATCH = 60
+LOGS = Path(__file__).parents[2] / "data" / "logs"
+"""Of one GPT-2 with a gradient times 20 in `c_fc` of its second layer, written and exported as the loggers do."""
 TINY = ("predict", "--width", "64", "--depth", "2", "--tokens", "4", "--vocab", "16", "--batch", "6", "--logged")
 
 
@@ -198,6 +201,7 @@ def test_norms_of_single_matrices(tmp_path, healthy):
     assert layers.drop(("W2", 3)).to_numpy() == pytest.approx(1.0)
     assert "Furthest from that is dL/dW2 of layer 3" in str(result)
     assert "Parameters of other names: layers.1.rotary.weight." in str(result)
+    assert "read from model.layers.*.mlp.fc2.weight (4)" in str(result)
     fused, _ = beside_theory({"h.0.attn.c_attn.weight": 5.0}, {"WQ": [9.0], "WK": [0.0], "WV": [16.0]})
     assert fused["ratio"].tolist() == [1.0]
 
@@ -213,6 +217,14 @@ def test_norms_of_single_matrices(tmp_path, healthy):
         ("bert.encoder.layer.1.attention.output.dense.weight", (1, ("WO",))),
         ("layers.3.feed_forward.w3.weight", (3, ("W1",))),
         ("grad_norm/layers.3.feed_forward.w1.weight", (3, ("WG",))),
+        ("gradients/transformer.h.0.attn.c_attn.weight", (0, ("WQ", "WK", "WV"))),
+        ("grad_2.0_norm/model.layers.2.mlp.down_proj.weight", (2, ("W2",))),
+        ("l2_norm/grad/model.transformer.blocks.5.attn.Wqkv.weight", (5, ("WQ", "WK", "WV"))),
+        ("grad/transformer.blocks.5.ff_out.weight.norm", (5, ("W2",))),
+        ("layers.1.attention.wo.weight_grad_norm", (1, ("WO",))),
+        ("grads/layers_4/attention/query/kernel", None),
+        ("grads/layers_4/attention/query", (4, ("WQ",))),
+        ("layers.1.attention.q_norm.weight", None),
         ("layers.3.attention_norm.weight", None),
         ("model.layers.3.self_attn.q_proj.bias", None),
         ("lm_head.weight", None),
@@ -220,3 +232,98 @@ def test_norms_of_single_matrices(tmp_path, healthy):
 )
 def test_names_of_matrices(name, matrix):
     assert matrix_of(name) == matrix
+
+
+WHOLE = ("tensorboard_wide.csv", "wandb_history.csv", "wandb_history.jsonl")
+
+
+@pytest.fixture(scope="module")
+def of_gpt2():
+    """Theory's squared norms for the network of the logs, and what is said of any of them."""
+
+    def judged(name):
+        config = Description(config=LOGS / "config.json")
+        given = {"embeddings": "untied", "tokens": 16}
+        return predict_logged(given, 8, config, LOGS / name, text=None, patterns=2, max_time="1m")
+
+    return judged
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "tensorboard_tags.csv", "tensorboard_tags", "wandb_panel.csv"])
+def test_foreign_logs_say_the_same(name):
+    """Of several ways out of two loggers each has the numbers of the first step, under the same names."""
+    known, line = read_log(LOGS / WHOLE[0]), read_log(LOGS / name)
+    assert line.step == 0
+    assert (line.loss, line.norm) == ((None, None) if "panel" in name else pytest.approx((known.loss, known.norm)))
+    assert len(line.parameters) == {"tensorboard_tags": 3, "tensorboard_tags.csv": 6, "wandb_panel.csv": 6}.get(
+        name, 3 * 12 + 5
+    )
+    for parameter, norm in line.parameters.items():
+        assert norm == pytest.approx(known.parameters[parameter.replace("gradients_", "gradients/")])
+
+
+def test_a_planted_scale_in_a_foreign_log(of_gpt2):
+    """The matrix is named, its cause is the first, names are shown that were read and that were not."""
+    result = of_gpt2(WHOLE[0])
+    layers = result.to_frame("layers").set_index(["role", "layer"])["ratio"]
+    assert len(layers) == 12
+    assert layers["W1", 2] == pytest.approx(20, rel=0.2)
+    assert layers.drop(("W1", 2)).between(0.8, 1.25).all()
+    assert result.alarm
+    assert result.to_frame()["cause"][0].startswith("the gradient of W1 in layer 2 is ")
+    assert "Furthest from that is dL/dW1 of layer 2" in str(result)
+    assert "read from gradients/transformer.h.*.mlp.c_fc.weight (3)" in str(result)
+    assert "Parameters of other names: " in str(result)
+    assert "gradients/transformer.h.*.ln_1.bias (3)" in str(result)
+
+
+def test_a_log_of_matrices_alone(of_gpt2):
+    result = of_gpt2("wandb_panel.csv")
+    assert result.values["as_it_should_be"] is None
+    assert not result.alarm
+    assert "no loss, no gradient norm, at step 0." in str(result)
+    assert "its matrices alone are set beside theory" in str(result)
+    assert "Furthest from that is dL/dW1 of layer 2" in str(result)
+
+
+def test_names_that_are_not_gradients():
+    """Where some names say that they are gradients, weights of the same log are not taken for them."""
+    norms = {
+        "gradients/h.0.mlp.c_fc.weight": 3.0,
+        "weights/h.0.mlp.c_fc.weight": 99.0,
+        "gradients/h.1.mlp.c_fc.weight": 0.0,
+    }
+    table, unmatched = beside_theory(norms, {"W1": [9.0, 9.0]})
+    assert table["ratio"].tolist() == [1.0]
+    assert unmatched == ["weights/h.0.mlp.c_fc.weight", "gradients/h.1.mlp.c_fc.weight, which is 0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[{"step": 1, "loss": 11.0, "grad_norm": 2.5}, {"step": 2, "loss": 9.0}]', LogLine(11.0, 2.5, 1)),
+        (
+            json.dumps({"best_metric": None, "log_history": [{"epoch": 0.1, "step": 1, "loss": 11.0}]}, indent=2),
+            LogLine(11.0, None, 1),
+        ),
+        (
+            '{"_step": 0, "grads/h.0.mlp.c_fc.weight": 0.5}\n{"_step": 1, "grads/h.0.mlp.c_fc.weight": 0.25}\n',
+            LogLine(None, None, 0, {"grads/h.0.mlp.c_fc.weight": 0.5}),
+        ),
+        ('"Step","a - loss","a - loss__MIN","a - loss__MAX"\n"0","11.0","1","2"\n', LogLine(11.0, None, 0)),
+    ],
+)  # fmt: skip
+def test_other_ways_out(tmp_path, text, line):
+    (tmp_path / "log").write_text(text)
+    assert read_log(tmp_path / "log") == line
+
+
+def test_bad_exports(tmp_path):
+    (tmp_path / "log.csv").write_text('"Step","a - train/loss","b - train/loss"\n"0","11.0","12.0"\n')
+    with pytest.raises(ValueError, match="logged must be of one run, got several columns 'train/loss'"):
+        read_log(tmp_path / "log.csv")
+    (tmp_path / "log.csv").write_text("step,loss\n0,11.0\n")
+    with pytest.raises(ValueError, match="logged must have files with columns Step and Value in a folder"):
+        read_log(tmp_path)
+    with pytest.raises(ValueError, match="logged must be a log, or a folder of CSV files with a tag each"):
+        read_log(LOGS.parent)
