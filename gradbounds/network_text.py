@@ -65,7 +65,7 @@ def network_lines(
         lines += ["By large-width theory: norms of gradients, root mean squares over random initializations"]
         lines += [*_block(table, "predicted", "predicted_sem", shown, least=_SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
-        lines += ["", *_sampled_lines(stack, table), *trust_lines(stack, evidence)]
+        lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
     else:
         lines += [f"Theory: {reason}", ""]
     if draws:
@@ -132,7 +132,7 @@ def _legend(table: pd.DataFrame) -> list[str]:
     ]
 
 
-def _sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
+def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     """What theory samples, and how well it then knows its numbers; nothing where it samples nothing."""
     errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
     printed = table["quantity"].isin([*matrices(table), *_STREAM])

@@ -11,8 +11,8 @@ from gradbounds.flags import Flag, optional
 class Explore:
     """Show theory on one page, which asks `predict` for any network while you change it, on this machine alone.
 
-    With --out the page is one file with answers inside, for published models and some networks around the paper's; it
-    needs no server and no network, and says of everything else which command to type.
+    With --out the page is one file of 2 MB with answers inside, for published models and some networks around the
+    paper's, which takes some minutes. It needs no server and no network, and says of other networks what to type.
     """
 
     port: Annotated[int | None, optional("port on 127.0.0.1", "PORT", default="a free one")] = None

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -45,6 +46,11 @@ class Server(ThreadingHTTPServer):
         self.page = page.encode()
         self.computing, self.stepping = threading.Lock(), threading.Lock()
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say what went wrong, but not that somebody hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def address(self) -> str:

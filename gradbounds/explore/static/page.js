@@ -148,6 +148,7 @@
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
     if (kind === "batch") words.push("--batch", batch);
     if (kind === "first_step") words.push("--first-step", "--optimizer", "sgd");
+    if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
     return words.map(quoted).join(" ");
   }
 
@@ -161,7 +162,7 @@
     select($("drawn_by"), DATA.drawers.map((name) => [name, name === "hf" ? "hf, its class in transformers" : name]));
     $("chips").append(...FIELDS.get("placement").choices.map((name) => make("label", { className: "chip" },
       make("input", { type: "radio", name: "placement", value: name, onchange: () => setField("placement", name) }), name)));
-    $("groups").append(...DATA.groups.map((group, k) => make("details", { open: k === 0 },
+    $("groups").append(...DATA.groups.map((group, k) => make("details", { open: k === 0 && innerWidth > 860 },
       make("summary", {}, group.name.replace(/(?<=[a-z])(?=[A-Z])/g, " "), make("span", { className: "quiet" })),
       make("p", { className: "quiet" }, group.about),
       ...group.fields.filter((field) => field.name !== "placement").map(control))));
@@ -207,6 +208,7 @@
       say("The file must be a model's config.json, and it is no JSON.");
     }
   }
+  const isChanged = ({ like, config, fields }, field) => fields.has(field.name) && (!!like || !!config || fields.get(field.name) !== field.default);
   function showControls(stack) {
     const { like, config, drawn_by, fields } = state.network;
     $("like").value = like;
@@ -225,10 +227,10 @@
         ...field.choices.map((word) => [word, word])]);
       else input.placeholder = shown;
       if (document.activeElement !== input || input.value === "" || field.choices.length) input.value = fields.get(field.name) ?? "";
-      input.parentElement.classList.toggle("changed", fields.has(field.name));
+      input.parentElement.classList.toggle("changed", isChanged(state.network, field));
     }
     DATA.groups.forEach((group, k) => {
-      const changed = group.fields.filter((field) => fields.has(field.name)).length;
+      const changed = group.fields.filter((field) => isChanged(state.network, field)).length;
       $("groups").children[k].querySelector("span").textContent = changed ? ` — ${changed} changed` : "";
     });
   }
@@ -238,7 +240,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const isDark = matchMedia("(prefers-color-scheme: dark)");
   // Dark colours of figures would not be seen on a dark page.
-  const seen = (color) => isDark.matches ? { "#3b3b3b": "#d8d8d8", "#000000": "#f5f5f5", "#0072b2": "#4aa8e0",
+  const seen = (color) => isDark.matches ? { "#3b3b3b": "#d8d8d8", "#000000": "#f5f5f5", "#0072b2": "#5c86ff",
     "#d55e00": "#f0823a" }[color] ?? color : color;
   function decades(low, high) {
     const steps = high / low > 1e4 ? [1] : high / low > 10 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8], ticks = [];
@@ -274,7 +276,7 @@
       { ...axis, size: 58, filter: (u, ticks) => ticks, values: labels,
         ...(ylog ? { splits: (u, k, low, high) => decades(low, high) } : {}) }],
       series: [{ label: xlabel, value: (u, value) => number(value) }, ...series.map((each) => ({
-        label: each.label, stroke: seen(each.color), width: each.thin ? 1.2 : 2, dash: each.dash, show: each.show ?? true,
+        label: each.label, stroke: seen(each.color), width: each.width ?? 2, dash: each.dash, show: each.show ?? true,
         points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) }))],
     };
     charts.find((chart) => chart.id === id)?.plot.destroy();
@@ -308,13 +310,14 @@
     networks.forEach((each, k) => {
       for (const one of each.content.series.filter((other) => other.matrix && !hidden.has(other.quantity))) {
         const encoder = one.quantity.startsWith("encoder_");
-        series.push({ label: named(encoder ? `${one.head}, encoder` : one.head, k), color: color(one.quantity), thin: encoder,
-          dash: DASHES[k], values: onLayers(one, count) });
+        series.push({ label: named(encoder ? `${one.head}, encoder` : one.head, k), color: color(one.quantity), dash: DASHES[k],
+          // Queries lie under keys, which often have the same norms.
+          width: encoder ? 1.2 : one.quantity.endsWith("Q") ? 4.5 : 2, values: onLayers(one, count) });
       }
     });
     const law = networks[0].content.paper?.appendix_f;
     if (law && !hidden.has("grad_W2")) {
-      series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], thin: true, values: xs.map((_, k) => law[k] ?? null) });
+      series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], width: 1.2, values: xs.map((_, k) => law[k] ?? null) });
     }
     draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, xlabel: "layer" });
     for (const [id, quantity, ylog] of [["energy", "hidden_energy", true], ["cosine", "cosine", false]]) {
@@ -368,7 +371,7 @@
     const [, ...standing] = content.stands_out;
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
-    lines("trust", [...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
+    lines("trust", [...content.sampled, ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
     $("lines").textContent = content.lines.join("\n");
     $("command").textContent = command(state.network);
     $("python").textContent = content.python;
@@ -406,7 +409,7 @@
     const texts = [];
     if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
     if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
-    if (batchOf && norm > 0) texts.push("Text repeats words, which the prediction without --text does not: that makes norms larger. " +
+    if (batchOf && norm > 0) texts.push("Text repeats words, which the prediction without --text leaves out, and then gradients agree more. " +
       "A log’s norm must be taken before clipping, of the mean loss, at the first step.");
     $("mine").textContent = texts.join(" ");
   }
@@ -445,7 +448,7 @@
       networks = answers;
       showControls(first.stack);
       showAnswer();
-      $("status").textContent = `Predicted in ${number(took / 1000, 2)} s.`;
+      $("status").textContent = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
       await ask("batch", state.network, { batch: state.batch, signal }).then((content) => showBatch(content, ""),
