@@ -52,7 +52,8 @@ def of_training(engine: Any) -> Counts:
     """What the second step more takes than the first, of a layer and an output, whose 4 matrices are used 8 times."""
     stack, rest = Stack(**SMALL, depth=1), {"draws": 2, "seed": 0, "engine": engine, "device": "cuda"}
     few, more = (counted(lambda n=steps: train(stack, steps=n, learning_rate=0.01, **rest)) for steps in (1, 2))
-    return {f"{name} a step": float(more[name] - few[name]) for name in ("launches", "doubles", "waits")}
+    found = {f"{name} a step": float(more[name] - few[name]) for name in ("launches", "doubles", "waits")}
+    return found | {"waits beside": few["waits"] - 2 * found["waits a step"]}  # one step has two passes
 
 
 def all_counts() -> dict[str, Counts]:

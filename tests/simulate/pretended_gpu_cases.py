@@ -55,7 +55,7 @@ WIDE = {
     "rms": {"normalization": "rms", "ffn": "gated", "activation": "silu", "layout": "parallel"},
     "attention alone": {"branches": "attention", "label_smoothing": 0.1},
     "last position": {"loss_on": "last", "output_transform": "added", "sequences": 2},
-    "two placements": {"lower_placement": "pre", "lower_share": 0.5},
+    "two placements": {"depth": 2, "lower_placement": "pre", "lower_share": 0.5},
     "an epsilon": {"norm_epsilon": 0.1, "embedding_norm": "added", "embedding_scale": 2.0},
 } | {f"placed {name}": {"placement": name} for name in
      ("peri", "output", "deepnorm", "scaled", "keel", "residual", "unnormed")}  # fmt: skip
@@ -131,6 +131,7 @@ def test_what_a_step_of_training_may_take(engine, launches, doubles, waits):
     assert found["launches a step"] <= launches
     assert found["doubles a step"] <= doubles
     assert found["waits a step"] <= waits
+    assert found["waits beside"] <= 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -233,9 +234,9 @@ def test_a_probe_stays_on_its_device():
     from tests.helpers.probed_modules import one_module
 
     run = partial(probe, one_module, widths=[4, 8], depths=[2], seeds=2)
-    here = run().to_frame()
+    here = run().frame
     with PretendedGpu() as gpu:
-        there = run(device="cuda").to_frame()
+        there = run(device="cuda").frame
     pd.testing.assert_frame_equal(there, here, rtol=1e-4)
     assert gpu.launches > 50
 
