@@ -55,6 +55,12 @@ GROUPED = {
     "a window, 512 tokens": (replace(QUERIES, tokens=512, mask="causal", window=64), 2),
     "causal, 4000 tokens": (replace(BASE, tokens=4000, mask="causal"), None),
     "causal, GELU, 4000 tokens": (replace(BASE, tokens=4000, mask="causal", activation="gelu"), None),
+    "experts, gated, 600 tokens": (
+        replace(
+            QUERIES, tokens=600, mask="causal", experts=16, experts_per_token=2, ffn="gated", activation="silu",
+            shared_ratio=1.0,
+        ), 2,
+    ),
     "no mask, 1000 tokens": (replace(QUERIES, tokens=1000), 16),
     "tied, 400 tokens": (replace(TIED, tokens=400, vocab=1024, mask="causal", query_key_scale=1.0, heads=4), 4),
     "tied, rotary, gated, 600 tokens": (

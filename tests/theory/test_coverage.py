@@ -73,6 +73,7 @@ LACKING = {
     "ffn 'plain'": {"activation": "gelu"},
     "no source_tokens": {"source_tokens": 2},
     "both branches one after": {"norm_epsilon": 0.1},
+    "untied embeddings or no experts": TIED | {"experts": 2},
     "no experts": {"experts": 2},
     "a norm of sums, branches": {"normalization": "none", "experts": 2},
     "projection_gain and down_gain": {"down_gain": 0.0},

@@ -171,7 +171,7 @@ GAPS = (
         is_tied,
     ),
     Gap(
-        (*_RESPONSE, *_SAMPLED, "sampled_step", "grouped", "mean_hessian", "layer_growth"),
+        (*_RESPONSE, *_SAMPLED, "sampled_step", "mean_hessian", "layer_growth"),
         "experts",
         "no experts",
         "what a router and its choice add has been derived for gradients at initialization alone",
@@ -331,6 +331,13 @@ GAPS = (
         "untied embeddings or labels 'uniform'",
         "words of neighbouring places must be equally likely as labels",
         lambda stack: holds_words(stack) and stack.labels != "uniform",
+    ),
+    Gap(
+        ("grouped",),
+        "tied embeddings with experts",
+        "untied embeddings or no experts",
+        "what tokens of a group answer to their words by experts of their own has not been derived",
+        lambda stack: holds_words(stack) and has_experts(stack),
     ),
     Gap(
         ("grouped",),

@@ -6,6 +6,8 @@ import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
 from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
+from theory.mean_field.experts import COUNTED
+from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.tied.grouped_branches import POINTS as GROUPED_POINTS
 from theory.mean_field.tied.grouped_output import LARGEST_GROUPED_TABLE
 from theory.mean_field.tied.loss import LARGEST_TABLE
@@ -169,12 +171,15 @@ def cheaper_rules(stack: Stack) -> list[str]:
 def representatives(stack: Stack) -> GroupLayout:
     """Tokens of all sequences that stand for groups of their neighbours."""
     of_one = token_groups(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+    if has_experts(stack):
+        of_one = MemberLayout.of(of_one)
     return of_one.repeated(stack.sequences) if stack.sequences > 1 else of_one
 
 
-def _representatives(stack: Stack) -> int:
-    """How many these are, had at once for any number of tokens."""
-    return stack.sequences * representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window)
+def _representatives(stack: Stack, members: int = 1) -> int:
+    """How many these are, had at once for any number of tokens; or with so many tokens for each."""
+    of_one = representative_count(stack.tokens, causal=stack.mask == "causal", window=stack.window, members=members)
+    return stack.sequences * of_one
 
 
 def chunk(stack: Stack) -> int:
@@ -243,8 +248,9 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
     """Representatives of groups of tokens."""
     r, heads, width = _representatives(stack), min(stack.heads, MOST_HEADS), stack.key_width
     square, rows, cube = float(r * r), float(r * width), float(r) ** 3
-    smooth = 280.0 * (stack.activation not in _FORMULAS) * square
-    kept, passing = 12.0 * square, 40.0 * square
+    followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
+    smooth = 280.0 * (stack.activation not in _FORMULAS) * followed
+    kept, passing = 12.0 * followed, 40.0 * followed
     if stack.query_key_scale:
         tracked, rotary, capped = _is_tracked(stack), bool(stack.rotary), bool(stack.logit_softcap)
         # A complex product is four.
@@ -261,6 +267,16 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
     else:
         layer = Cost(entries=120.0 * square + smooth, products=6.0 * cube, matrices=27)
     words = Cost()
+    if has_experts(stack):
+        # Of every token that is followed, and logits of those that are counted.
+        each, networks = followed**0.5 * stack.experts, 1 + (stack.shared_ratio > 0.0)
+        counted = float(min(stack.rows, COUNTED * r) * stack.experts)
+        layer += Cost(
+            entries=110.0 * followed + 90.0 * networks * followed + 20.0 * each + 20.0 * counted,
+            slow=3.0 * (each + counted),
+            products=5.0 * followed * stack.experts + 8.0 * followed * r, matrices=40,
+        )  # fmt: skip
+        kept, passing = kept + 4.0 * each + 8.0 * followed, passing + 6.0 * (each + counted)
     if holds_words(stack):
         of_layer, words, numbers = _of_grouped_words(stack, r)
         layer, passing = layer + of_layer, passing + numbers
@@ -270,7 +286,7 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
     chunks = (Cost(calls=150.0 + (1000.0 if holds_words(stack) else 400.0) * stack.depth) + of_chunk).times(
         -(-patterns // at_once)
     )
-    whole = layer.times(stack.depth) + words + Cost(entries=105.0 * square, matrices=8)
+    whole = layer.times(stack.depth) + words + Cost(entries=105.0 * followed, matrices=8)
     return whole.times(patterns) + chunks + once + Cost(bytes=at_once * each)
 
 

@@ -15,10 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, softmax
 
+from theory.mean_field.attention.grouped import root
+from theory.mean_field.group_members import MemberLayout
 from theory.mean_field.kernels import Array, KernelLayout, cholesky
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
 from theory.stack import Stack
 from theory.stack.weights import gain
+
+COUNTED = 1024
+"""Tokens of a representative whose experts are counted, at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,15 +152,33 @@ def experts(stack: Stack, generator: np.random.Generator) -> Branch[Array]:
 
         out = sum(part.route.overlap * part.output for part, _ in parts)
         ways = [part for part, _ in parts]
-        return np.asarray(out), pullback, recorded | _loads(ways[0].route.weights) | {"attended": ways}
+        if isinstance(tokens, MemberLayout):
+            loads = _loads_of_groups(stack, tokens, kernel, generator)
+        else:
+            loads = _loads(ways[0].route.weights)
+        return np.asarray(out), pullback, recorded | loads | {"attended": ways}
 
     return branch
 
 
-def _loads(weights: Array) -> Recorded:
-    """The fullest expert's share of the tokens, and the standard deviation of loads over their mean, by entry."""
-    loads = (weights > 0.0).sum(-2)
-    return {
-        "expert_load_max": loads.max(-1) / weights.shape[-2],
-        "expert_load_deviation": loads.std(-1) / loads.mean(-1),
-    }
+def _loads(weights: Array, sizes: Array | None = None) -> Recorded:
+    """The fullest expert's share of the tokens, and the standard deviation of loads over their mean, by entry.
+
+    Of tokens that stand for several their sizes are given, (N,).
+    """
+    sizes = np.ones(weights.shape[-2]) if sizes is None else sizes
+    loads = ((weights > 0.0) * sizes[:, None]).sum(-2)
+    return {"expert_load_max": loads.max(-1) / sizes.sum(), "expert_load_deviation": loads.std(-1) / loads.mean(-1)}
+
+
+def _loads_of_groups(stack: Stack, tokens: MemberLayout, kernel: Array, generator: np.random.Generator) -> Recorded:
+    """Loads of all tokens, or of at most `COUNTED` for each representative, by logits of their own."""
+    smooth, alone = tokens.groups.split(tokens.pooled(kernel))
+    sizes = tokens.groups.sizes
+    counts = np.clip(np.ceil(sizes).astype(int), 1, COUNTED)
+    group = np.repeat(np.arange(len(sizes)), counts)
+    common = root(smooth) @ generator.standard_normal((*smooth.shape[:-1], stack.experts))
+    beside = np.sqrt(alone)[..., group, None] * generator.standard_normal((len(kernel), len(group), stack.experts))
+    return _loads(
+        routing(stack, gain(stack, "WR") ** 0.5 * (common[:, group] + beside)).weights, (sizes / counts)[group]
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from theory.coverage import holds_words, is_exchangeable, is_fluctuating, require
+from theory.coverage import has_experts, holds_words, is_exchangeable, is_fluctuating, require
 from theory.mean_field.cost import (
     Cost,
     chunk,
@@ -382,6 +382,11 @@ def _check_text(stack: Stack, text: TextLaw, windows: object, *, grouped: bool |
     if windows is not None or annealed or grouped is False:
         raise ValueError(
             "text must stand without windows, annealed and grouped=False: its law is predicted by groups of tokens; "
+            "windows=text.windows(...) predicts texts that are given."
+        )
+    if has_experts(stack):
+        raise ValueError(
+            f"experts must be 0 with text, whose words tokens of a group share, got {stack.experts}; "
             "windows=text.windows(...) predicts texts that are given."
         )
     if (words := len(text.frequencies)) > stack.vocab:

@@ -24,6 +24,7 @@ from theory.mean_field.attention.cross import Memory, uniform_cross_attention
 from theory.mean_field.attention.grouped import GroupedAttention
 from theory.mean_field.attention.sampled import random_attention, random_cross_attention
 from theory.mean_field.experts import experts
+from theory.mean_field.group_members import MemberLayout, of_groups
 from theory.mean_field.inputs import Inputs, loss_count, same_word
 from theory.mean_field.kernels import Array, Kernel, KernelLayout, MatrixLayout, Number, PairLayout
 from theory.mean_field.outputs import expected_loss, loss_variance, output_gradient, transformed, word_energy
@@ -243,7 +244,12 @@ def _branch(
             else uniform_cross_attention(stack, memory)
         )
     if isinstance(tokens, GroupLayout) and stack.query_key_scale:
-        return cast(Branch[Any], GroupedAttention(stack, variance, generator))
+        grouped = GroupedAttention(stack, variance, generator)
+        if isinstance(tokens, MemberLayout):
+            return of_groups(lambda unlike: cast(Branch[Any], replace(grouped, unlike=unlike)))
+        return cast(Branch[Any], grouped)
+    if isinstance(tokens, MemberLayout):
+        return of_groups(lambda _: uniform_attention(stack))
     if isinstance(tokens, PairLayout) and stack.query_key_scale:
         return annealed_attention(stack)
     allowed = tokens.attention if isinstance(tokens, MatrixLayout) else None

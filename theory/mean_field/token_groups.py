@@ -264,9 +264,15 @@ def token_groups(count: int, *, causal: bool, window: int = 0, alone: int = 12, 
     return GroupLayout(count, places=places, sizes=sizes, pairs=pairs, twins=twins, seen=seen)
 
 
-def representative_count(count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4) -> int:
-    """How many stand for so many tokens, without their kernels; arguments as in `token_groups`."""
-    return sum(times * min(width, 2) for width, times in _runs(count, causal, window, alone, ratio))
+def representative_count(
+    count: int, *, causal: bool, window: int = 0, alone: int = 12, ratio: float = 1.4, members: int = 1
+) -> int:
+    """How many stand for so many tokens, without their kernels; arguments as in `token_groups`.
+
+    Or how many tokens, at most so many for each.
+    """
+    runs = _runs(count, causal, window, alone, ratio)
+    return sum(times * min(width, 2 * min(members, max(1, width // 2))) for width, times in runs)
 
 
 def _runs(count: int, causal: bool, window: int, alone: int, ratio: float) -> list[tuple[int, int]]:

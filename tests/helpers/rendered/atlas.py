@@ -235,6 +235,18 @@ def tied_experts() -> str:
     return table(["network", "dL/dWR", "furthest of all"], rows)
 
 
+def grouped_experts() -> str:
+    """Squared gradients by groups of tokens over those of all, and the furthest of them in standard errors."""
+    rows = []
+    for name, one in committed("expert-groups")["networks"].items():
+        gradients = {role: row for role, row in one.items() if role.startswith("grad_sq_")}
+        shown = [one.get(f"grad_sq_{role}") for role in ("WQ", "WR", "W1")] + [one["expert_load_max"]]
+        far = max(gradients, key=lambda role: abs(gradients[role]["ratio"] - 1.0) / max(gradients[role]["sem"], 1e-4))
+        *cells, text = ("" if row is None else f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in [*shown, one[far]])
+        rows.append([name, *cells, f"{text} (dL/d{far.removeprefix('grad_sq_')})"])
+    return table(["network", "dL/dWQ", "dL/dWR", "dL/dW1", "fullest expert", "furthest"], rows)
+
+
 def _furthest(found: dict[str, Any]) -> str:
     """The matrix whose norm is furthest from its prediction, and what networks of the Stack have of it, if any do."""
     role, far = max(found["matrices"].items(), key=lambda item: abs(item[1]["ratio"] - 1))

@@ -76,11 +76,13 @@ class GroupedAttention:
         stack: the network.
         variance: ρ, as in `overlap_variance`, (batch,) or (1,).
         generator: of the patterns.
+        unlike: the standard deviation of products x_j·x_l/d of different tokens of a group, (batch, r), or none.
     """
 
     stack: Stack
     variance: Array
     generator: np.random.Generator
+    unlike: Array | None = None
 
     def __call__(self, tokens: GroupLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
         """Apply the rule to a kernel, (batch, r, r)."""
@@ -241,8 +243,16 @@ class GroupedAttention:
         Where positions rotate, with the mean of cos((j − l) − (i − k)) θ over a head's coordinates.
         """
         stack = self.stack
-        weights = patterns.changed * tokens.differing(kernel)[:, None, None, None, :]
-        scale = (self.variance / stack.width)[:, None, None, None, None]
+        varying = self._of_varying(tokens, patterns, tokens.differing(kernel), self.variance / stack.width)
+        if self.unlike is None:
+            return varying
+        return varying + self._of_varying(tokens, patterns, self.unlike, np.ones(1))
+
+    def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
+        """The same of products that vary by their scale times δ_j δ_l."""
+        stack = self.stack
+        weights = patterns.changed * deviations[:, None, None, None, :]
+        scale = scale[:, None, None, None, None]
         sums, alone = weights.sum(-1, keepdims=True), weights / tokens.sizes**0.5
         alone = _turning(stack, tokens) * (alone @ alone.mT)
         if not stack.rotary:
