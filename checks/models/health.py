@@ -102,9 +102,9 @@ def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _without_gradient(rows: pd.DataFrame, layers: list[int]) -> Iterator[Finding]:
-    """Parameters that have no gradient in a layer, or a zero one, and have it in most others; frozen ones are noted."""
+    """Parameters without a gradient in a layer, or a zero one, with one in most; frozen and idle ones are noted."""
     gradients = rows[(rows["quantity"] == "gradient") & (rows["value"] > 0)]
-    weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"] == "frozen"]
+    weights, frozen = rows[rows["quantity"] == "weight"], rows[rows["quantity"].isin(["frozen", "idle"])]
     place = ["layer", "parameter"]
     weights = weights[~weights.set_index(place).index.isin(frozen.set_index(place).index)]
     yield from _lacking(gradients, layers, "no gradient", "gets no gradient in", weights)

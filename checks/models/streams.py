@@ -139,11 +139,11 @@ def unreached(rows: pd.DataFrame, layers: list[int]) -> set[int]:
 
 
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of every parameter that is not frozen: the largest weight, gradient and later gradient over seeds."""
-    chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen"])]
+    """Of every parameter that is not frozen and ran: the largest weight, gradient and later gradient over seeds."""
+    chosen = rows[rows["quantity"].isin(["weight", "gradient", "gradient_later", "frozen", "idle"])]
     table = chosen.pivot_table("value", ["layer", "parameter"], "quantity", "max")
-    table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen"])
-    return table[table["frozen"].isna()]
+    table = table.reindex(columns=["weight", "gradient", "gradient_later", "frozen", "idle"])
+    return table[table["frozen"].isna() & (table["idle"].isna() | (table["gradient"] > 0))]
 
 
 def never_learning(rows: pd.DataFrame) -> Iterator[Finding]:

@@ -152,7 +152,7 @@ def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> M
     with stage(f"batch of {name!r}"):
         inputs, loss = batch(seed)
     with stage(f"module and batch of {name!r} on {device!r}"):
-        return Made(name, module.to(device), _moved(inputs, device), loss)
+        return Made(name, module.to(device), moved(inputs, device), loss)
 
 
 def of_every_module(
@@ -201,15 +201,37 @@ class Called(nn.Module):
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
-    """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+    """The output of a module for a tensor, a tuple of arguments, or a dict of keyword arguments, or of its one."""
+    positional, by_name = arguments_of(module, inputs)
+    return module(*positional, **by_name)
 
 
-def _moved(inputs: Any, device: str) -> Any:
+def arguments_of(module: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments.
+
+    A dict whose keys `forward` does not take, and that it takes whole, is its one argument, as a Lightning module's
+    batch is.
+    """
+    if not isinstance(inputs, Mapping):
+        return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+    by_name = dict(inputs)
+    if not _binds(module, (), by_name) and _binds(module, (by_name,), {}):
+        return (by_name,), {}
+    return (), by_name
+
+
+def _binds(module: nn.Module, positional: tuple[Any, ...], by_name: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*positional, **by_name)
+    except (TypeError, ValueError):  # ValueError of what has no signature
+        return False
+    return True
+
+
+def moved(inputs: Any, device: str | torch.device) -> Any:
+    """Inputs with their tensors on a device, and mappings as dicts."""
     if isinstance(inputs, Tensor):
         return inputs.to(device)
     if isinstance(inputs, Mapping):
-        return {name: _moved(value, device) for name, value in inputs.items()}
-    return type(inputs)(_moved(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs
+        return {name: moved(value, device) for name, value in inputs.items()}
+    return type(inputs)(moved(value, device) for value in inputs) if isinstance(inputs, tuple | list) else inputs

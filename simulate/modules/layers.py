@@ -1,6 +1,7 @@
 """Which modules of a module are its layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -52,7 +53,7 @@ def layer_lists(module: nn.Module, globs: Sequence[str], depth: int) -> list[Lay
         raise ValueError(
             f"layers must be given for {type(module).__name__!r}, which has no list of modules of one class that "
             "have parts of their own (a list of nn.Linear does not count): globs such as 'encoder.layers.*' name "
-            f"them; it holds {names}."
+            f"them; it holds {names}. A module without layers is probed as it is, by a factory of no width and depth."
         )
     return deep or list(lists.values())
 
@@ -75,6 +76,33 @@ def _named(module: nn.Module, glob: str) -> LayerList:
             f"layers must name modules of {type(module).__name__!r}, but {glob!r} matches none of {names[:8]}."
         )
     return LayerList(glob.removesuffix(".*"), tuple(modules.values()), tuple(modules))
+
+
+@contextmanager
+def watched_members(lists: Sequence[LayerList]) -> Iterator[dict[nn.Parameter, tuple[str, int, str]]]:
+    """While layers run: then by parameter the list, layer and name of the member of a list in it that did not run.
+
+    Of lists of modules of one class, within a layer, of which another member ran: an expert that no token was sent to.
+    """
+    ran: set[nn.Module] = set()
+    members = {
+        (part.name, number, f"{name}.{place}"): (member, siblings)
+        for part in lists
+        for number, layer in enumerate(part.layers, 1)
+        for name, siblings in layer.named_modules()
+        if name and isinstance(siblings, nn.ModuleList) and len(set(map(type, siblings))) == 1
+        for place, member in siblings.named_children()
+    }
+    handles = [member.register_forward_pre_hook(lambda member, _: ran.add(member)) for member, _ in members.values()]
+    idle: dict[nn.Parameter, tuple[str, int, str]] = {}
+    try:
+        yield idle
+    finally:
+        for handle in handles:
+            handle.remove()
+        for where, (member, siblings) in members.items():
+            if member not in ran and any(sibling in ran for sibling in siblings):
+                idle |= dict.fromkeys(member.parameters(), where)
 
 
 def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, int, str]:

@@ -8,12 +8,12 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from simulate.counts import check_count
 from simulate.modules.branch_ends import branch_ends, smaller_ends
 from simulate.modules.exact_tests import ExactTests, exact_tests
-from simulate.modules.factories import Made, ProbeError
+from simulate.modules.factories import Made, ProbeError, arguments_of, moved
 from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.predictions import logits_of
@@ -61,7 +61,8 @@ def one_module(
 
     Args:
         module: any, in the mode that is to be measured.
-        batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments.
+        batch: a tensor, a tuple or list of arguments, or a dict of keyword arguments; or the dict that is the one
+            argument of `forward`.
         loss: from its output to a scalar; the output's own `.loss` if left out.
         seed: of what module and loss draw.
         layers: globs that name the layers; found by themselves if there are none.
@@ -92,7 +93,7 @@ def one_module(
             raise
         lists = list[LayerList]()
         notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
-    inputs = tree_map(lambda value: value.to(first.device) if isinstance(value, Tensor) else value, batch)
+    inputs = moved(batch, first.device)
     built = Made(name, module, inputs, _own_loss if loss is None else loss)
     try:
         # Each begins with the module as it was given.
@@ -129,8 +130,7 @@ def _matrices(module: nn.Module, lists: Sequence[LayerList]) -> list[tuple[tuple
 
 
 def _tensors(batch: Any) -> bool:
-    values = batch.values() if isinstance(batch, Mapping) else [batch] if isinstance(batch, Tensor) else batch
-    return any(isinstance(value, Tensor) for value in values)
+    return any(isinstance(value, Tensor) for value in tree_leaves(moved(batch, "cpu")))
 
 
 def _own_loss(output: Any) -> Tensor:
@@ -159,13 +159,10 @@ def _dtype_change(built: Made, dtype: torch.dtype) -> float:
         # Code that names its own dtype cannot be run in another: that is not compared.
         with suppress(RuntimeError, ValueError, TypeError), torch.no_grad():
             inputs = tree_map(change, built.fresh().inputs)
-            arguments = (
-                ((), dict(inputs))
-                if isinstance(inputs, Mapping)
-                else (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {})
-            )
             torch.manual_seed(0)
-            output = torch.func.functional_call(module, {k: change(v) for k, v in state.items()}, *arguments)
+            output = torch.func.functional_call(
+                module, {k: change(v) for k, v in state.items()}, *arguments_of(module, inputs)
+            )
             outputs.append(logits_of(output))
     if len(outputs) < 2 or outputs[0] is None or outputs[1] is None:
         return float("nan")

@@ -17,7 +17,7 @@ from simulate.counts import check_count
 from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, of_every_module
 from simulate.modules.hooks import ModuleRecorder
-from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis
+from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
 from theory.stack import Stack
@@ -48,8 +48,9 @@ class Probed:
             what the layer adds had a random direction), gradient_sq (squared norm of the loss's gradient; 0 where none
             arrives), and of one seed scale_response (d ln |y|^2/d ln |x|^2: 0 behind a norm, 1 of an empty branch). Of
             a list: layers (how many). Of a parameter: gradient, weight (Frobenius norms), ratio of the two, entries
-            (how many), frozen (1, where it is), and of one seed, where the gradient is 0, gradient_later: what it is
-            once all that begins at 0 and gets a gradient has moved. Of the whole: loss.
+            (how many), frozen (1, where it is), idle (1, of an expert without tokens), and of one seed, where the
+            gradient is 0, gradient_later: what it is once all that begins at 0 and gets a gradient has moved. Of the
+            whole: loss.
         notes: frozen, unused and shared parameters, and layers that ran more than once, a line each.
         stacks: the nearest Stack of every width and depth, where it can be read from the module.
         tests: exact ones of the first module, of the first width and depth.
@@ -59,6 +60,9 @@ class Probed:
     notes: tuple[str, ...]
     stacks: Mapping[tuple[int, int], Stack]
     tests: ExactTests
+
+
+_ENDS = {"unused": " has no gradient", "idle": " did not run on this batch, and others of its list did"}
 
 
 def probe(
@@ -138,11 +142,11 @@ def measured(
     """
     module = built.module
     recorder = ModuleRecorder(lists, token_axis(module), respond=asked)
-    with recorder:
+    with recorder, watched_members(lists) as idle:
         loss = built.backward()
     rows = [("", 0, "", "loss", loss.detach().float().reshape(())), *recorder.rows()]
     rows += [(part.name, 0, "", "layers", loss.new_tensor(len(part.layers)).float()) for part in lists]
-    weights, notes = _parameters(module, lists)
+    weights, notes = _parameters(module, lists, idle)
     rows += weights
     if asked:
         rows += _later(built, lists)
@@ -155,7 +159,9 @@ def measured(
     return numbers + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
 
 
-def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tuple[Any, ...]], list[str]]:
+def _parameters(
+    module: nn.Module, lists: Sequence[LayerList], idle: Mapping[nn.Parameter, tuple[str, int, str]]
+) -> tuple[list[tuple[Any, ...]], list[str]]:
     """Norms of every parameter and of its gradient, and notes."""
     of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
     places: dict[int, list[tuple[str, int, str]]] = {}
@@ -178,13 +184,16 @@ def _parameters(module: nn.Module, lists: Sequence[LayerList]) -> tuple[list[tup
         if not parameter.requires_grad:
             silent.setdefault(("frozen", place[0], place[2]), []).append(place[1])
             rows.append((*place, "frozen", torch.ones_like(weights[key])))
+        elif key not in of_gradient and parameter in idle:
+            silent.setdefault(("idle", idle[parameter][0], idle[parameter][2]), []).append(idle[parameter][1])
+            rows.append((*place, "idle", torch.ones_like(weights[key])))
         elif key not in of_gradient:
             silent.setdefault(("unused", place[0], place[2]), []).append(place[1])
         else:
             rows.append((*place, "gradient", of_gradient[key]))
     for (what, part, name), numbers in silent.items():
-        end = " has no gradient" if what == "unused" else ""
-        notes.append(f"{what}: {_said((part, _run(numbers), name))}{end}")
+        place_text = _said((part, _run(list(dict.fromkeys(numbers))), name))
+        notes.append(f"{what}: {place_text}{_ENDS.get(what, '')}")
     return rows, notes
 
 

@@ -1,6 +1,7 @@
 """The report on one module: faults are named where they are, healthy modules pass, bad input is one line."""
 
 import re
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -240,3 +241,56 @@ def test_bad_input_from_python(arguments, message):
 
 def test_lists_of_the_families_are_found():
     assert [len(layer_lists(made(name)[0], (), 0)[0].layers) for name in WITHIN] == [4] * len(WITHIN)
+
+
+class Experts(nn.Module):
+    """A residual layer whose tokens all go to the experts of these numbers."""
+
+    def __init__(self, width, chosen):
+        super().__init__()
+        self.norm, self.chosen = nn.LayerNorm(width), chosen
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(3))
+
+    def forward(self, x):
+        return x + sum(self.experts[k](self.norm(x)) for k in self.chosen)
+
+
+class Whole(nn.Module):
+    """Takes a batch as one dict, and gives its loss in one, as modules for trainers do."""
+
+    def __init__(self, chosen):
+        super().__init__()
+        self.words, self.layers = nn.Embedding(64, 16), nn.ModuleList(Experts(16, of) for of in chosen)
+
+    def forward(self, batch):
+        x = self.words(batch["input_ids"])
+        for layer in self.layers:
+            x = layer(x)
+        logits = x @ self.words.weight.T / 16
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten()), "logits": logits}
+
+
+def whole(chosen):
+    torch.manual_seed(5)
+    words = torch.randint(64, (3, 9))
+    return Whole(chosen), {"input_ids": words[:, :-1], "labels": words[:, 1:]}
+
+
+@pytest.mark.parametrize("wrapped", [dict, lambda batch: (batch,), UserDict])
+def test_a_dict_that_is_the_one_argument(wrapped):
+    """By keywords where `forward` takes them, and whole where it does not; in a tuple, and of another mapping."""
+    module, batch = whole([(0, 1, 2)] * 3)
+    report = gb.probe(module, wrapped(batch))
+    report.assert_healthy()
+    assert report.to_frame().query("quantity == 'loss'")["value"].item() == pytest.approx(module(batch)["loss"].item())
+
+
+def test_an_expert_without_tokens_is_a_note():
+    """A module that does not run while others of its list do; one that nothing calls in any layer is an alarm still."""
+    report = gb.probe(*whole([(0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2)]))
+    report.assert_healthy()
+    (note,) = [note for note in report.notes if "idle" in note]
+    assert note == "idle: experts.1 of layer 2 of layers did not run on this batch, and others of its list did"
+    module, batch = whole([(0, 1, 2)] * 4)
+    module.layers[1].experts[1].forward = lambda x: x.detach() * 0.0  # runs, and has no gradient
+    assert [(alarm.kind, alarm.layer) for alarm in gb.probe(module, batch).alarms] == [("no gradient", 2)]
