@@ -18,7 +18,6 @@ FILE = Path(__file__).parents[2] / "checks" / "data" / "public_runs.toml"
 CONTENT = tomllib.loads(FILE.read_text(encoding="utf-8"))
 RUNS: list[dict[str, Any]] = CONTENT["run"]
 CONSTANTS: dict[str, Any] = CONTENT["constants"]
-NO_LAW = "no law of text for tied embeddings yet"
 _MOCK = 4096
 _PRINTED = ("name", "source", "date", "loss", "count", "norm", "step", "note")
 
@@ -75,7 +74,7 @@ def predicted_lines(run: dict[str, Any]) -> dict[str, Any]:
     """First lines of a run, one for every law of text, and by what they are predicted.
 
     Raises:
-        ValueError: a configuration cannot be read, or theory has no rule but for tied embeddings beside a text.
+        ValueError: a configuration cannot be read, or theory has no rule.
     """
     if run.get("head"):
         return _found(by_the_last_norm(run, run["width"] * run["init_std"] ** 2), "last norm")
@@ -85,13 +84,7 @@ def predicted_lines(run: dict[str, Any]) -> dict[str, Any]:
         off = scale.loss_deviation(run["batch"]) if deviation is None else deviation
         return Line(scale.loss, off, scale.norm(run["batch"], vectors)[0])
 
-    try:
-        scales = [noise_scale(stack, text=law, grouped=True, max_time=3600) for law in laws(run)]
-    except ValueError as error:
-        if stack.embeddings != "tied" or "untied" not in str(error):
-            raise
-        scale = noise_scale(stack, grouped=True, max_time=3600)
-        return _found([line(scale, each.deviation) for each in by_the_last_norm(run, stack.output_scale**2)], NO_LAW)
+    scales = [noise_scale(stack, text=law, grouped=True, max_time=3600) for law in laws(run)]
     most = by_the_last_norm(run, stack.output_scale**2)
     tied = [each.deviation if scale.loss_moments is None else None for scale, each in zip(scales, most, strict=True)]
     return _found([line(scale, off) for scale, off in zip(scales, tied, strict=True)], "network")

@@ -1,9 +1,9 @@
 """The table of public training runs beside theory, of committed results and of the settings that were fixed before."""
 
-from tests.helpers.public_runs import NO_LAW, RUNS
+from tests.helpers.public_runs import RUNS
 from tests.helpers.rendered.tables import _committed, _table
 
-_RULES = {"network": "", "last norm": "last norm", NO_LAW: NO_LAW}
+_RULES = {"network": "", "last norm": "last norm"}
 
 
 def public_runs() -> str:

@@ -6,10 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.helpers.public_runs import CONSTANTS, NO_LAW, RUNS, beside, by_the_last_norm, laws, predicted_lines
-from theory import Stack
-from theory.first_step.noise_scale import noise_scale
-from theory.mean_field.text_law import TextLaw
+from tests.helpers.public_runs import CONSTANTS, RUNS, beside, by_the_last_norm, laws, predicted_lines
 
 FOUND = json.loads((Path(__file__).parents[2] / "evidence" / "public-runs.json").read_text(encoding="utf-8"))["runs"]
 
@@ -54,16 +51,3 @@ def test_intervals_hold_what_is_open():
     assert found["norm interval"] == pytest.approx([1.0 / times, 2.0 * times])
     assert found["inside"]
     assert found["norm inside"]
-
-
-def test_tied_rows_are_filled_in_when_there_is_a_rule():
-    """Rows that say that tied embeddings have no law of text, if theory has none."""
-    waiting = [name for name, row in FOUND.items() if row["rule"] == NO_LAW]
-    try:
-        noise_scale(Stack(embeddings="tied", width=64, depth=1, tokens=4, vocab=64), text=TextLaw.zipf(1.0, 64))
-    except ValueError as error:
-        assert "untied" in str(error)
-        assert waiting
-    else:
-        if waiting:
-            pytest.xfail("there is a law of text for tied embeddings: make evidence PART=public-runs")
