@@ -10,7 +10,6 @@ from gradbounds.units import duration, format_bytes
 from theory import Stack
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
-from theory.mean_field.prediction import with_probes
 from theory.mean_field.text_law import TextLaw
 
 # Relative deviations of a norm from theory, as sampled networks have them (docs/first_step.md): times sqrt(L/d), over
@@ -53,7 +52,7 @@ def cost_of_batch(stack: Stack, law: TextLaw | None, patterns: int | None) -> tu
     """What the gradient of a batch takes, and whether tokens are taken in groups."""
     two = replace(stack, sequences=2)
     grouped = law is not None or is_grouped(two)
-    return prediction_cost(two if law is None else with_probes(two), patterns=patterns, grouped=grouped), grouped
+    return prediction_cost(two, patterns=patterns, grouped=grouped, text=law is not None), grouped
 
 
 def scale_of_batch(

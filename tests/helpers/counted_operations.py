@@ -64,7 +64,7 @@ def _counting(value: Any) -> Any:
 def counted(stack: Stack, **arguments: Any) -> Counted:
     """What `predict` does with the kernels of a stack, from its inputs on."""
     _COUNTED.__init__()  # type: ignore[misc]
-    makers = {name: getattr(prediction, name) for name in ("gaussian_inputs", "grouped_inputs")}
+    makers = {name: getattr(prediction, name) for name in ("gaussian_inputs", "grouped_inputs", "text_inputs")}
 
     def watched(name: str) -> Any:
         def inputs(*given: Any) -> Any:

@@ -12,6 +12,7 @@ from theory.configurations import PUBLISHED, stack_from_config
 from theory.coverage import gaps
 from theory.mean_field import cost, prediction
 from theory.mean_field.cost import Cost, cheaper_rules, is_grouped, prediction_cost, quick_patterns
+from theory.mean_field.text_law import TextLaw
 
 BASE = Stack(placement="pre", width=512, vocab=64, depth=2)
 QUERIES = replace(BASE, query_key_scale=1.0, heads=4)
@@ -72,6 +73,16 @@ GROUPED = {
     "tied, causal, GELU, 2000 tokens": (replace(TIED, tokens=2000, vocab=4096, mask="causal", activation="gelu"), 4),
 }  # fmt: skip
 
+TEXTS = {
+    "text": (replace(QUERIES, tokens=128, mask="causal", sequences=2, depth=1), 2),
+    "text, tied, rotary": (
+        replace(
+            TIED, tokens=128, vocab=256, mask="causal", sequences=2, query_key_scale=1.0, heads=4, output_scale=0.15,
+            rotary=1.0, output_projection="random", depth=1,
+        ), 2,
+    ),
+}  # fmt: skip
+
 FIXED = {
     "tied": (replace(TIED, tokens=16), 32),
     "tied, gated": (replace(TIED, tokens=12, ffn="gated", activation="silu"), 32),
@@ -89,6 +100,19 @@ def test_operations_are_as_many_as_are_counted(name):
     assert 1 / 1.25 < found.products / expected.products < 1.25
     assert 1 / 1.5 < found.matrices / expected.matrices < 1.5
     assert 1 / 2.5 < found.entries / expected.entries < 2.5
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_operations_and_memory_of_a_text(name):
+    """As above, of a law of text, which has a probe beside every representative."""
+    stack, patterns = TEXTS[name]
+    law = TextLaw.zipf(1.0, stack.vocab)
+    found = prediction_cost(stack, grouped=True, text=True, patterns=patterns)
+    expected = counted(stack, text=law, patterns=patterns)
+    assert 1 / 1.25 < found.products / expected.products < 1.25
+    assert 1 / 1.5 < found.matrices / expected.matrices < 1.5
+    assert 1 / 1.5 < found.entries / expected.entries < 1.5
+    assert 0.5 < found.bytes / peak_bytes(stack, text=law, patterns=patterns) < 2.0
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *FIXED, *GROUPED])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from theory.coverage import attends_randomly, gaps, has_experts, holds_words, is_exchangeable, is_fluctuating
-from theory.mean_field.attention.grouped import MOST_HEADS, SAMPLES
+from theory.mean_field.attention.grouped_patterns import SAMPLES, sampled_heads
 from theory.mean_field.experts import COUNTED
 from theory.mean_field.group_members import MEMBERS, MemberLayout
 from theory.mean_field.tied.grouped_branches import POINTS as GROUPED_POINTS
@@ -88,8 +88,9 @@ class Cost:
 
 
 def prediction_cost(
-    stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False, grouped: bool = False
-) -> Cost:
+    stack: Stack, windows: int = 0, *, patterns: int | None = None, annealed: bool = False, grouped: bool = False,
+    text: bool = False,
+) -> Cost:  # fmt: skip
     """What `theory.predict` takes for a network, within a factor of three, and its memory within one of two.
 
     Args:
@@ -98,9 +99,10 @@ def prediction_cost(
         patterns: as in `predict`.
         annealed: likewise.
         grouped: likewise; whether, and not None.
+        text: whether words follow a law of text, by groups of tokens.
     """
     if grouped:
-        return _of_groups(stack, patterns or quick_patterns(stack, grouped=True))
+        return _of_groups(stack, patterns or quick_patterns(stack, grouped=True, text=text), text=text)
     if annealed or (windows == 0 and is_exchangeable(stack)):
         return _of_pairs(stack, annealed)
     entries = max(1, windows // stack.sequences)
@@ -115,15 +117,15 @@ def prediction_cost(
     return of_chunks + Cost(bytes=of_chunks.bytes + given)
 
 
-def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
+def quick_patterns(stack: Stack, *, grouped: bool = False, text: bool = False) -> int:
     """Patterns of a prediction that takes some seconds, from 4 to 4096; the same on every machine.
 
     One token has one pattern, which is taken twice. By groups of tokens there are at most 64, and of several sequences
     at least 2.
     """
     if grouped:
-        sampled, least = is_fluctuating(stack) or holds_words(stack), 4 if stack.sequences == 1 else 2
-        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1).seconds, least, 64)) if sampled else 1
+        sampled, least = _is_sampled(stack, text), 4 if stack.sequences == 1 else 2
+        return int(np.clip(_QUICK_SECONDS // _of_groups(stack, 1, text=text).seconds, least, 64)) if sampled else 1
     dropped = stack.attention_dropout or stack.source_tokens
     if stack.tokens == 1 and not (dropped or stack.experts or holds_words(stack)):
         return 2 * (1 + is_mirrored(stack))
@@ -131,6 +133,11 @@ def quick_patterns(stack: Stack, *, grouped: bool = False) -> int:
     # Tied embeddings sample the logits of every word, of which four take as long as an entry of a pattern in a layer.
     each += stack.rows * stack.vocab // 4 if holds_words(stack) else 0
     return int(np.clip(2.0 ** np.floor(np.log2(_QUICK / each)), 4 * (1 + is_mirrored(stack)), 4096))
+
+
+def _is_sampled(stack: Stack, text: bool) -> bool:
+    """Whether anything is sampled by groups of tokens: of tied embeddings it is their logits, but of a text by law."""
+    return is_fluctuating(stack) or (holds_words(stack) and not text)
 
 
 def is_mirrored(stack: Stack) -> bool:
@@ -190,9 +197,9 @@ def chunk(stack: Stack) -> int:
     return each * max(1, -(-wanted // each), CHUNK_ENTRIES // (each * numbers))
 
 
-def grouped_chunk(stack: Stack) -> int:
+def grouped_chunk(stack: Stack, *, text: bool = False) -> int:
     """The same where representatives stand for groups."""
-    return max(1, int(CHUNK_BYTES / _of_groups(stack, 1).bytes))
+    return max(1, int(CHUNK_BYTES / _of_groups(stack, 1, text=text).bytes))
 
 
 def own_chunk(stack: Stack) -> int:
@@ -244,26 +251,31 @@ def _of_entries(stack: Stack, count: int, size: int) -> Cost:
     return total + Cost(bytes=max(numbers * _NUMBER, _quadrature_bytes(stack.output_scale**2)))
 
 
-def _of_groups(stack: Stack, patterns: int) -> Cost:
-    """Representatives of groups of tokens."""
-    r, heads, width = _representatives(stack), min(stack.heads, MOST_HEADS), stack.key_width
+def _of_groups(stack: Stack, patterns: int, *, text: bool = False) -> Cost:
+    """Representatives of groups of tokens; of text there are twice as many."""
+    r, heads, width = _representatives(stack) * (1 + text), sampled_heads(stack, text=text), stack.key_width
     square, rows, cube = float(r * r), float(r * width), float(r) ** 3
     followed = float(_representatives(stack, MEMBERS)) ** 2 if has_experts(stack) else square
+    patterns = patterns if _is_sampled(stack, text) or not text else 1
+    # Of patterns, what each sequence has with itself.
+    blocks, deep = square / stack.sequences, cube / stack.sequences
     smooth = 280.0 * (stack.activation not in _FORMULAS) * followed
     kept, passing = 12.0 * followed, 40.0 * followed
     if stack.query_key_scale:
         tracked, rotary, capped = _is_tracked(stack), bool(stack.rotary), bool(stack.logit_softcap)
         # A complex product is four.
         sample = Cost(
-            entries=(95.0 + 18.0 * tracked + 60.0 * capped) * square + (16.0 + 17.0 * rotary) * rows,
-            slow=(2.25 + 8.0 * capped) * square + 1.5 * rows,
-            products=(8.5 + 0.5 * tracked + 3.3 * rotary) * square * width
-            + (13.5 + 8.0 * tracked + 12.0 * rotary) * cube,
-            matrices=22.0 + 8.5 * tracked + 1.5 * rotary,
+            entries=(70.0 + 6.0 * tracked + 53.0 * text + 60.0 * capped) * blocks + 26.0 * square
+            + (16.0 + 17.0 * rotary) * rows,
+            slow=(2.25 + text + 8.0 * capped) * blocks + 1.5 * rows,
+            products=((6.5 + rotary) * blocks + (2.75 + 0.25 * text + 0.5 * tracked + 0.25 * rotary) * square) * width
+            + (10.0 + 2.75 * tracked + 0.75 * text + 12.0 * rotary) * deep
+            + (2.0 + 2.0 * text + 6.0 * text * rotary) * deep / stack.sequences,
+            matrices=(22.0 + 3.0 * tracked + 1.5 * rotary + 6.5 * text) * stack.sequences,
         )  # fmt: skip
         layer = sample.times(heads * SAMPLES) + Cost(entries=(140.0 + 40.0 * tracked) * square + smooth, matrices=11.5)
-        kept += heads * (SAMPLES * (2.0 * square + 2.0 * rows) + 2.0 * rows)
-        passing += heads * SAMPLES * (12.0 * square + 4.0 * rows)
+        kept += heads * (SAMPLES * ((2.0 + text) * blocks + 2.0 * rows) + 2.0 * rows)
+        passing += heads * SAMPLES * (12.0 * blocks + 4.0 * rows)
     else:
         layer = Cost(entries=120.0 * square + smooth, products=6.0 * cube, matrices=27)
     words = Cost()
@@ -277,7 +289,10 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
             products=5.0 * followed * stack.experts + 8.0 * followed * r, matrices=40,
         )  # fmt: skip
         kept, passing = kept + 4.0 * each + 8.0 * followed, passing + 6.0 * (each + counted)
-    if holds_words(stack):
+    if holds_words(stack) and text:
+        # Entry by entry, with points of what a token's own logit is.
+        layer, words = layer + Cost(entries=270.0 * square), Cost(entries=170.0 * square)
+    elif holds_words(stack):
         of_layer, words, numbers = _of_grouped_words(stack, r)
         layer, passing = layer + of_layer, passing + numbers
     each = _NUMBER * (kept * stack.depth + passing)
@@ -292,7 +307,7 @@ def _of_groups(stack: Stack, patterns: int) -> Cost:
 
 def _of_grouped_words(stack: Stack, r: int) -> tuple[Cost, Cost, float]:
     """What representatives add with tied embeddings: in a layer, once for the logits, and the numbers they hold."""
-    heads, width, gated = min(stack.heads, MOST_HEADS), stack.key_width, 1 + (stack.ffn == "gated")
+    heads, width, gated = sampled_heads(stack, text=False), stack.key_width, 1 + (stack.ffn == "gated")
     square, rows, cube, points = float(r * r), float(r * width), float(r) ** 3, float(GROUPED_POINTS * r)
     layer = Cost(
         entries=280.0 * square + 45.0 * points * gated, slow=60.0 * points, products=24.0 * cube

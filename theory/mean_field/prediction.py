@@ -168,12 +168,12 @@ def predict(
     if annealed or grouped:
         require(stack, "annealed" if annealed else "grouped")
     precise = patterns is not None or target is not None
-    priced = stack if text is None else with_probes(stack)
+    of_text = text is not None
     if patterns is None:
-        patterns = _PRECISE if target is not None and not grouped else quick_patterns(priced, grouped=grouped)
-    cost = prediction_cost(
-        priced, 0 if ids is None else len(ids), patterns=patterns, annealed=annealed, grouped=grouped
-    )
+        quick = quick_patterns(stack, grouped=grouped, text=of_text)
+        patterns = _PRECISE if target is not None and not grouped else quick
+    count = 0 if ids is None else len(ids)
+    cost = prediction_cost(stack, count, patterns=patterns, annealed=annealed, grouped=grouped, text=of_text)
     _check_cost(cost, _LONG if max_time is None and not precise else max_time, memory)
     if annealed or (ids is None and not grouped and is_exchangeable(stack)):
         quantities = recursion(stack, *exchangeable_inputs(stack), np.random.default_rng(0))
@@ -212,19 +212,14 @@ def predict_sequences(
         grouped = ids is None and is_grouped(two)
     if grouped:
         require(two, "grouped")
-    priced = two if text is None else with_probes(two)
-    asked, patterns = patterns, patterns or quick_patterns(priced, grouped=grouped)
-    cost = prediction_cost(priced, 0 if ids is None else len(ids), patterns=patterns, grouped=grouped)
+    of_text, count = text is not None, 0 if ids is None else len(ids)
+    asked, patterns = patterns, patterns or quick_patterns(two, grouped=grouped, text=of_text)
+    cost = prediction_cost(two, count, patterns=patterns, grouped=grouped, text=of_text)
     _check_cost(cost, _LONG if max_time is None and asked is None else max_time, memory)
     inputs, tokens = _laid_out(two, ids, text, grouped=grouped)
     if inputs.source is not None:
         inputs = replace(inputs, source=replace(inputs.source, tokens=_told_apart(inputs.source.tokens)))
     return _averaged(two, inputs, _told_apart(tokens), (patterns, None, max_time, cost))
-
-
-def with_probes(stack: Stack) -> Stack:
-    """What takes as long by groups as the stack with a law of text, which has twice as many representatives."""
-    return replace(stack, sequences=2 * stack.sequences, vocab=max(stack.vocab, 2 * stack.rows))
 
 
 def _told_apart(tokens: KernelLayout[NDArray[np.float64]]) -> MatrixLayout:
@@ -307,8 +302,8 @@ def _batch(
     stack: Stack, inputs: Inputs[NDArray[np.float64]], tokens: MatrixLayout, generator: np.random.Generator
 ) -> Arrays:
     """Every quantity of every kernel of a batch, along the last axis, in chunks that fit into memory."""
-    priced = with_probes(stack) if isinstance(tokens, TextLayout) else stack
-    size = grouped_chunk(priced) if isinstance(tokens, GroupLayout) else chunk(stack)
+    of_text = isinstance(tokens, TextLayout)
+    size = grouped_chunk(stack, text=of_text) if isinstance(tokens, GroupLayout) else chunk(stack)
     chunks = [slice(start, start + size) for start in range(0, len(inputs.kernel), size)]
     parts = [recursion(stack, tokens, inputs.part(chunk), generator) for chunk in chunks]
     return {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}

@@ -14,7 +14,7 @@ Assumes many tokens: how often words occur in one text is taken at its mean, to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,6 +98,16 @@ class TextLayout(GroupLayout):
             tokens.count, sequences=sequences, apart=apart, places=places, sizes=sizes, pairs=pairs, twins=twins,
             seen=seen, neighbours=nearest, generic=of_generic, probes=probes, repeats=repeats,
             frequencies=law.frequencies, own_labels=cast(Array, law.own_labels),
+        )  # fmt: skip
+
+    @property
+    def one(self) -> TextLayout:
+        """The layout of one of the sequences, which are all alike."""
+        each, layout = len(self.sizes) // self.sequences, cast(TextLayout, super().one)
+        half = each // 2
+        return replace(
+            layout, neighbours=self.neighbours[:each], generic=self.generic[:each], probes=self.probes[:half],
+            repeats=self.repeats[:half, :half],
         )  # fmt: skip
 
     @property

@@ -8,13 +8,14 @@ for. Under a causal mask groups grow like the place, since what a token has seen
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from theory.mean_field.kernels import Array, MatrixLayout
+from theory.mean_field.sequence_blocks import numbers, whole, within
 
 # Of Gauss and Legendre's rule of two nodes on [0, 1], each of which stands for its half.
 _NODE = 0.5 - 0.5 / 3.0**0.5
@@ -90,33 +91,57 @@ class GroupLayout(MatrixLayout):
         rows, each = np.arange(len(self.sizes)), len(self.sizes) // self.sequences
         return [(rows, (rows + start) % len(rows)) for start in range(each, len(rows), each)]
 
-    def shared(self, first: Array, second: Array, own: Array, others: Any = None) -> Array:
-        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: weights (..., r, r) of one token, δ (..., r).
+    @property
+    def one(self) -> GroupLayout:
+        """The layout of one of the sequences, which are all alike."""
+        each = len(self.sizes) // self.sequences
+        return replace(
+            self, count=self.count // self.sequences, sequences=1, places=self.places[:each], sizes=self.sizes[:each],
+            pairs=self.pairs[:each, :each], twins=self.twins[:each], seen=self.seen[:each, :each],
+        )  # fmt: skip
 
-        Or over tokens j' at the place of j, `others` being their indices: A_ij B_kj' δ_j.
+    def shared(self, first: Array, other: Array, own: Array, shift: int = 0) -> Array:
+        """Σ_j A_ij B_kj δ_j over the tokens j that i and k both see: blocks (..., S, r, r) of one token, δ (..., S r).
+
+        Or of k in the sequence that is so many after that of i, over tokens j' there at the place of j: A_ij B_kj' δ_j.
         """
-        rows, share = np.arange(len(self.sizes)), self.seen / self.sizes
-        others = rows if others is None else np.asarray(others)
-        both = (first * share * (own * self.sizes)[..., None, :]) @ (second * share)[..., others].mT
+        layout, of_each = self.one, numbers(own, self.sequences)[..., None, :]
+        share, other = layout.seen / layout.sizes, np.roll(other, -shift, -3) if shift else other
+        both = (first * (layout.seen * of_each)) @ (other * share).mT
         # A token sees with itself what it sees, and two of different places one what the other sees as well.
-        alone = (first * second[..., others, :][..., others] * (own[..., None, :] * self.seen * (1.0 - share))).sum(-1)
-        both[..., rows, others] += alone
-        return both
+        alone = (first * other * (of_each * layout.seen * (1.0 - share))).sum(-1)
+        return with_diagonal(both, np.linalg.diagonal(both) + alone)
 
-    def gathered(self, gradient: Array, first: Array, second: Array, others: Any = None) -> Array:
-        """Σ_ik P_ik A_ij B_kj of one token j, (..., r), P already times the number of pairs; or of B_kj'."""
-        rows, share = np.arange(len(self.sizes)), self.seen / self.sizes
-        others = rows if others is None else np.asarray(others)
-        both = (first * share * (gradient @ (second * share)[..., others])).sum(-2)
-        alone = gradient[..., rows, others][..., :, None] * first * second[..., others, :][..., others]
-        return np.asarray(both + (alone * (share * (1.0 - share))).sum(-2))
+    def gathered(self, gradient: Array, first: Array, other: Array, shift: int = 0) -> Array:
+        """Σ_ik P_ik A_ij B_kj of one token j, (..., S r), of blocks; P is already times the number of pairs.
 
-    def shared_places(self, kernel: Array, smooth: Array, first: Array, second: Array) -> Array | float:
-        """What tokens of one place in two sequences add to A K Bᵀ, beyond those of two places."""
-        pairs = self.same_places()
-        return sum(
-            self.shared(first, second, kernel[..., *pair] - smooth[..., *pair], pair[1]) for pair in pairs
-        ) if pairs else 0.0  # fmt: skip
+        Or of B_kj' as in `shared`, with P's blocks between the two sequences.
+        """
+        share, other = self.one.seen / self.one.sizes, np.roll(other, -shift, -3) if shift else other
+        seen = other * share
+        passed = gradient @ seen
+        passed += np.linalg.diagonal(gradient)[..., None] * (other - seen)
+        passed *= first
+        passed *= share
+        both = passed.sum(-2)
+        return np.asarray(both.reshape(*both.shape[:-2], -1))
+
+    def met(
+        self, kernel: Array, common: Array, own: Array, first: Array, other: Array, *, mean: tuple[int, ...] = ()
+    ) -> Array:
+        """What tokens add to A K Bᵀ that meet themselves or those of their place elsewhere, means over some axes.
+
+        Args:
+            kernel: K, (..., S r, S r).
+            common: K of two places throughout.
+            own: what a token adds to its K_ii, (..., S r).
+            first: blocks A of one token.
+            other: blocks B.
+            mean: the axes.
+        """
+        parts = [own, *(kernel[..., *pair] - common[..., *pair] for pair in self.same_places())]
+        blocks = (self.shared(first, other, part, shift).mean(mean) for shift, part in enumerate(parts))
+        return np.asarray(sum(whole(part, shift) for shift, part in enumerate(blocks)))
 
     def centred(self, kernel: Array) -> Array:
         """A kernel whose sums over a sequence vanish for every group, which else leave a part of order 1/n."""
@@ -131,19 +156,24 @@ class GroupLayout(MatrixLayout):
 
     def attend(self, kernel: Array) -> Array:
         (common, _), (smooth, extra) = self.split(kernel), self.mixed(kernel)
-        weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
-        alpha = weights * self.seen
-        of_places = self.shared_places(kernel, common, weights, weights)
-        return alpha @ smooth @ alpha.T + self.shared(weights, weights, extra) + of_places
+        weights = self._even()
+        alpha = whole(weights) * self.seen
+        return alpha @ smooth @ alpha.T + self.met(kernel, common, extra, weights, weights)
 
     def attend_back(self, kernel: Array) -> Array:
-        weights = np.broadcast_to(1.0 / self.seen.sum(-1, keepdims=True), self.seen.shape)
-        alpha = weights * self.seen / self.sizes
+        weights = self._even()
+        alpha = whole(weights) * self.seen / self.sizes
         above = kernel * self.pairs
-        below = with_diagonal(alpha.T @ above @ alpha, self.gathered(above, weights, weights))
-        for rows, others in self.same_places():
-            below[..., rows, others] = self.gathered(above, weights, weights, others)
+        below = alpha.T @ above @ alpha
+        for shift, (rows, others) in enumerate([(np.arange(len(self.sizes)),) * 2, *self.same_places()]):
+            of_one = self.gathered(within(above, self.sequences, shift), weights, weights, shift)
+            below[..., rows, others] = of_one
         return below
+
+    def _even(self) -> Array:
+        """The same weight of all tokens that a row sees, blocks (S, r, r)."""
+        seen = self.one.seen
+        return np.broadcast_to(1.0 / seen.sum(-1, keepdims=True), (self.sequences, *seen.shape))
 
     def scale_diagonal(self, kernel: Array, factor: float) -> Array:
         if factor == 1.0:

@@ -1,8 +1,6 @@
 """Attention with random queries and keys over thousands of tokens, for which a few of every group of neighbours stand.
 
-Given the queries, the keys of a group differ by independent Gaussians alone. Where different tokens meet, a group's
-weights are a sum of sampled ones that has the mean and the variance of all of them. Where a token meets itself, it is a
-sampled one, in a sum that holds it once. First tokens stand for themselves, so that a short sequence has its exact law.
+The rule of a branch, of patterns that `grouped_patterns` has sampled. What a sequence attends to is its own.
 """
 
 from __future__ import annotations  # those of pullbacks would be evaluated in every layer
@@ -13,59 +11,24 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import entr
 
-from theory.mean_field.attention.patterns import (
-    bare_logit_scale,
-    frequencies,
-    logit_scale,
-    normed_sizes,
-    rotated_by,
+from theory.mean_field.attention.grouped_patterns import (
+    SAMPLES,
+    GroupedPatterns,
+    columns,
+    grouped_patterns,
+    root,
+    sampled_heads,
+    turned,
 )
-from theory.mean_field.attention.sampled import Inner, head_gain
-from theory.mean_field.attention.words import WordShares, probe_weights
-from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
+from theory.mean_field.attention.sampled import head_gain
+from theory.mean_field.kernels import Array
+from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.token_groups import GroupLayout, with_diagonal
 from theory.stack import Stack
 from theory.stack.weights import gain, inner_ratio
-
-SAMPLES = 4
-"""Tokens of every group that are sampled."""
-MOST_HEADS = 16
-"""Heads that are sampled at most; what more of them average out does not matter among many tokens."""
-
-# Nodes of the mean over a capped logit; and an exponent whose exponential is a number.
-_CAPPED = 16
-_LARGEST = 300.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GroupedPatterns:
-    """Patterns of r representatives, per entry of the batch, head, and sample of every group's tokens.
-
-    Attributes:
-        mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, r, r), of sum 1.
-        changed: the same, times the slopes of a cap on logits.
-        own: weights of one token of each group, in a sum that holds it, likewise.
-        own_changed: the same, times the slopes.
-        queries: rotated, of the kernel's covariance or as a norm leaves them, (batch, heads, 1, r, d_k).
-        mean_keys: what the keys of a group have in common, likewise.
-        own_keys: of the one token, (batch, heads, samples, r, d_k).
-        attended: the mean key under a row's weights, likewise.
-        sizes: what a norm divides queries by, groups' means and the one token, as these without d_k; None without one.
-        words: of text, what shares its words have; else None.
-    """
-
-    mean: Array
-    changed: Array
-    own: Array
-    own_changed: Array
-    queries: Array
-    mean_keys: Array
-    own_keys: Array
-    attended: Array
-    sizes: tuple[Array, Array, Array] | None
-    words: WordShares | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,22 +51,22 @@ class GroupedAttention:
         """Apply the rule to a kernel, (batch, r, r)."""
         stack = self.stack
         value_gain, projected = gain(stack, "WV"), stack.output_projection == "random"
-        heads = min(stack.heads, MOST_HEADS)
+        heads = sampled_heads(stack, text=isinstance(tokens, TextLayout))
         patterns = grouped_patterns(stack, tokens, kernel, heads, self.generator)
-        smooth, extra = (_of_each(part, kernel) for part in tokens.split(kernel))
-        attended = patterns.mean @ smooth @ patterns.mean.mT
+        smooth, extra = tokens.split(kernel)
+        attended = mean_sandwich(patterns.mean, smooth[:, None, None], patterns.mean)
         if isinstance(tokens, TextLayout):
             # Keys of one word lean to a query together.
-            of_words = patterns.own[..., tokens.probes] * tokens.seen[:, tokens.beside]
-            repeated = _of_each(tokens.repeats * tokens.of_words(kernel)[0], kernel)
-            attended = attended + of_words @ repeated @ of_words.mT * tokens.coincidences
-            extra = _of_each(tokens.mixed(kernel)[1], kernel)
+            layout = tokens.one
+            of_words = patterns.own[..., layout.probes] * layout.seen[:, layout.beside]
+            repeated = (tokens.repeats * tokens.of_words(kernel)[0])[:, None, None]
+            attended = attended + mean_sandwich(of_words, repeated, of_words) * tokens.coincidences
+            extra = tokens.mixed(kernel)[1]
         varying = self._varying(tokens, patterns, kernel)
         led = self._led(tokens, patterns, varying)
-        attended = attended + tokens.shared(patterns.own, patterns.own, extra)
-        of_places = tokens.shared_places(_of_each(kernel, kernel), smooth, patterns.own, patterns.own)
-        attended = attended + of_places
-        out = value_gain * (attended.mean((1, 2)) + led)
+        kernels = _of_each(kernel), _of_each(smooth)
+        attended = attended + tokens.met(*kernels, _of_each(extra), patterns.own, patterns.own, mean=(1, 2))
+        out = value_gain * (attended + led)
 
         def pullback(
             gradient: Array, overlaps: Overlaps[Array], more_of_heads: Array | None = None
@@ -112,12 +75,13 @@ class GroupedAttention:
             of_heads = head[:, None, None]
             if more_of_heads is not None:
                 head, of_heads = head + more_of_heads.mean((1, 2)), of_heads + more_of_heads
-            above, each = of_heads * tokens.pairs, patterns.mean / tokens.sizes
-            of_one = tokens.gathered(above, patterns.own, patterns.own)
-            to_each = with_diagonal(each.mT @ above @ each, of_one)
-            for place, other in tokens.same_places():
-                to_each[..., place, other] = tokens.gathered(above, patterns.own, patterns.own, other)
-            to_values = stack.heads * to_each.mean((1, 2))
+            above, each = of_heads * tokens.pairs, patterns.mean.mT / tokens.one.sizes[:, None]
+            to_each = mean_sandwich(each, above, each)
+            for shift, (place, other) in enumerate([(np.arange(len(tokens.sizes)),) * 2, *tokens.same_places()]):
+                blocks = within(above, tokens.sequences, shift)
+                of_one = tokens.gathered(blocks, patterns.own, patterns.own, shift)
+                to_each[..., place, other] = of_one.mean((1, 2))
+            to_values = stack.heads * to_each
             energies: SquaredNorms = {"WV": tokens.total(kernel * to_values) + stack.heads * tokens.total(head * led)}
             energies |= of_biases(stack, tokens, WV=to_values)
             if projected:
@@ -141,8 +105,11 @@ class GroupedAttention:
             return below, energies
 
         statistics = {"attention_entropy": entr(patterns.own), "attention_squares": np.square(patterns.own)}
-        share = tokens.sizes / tokens.count
-        seen = {name: (tokens.seen * each).sum(-1).mean((1, 2)) @ share for name, each in statistics.items()}
+        share, of_one = tokens.sizes / tokens.count, tokens.one.seen
+        seen = {
+            name: (of_one * each).sum(-1).mean((1, 2)).reshape(len(kernel), -1) @ share
+            for name, each in statistics.items()
+        }
         return out * head_gain(stack, "W"), pullback, seen | {"attended": (patterns, pullback)}
 
     def _query_path(
@@ -154,19 +121,24 @@ class GroupedAttention:
         values some coordinates are sampled, of which ∂a_ij over that of g_i is a number. G may differ by head.
         """
         stack = self.stack
-        values = kernel * gain(stack, "WV")
+        values, layout, sequences = kernel * gain(stack, "WV"), tokens.one, tokens.sequences
         smooth, extra = tokens.split(values)
         others, words = np.zeros(()), patterns.words
         if isinstance(tokens, TextLayout) and words is not None:
             smooth = tokens.without_words(smooth, values)
-            others = words.others * tokens.of_word_share(values)[:, None, None, None, :]
+            others = words.others * columns(tokens.of_word_share(values), sequences)
         shape = (*patterns.mean.shape[:2], kernel.shape[-1], SAMPLES)
         spread = np.sqrt(extra)[:, None, :, None]
-        common = (root(smooth)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
-        alone = (spread * self.generator.standard_normal(shape)).mT[..., None, :]
+        common, alone = (
+            numbers(drawn.mT, sequences)[..., None, :]
+            for drawn in (
+                root(smooth)[:, None] @ self.generator.standard_normal(shape),
+                spread * self.generator.standard_normal(shape),
+            )
+        )
         # What differs within a group adds up as one token's times the root of their number.
-        many = tokens.seen / np.sqrt(tokens.sizes) * patterns.own * alone
-        of_one = tokens.seen / tokens.sizes**1.5 * patterns.own_changed * alone
+        many = layout.seen / np.sqrt(layout.sizes) * patterns.own * alone
+        of_one = layout.seen / layout.sizes**1.5 * patterns.own_changed * alone
         if isinstance(tokens, TextLayout):
             word = self._repeated(tokens, patterns, values, many, of_one)
         mean_value = (patterns.mean * common).sum(-1, keepdims=True)
@@ -175,35 +147,41 @@ class GroupedAttention:
         again = np.zeros(())
         if isinstance(tokens, TextLayout):
             # What is subtracted holds a token's word again.
-            again = others * patterns.own * (alone + tokens.itself * common)
-            changed -= tokens.itself * patterns.changed * again
+            itself = tokens.one.itself
+            again = others * patterns.own * (alone + itself * common)
+            changed -= itself * patterns.changed * again
         to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation), others)
         above = head * tokens.pairs
-        each = patterns.changed / tokens.sizes
+        each = patterns.changed / layout.sizes
         subtracted = each * deviation
-        of_group = changed / tokens.sizes - subtracted
+        of_group = changed / layout.sizes - subtracted
         if isinstance(tokens, TextLayout) and words is not None:
             # A row's sum holds a probe's own word, and beside it others.
-            probes = tokens.probes
+            probes = tokens.one.probes
             beside = common[..., probes] + word - mean_value - np.roll(deviation, 1, 2)
             of_group[..., probes] = each[..., probes] * beside * (1.0 - words.held)
-        of_mean, of_own = (
-            (np.ones(()),) * 2 if patterns.sizes is None else (s[..., None, :] for s in patterns.sizes[1:])
-        )
-        of_group, subtracted, of_one = of_group / of_mean, subtracted / of_mean, of_one / of_own
+        # Of a token with itself: the sum that it is taken from holds it once.
+        mine = patterns.own_changed * (common + alone - mean_value - deviation + many - patterns.own * alone - again)
+        if patterns.sizes is not None:
+            of_mean, of_own = (numbers(size, sequences)[..., None, :] for size in patterns.sizes[1:])
+            of_group, subtracted, of_one, mine = (
+                of_group / of_mean,
+                subtracted / of_mean,
+                of_one / of_own,
+                mine / of_own,
+            )
         met = self._at_keys(tokens, patterns, above, of_one, subtracted)
         between = self._at_keys(tokens, patterns, above, of_group, of_group) - met - met.mT
         if isinstance(tokens, TextLayout) and words is not None:
             # Of two keys in one sequence, which holds both.
             of_both = of_group.copy()
-            of_both[..., tokens.probes] *= words.changes
-            both = self._at_keys(tokens, patterns, above, of_both, of_both) - met - met.mT
+            of_both[..., probes] *= words.changes
+            both = self._at_keys(tokens, patterns, above, of_both, of_both, inside=True) - met - met.mT
             between = np.where(tokens.one_sequence, both, between)
-        # Of a token with itself: the sum that it is taken from holds it once.
-        without = mean_value + deviation - many + patterns.own * alone + again
-        mine = patterns.own_changed * (common + alone - without) / of_own
-        products = patterns.queries @ patterns.queries.mT / stack.key_width
-        to_keys = with_diagonal(between, tokens.gathered(above * products, mine, mine).mean((1, 2)))
+        queries = rows(patterns.queries, sequences)
+        products = queries @ queries.mT / stack.key_width
+        of_itself = tokens.gathered(within(above, sequences) * products, mine, mine).mean((1, 2))
+        to_keys = with_diagonal(between, of_itself)
         if not stack.rotary and not stack.logit_softcap:
             # Logits of a row change its weights, whose sum is 1, by their differences alone.
             to_keys = tokens.centred(to_keys)
@@ -216,54 +194,56 @@ class GroupedAttention:
     def _repeated(
         self, tokens: TextLayout, patterns: GroupedPatterns, values: Array, many: Array, of_one: Array
     ) -> Array:
-        """What a word adds to values of probes, likewise (..., 1, R); and put into sums what words add there.
+        """What a word adds to values of probes, likewise (..., S, 1, r); and put into sums what words add there.
 
         Those are the group's sum of what differs, in which tokens of one word add up over all groups, with the chance κ
         of a pair, and one token's share of it.
         """
-        probes, beside = tokens.probes, tokens.beside
+        layout, sequences = tokens.one, tokens.sequences
+        probes, beside = layout.probes, layout.beside
         added, (_, alone), (_, unlike) = tokens.of_words(values)[0], tokens.split(values), tokens.mixed(values)
         ratio = np.divide(np.maximum(unlike, 0.0), alone, out=np.ones_like(alone), where=alone > 0)
-        ratio = np.sqrt(ratio)[:, None, None, None, :]
+        ratio = columns(np.sqrt(ratio), sequences)
         many *= ratio
         of_one *= ratio
-        shape = (*patterns.mean.shape[:2], len(probes), SAMPLES)
+        shape = (*patterns.mean.shape[:2], len(tokens.probes), SAMPLES)
         word, words = (
-            (root(kernel)[:, None] @ self.generator.standard_normal(shape)).mT[..., None, :]
+            numbers((root(kernel)[:, None] @ self.generator.standard_normal(shape)).mT, sequences)[..., None, :]
             for kernel in (added, tokens.repeats * added)
         )
-        many[..., probes] = tokens.seen[:, beside] * patterns.own[..., probes] * words
-        of_one[..., beside] += (tokens.seen / tokens.sizes)[:, beside] * patterns.own_changed[..., probes] * words
+        many[..., probes] = layout.seen[:, beside] * patterns.own[..., probes] * words
+        of_one[..., beside] += (layout.seen / layout.sizes)[:, beside] * patterns.own_changed[..., probes] * words
         of_one[..., probes] = 0.0
         return np.asarray(word)
 
     def _varying(self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array) -> Array:
-        """Σ_jl A_ij A_kl of what x_j·x_l/d of different tokens varies by, ρ δ_j δ_l/d, (batch, heads, samples, r, r).
+        """Σ_jl A_ij A_kl of what x_j·x_l/d of different tokens varies by, ρ δ_j δ_l/d, (batch, heads, 1, S r, S r).
 
-        Where positions rotate, with the mean of cos((j − l) − (i − k)) θ over a head's coordinates.
+        A mean over samples; where positions rotate, with that of cos((j − l) − (i − k)) θ over a head's coordinates.
         """
-        stack = self.stack
-        varying = self._of_varying(tokens, patterns, tokens.differing(kernel), self.variance / stack.width)
+        varying = self._of_varying(tokens, patterns, tokens.differing(kernel), self.variance / self.stack.width)
         if self.unlike is None:
             return varying
         return varying + self._of_varying(tokens, patterns, self.unlike, np.ones(1))
 
     def _of_varying(self, tokens: GroupLayout, patterns: GroupedPatterns, deviations: Array, scale: Array) -> Array:
         """The same of products that vary by their scale times δ_j δ_l."""
-        stack = self.stack
-        weights = patterns.changed * deviations[:, None, None, None, :]
+        stack, sequences = self.stack, tokens.sequences
+        weights = patterns.changed * columns(deviations, sequences)
         scale = scale[:, None, None, None, None]
-        sums, alone = weights.sum(-1, keepdims=True), weights / tokens.sizes**0.5
-        alone = _turning(stack, tokens) * (alone @ alone.mT)
-        if not stack.rotary:
-            return np.asarray(scale * (sums * sums.mT - alone))
-        angles = tokens.places[:, None] * frequencies(stack)
-        cos, sin = np.cos(angles), np.sin(angles)
-        share = stack.rotary_width / stack.key_width
-        along, across = weights @ cos, weights @ sin
-        turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
-        of_turned = turned_sums @ turned_sums.mT / angles.shape[1]
-        return np.asarray(scale * (share * of_turned + (1.0 - share) * sums * sums.mT - alone))
+        sums, alone = joined(weights.sum(-1, keepdims=True)), weights / tokens.one.sizes**0.5
+        both = (alone @ alone.mT).mean(2, keepdims=True)
+        between = _mean_products(sums)
+        if stack.rotary:
+            turning = within(_turning(stack, tokens), sequences)
+            angles = tokens.places[:, None] * frequencies(stack)
+            cos, sin = np.cos(angles), np.sin(angles)
+            share = stack.rotary_width / stack.key_width
+            along, across = (joined(weights @ rows(part, sequences)) for part in (cos, sin))
+            turned_sums = np.concatenate([along * cos + across * sin, across * cos - along * sin], -1)
+            of_turned = _mean_products(turned_sums) / angles.shape[1]
+            both, between = turning * both, share * of_turned + (1.0 - share) * between
+        return np.asarray(scale * (between - whole(both)))
 
     def _led(self, tokens: GroupLayout, patterns: GroupedPatterns, varying: Array) -> Array:
         """What tokens' leaning to queries adds to products of attended tokens, (batch, r, r).
@@ -274,8 +254,8 @@ class GroupedAttention:
         if patterns.sizes is not None:
             scale = bare_logit_scale(self.stack)
             of_keys = gain(self.stack, "WK") / np.square(patterns.sizes[1]).mean(-1)[..., None, None]
-        rows = turned(self.stack, tokens.places, patterns.queries, -1)
-        return np.asarray((scale**2 * of_keys * (rows @ rows.mT) * varying).mean((1, 2)))
+        queries = turned(self.stack, tokens.places, patterns.queries, -1)
+        return np.asarray((scale**2 * of_keys * (queries @ queries.mT) * varying).mean((1, 2)))
 
     def _of_pairs(
         self, tokens: GroupLayout, patterns: GroupedPatterns, kernel: Array, head: Array, varying: Array
@@ -284,9 +264,9 @@ class GroupedAttention:
 
         Both gradients hold (x_j·x_l)² under a row's weights: of values and keys, and of values and what keys are of.
         """
-        rows = turned(self.stack, tokens.places, patterns.queries, -1)
+        queries = turned(self.stack, tokens.places, patterns.queries, -1)
         at_queries = head * varying.mean((1, 2))
-        at_keys = head * (rows @ rows.mT / self.stack.key_width * varying).mean((1, 2))
+        at_keys = head * (queries @ queries.mT / self.stack.key_width * varying).mean((1, 2))
         if patterns.sizes is not None:
             of_queries, of_keys = (size.mean((1, 2)) for size in patterns.sizes[:2])
             mean = (np.square(of_keys) @ tokens.sizes / tokens.count)[..., None, None]
@@ -301,31 +281,44 @@ class GroupedAttention:
     ) -> Array:  # fmt: skip
         """E⟨∂L/∂q_i, ∂L/∂q_k⟩, of Σ_j ∂a_ij k_j: what a group's values have in common, one's own, its sum."""
         changed, many, deviation = parts
+        layout, sequences = tokens.one, tokens.sequences
+        own_keys, attended = rows(patterns.own_keys, sequences), rows(patterns.attended, sequences)
         slopes = np.divide(patterns.own_changed, patterns.own, where=patterns.own > 0, out=np.zeros_like(many))
-        gradients = changed @ patterns.mean_keys - deviation * patterns.attended
+        gradients = changed @ patterns.keys_of(sequences) - deviation * attended
         # The mean key that is subtracted holds one's own.
         share = patterns.own_changed
         if isinstance(tokens, TextLayout) and patterns.words is not None:
             share = share * (1.0 + others)
-            share[..., tokens.probes] = patterns.words.held
-        gradients = gradients + (many * slopes * (1.0 - share)) @ patterns.own_keys
+            share[..., tokens.one.probes] = patterns.words.held
+        gradients = gradients + (many * slopes * (1.0 - share)) @ own_keys
         of_queries = np.ones(()) if patterns.sizes is None else patterns.sizes[0][..., None]
-        gradients = turned(self.stack, tokens.places, gradients, -1) / of_queries
-        products = (head * (gradients @ gradients.mT)).mean((1, 2))
+        gradients = turned(self.stack, tokens.places, joined(gradients), -1) / of_queries
+        # A gradient that is the same in all samples is multiplied with their mean.
+        of_samples = _mean_products(gradients) if head.shape[2] == 1 else gradients @ gradients.mT
+        products = (head * of_samples).mean((1, 2))
         # Of its own group a row sees what it sees, and two rows what the other one sees as well.
-        apart = np.square(patterns.own_keys).sum(-1)[..., None, :] + np.square(patterns.attended).sum(-1)[..., None]
-        apart = np.square(patterns.own_changed / of_queries) * (apart - 2.0 * patterns.attended @ patterns.own_keys.mT)
-        apart = (np.linalg.diagonal(head)[..., None] * apart).mean((1, 2))
-        surely = (apart * (tokens.seen * (1.0 - tokens.seen / tokens.sizes)) * extra[:, None, :]).sum(-1)
+        apart = np.square(own_keys).sum(-1)[..., None, :] + np.square(attended).sum(-1)[..., None]
+        of_queries = of_queries if patterns.sizes is None else rows(of_queries, sequences)
+        apart = np.square(patterns.own_changed / of_queries) * (apart - 2.0 * attended @ own_keys.mT)
+        apart = (numbers(np.linalg.diagonal(head), sequences)[..., None] * apart).mean((1, 2))
+        of_itself = numbers(extra, sequences)[..., None, :]
+        surely = (
+            (apart * (layout.seen * (1.0 - layout.seen / layout.sizes)) * of_itself).sum(-1).reshape(len(extra), -1)
+        )
         return with_diagonal(products, np.linalg.diagonal(products) + surely) / self.stack.key_width
 
     def _at_keys(
-        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array
-    ) -> Array:
-        """Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, means over heads and samples, with q_i turned as key j sees it."""
+        self, tokens: GroupLayout, patterns: GroupedPatterns, above: Array, first: Array, second: Array, *,
+        inside: bool = False,
+    ) -> Array:  # fmt: skip
+        """Σ_ik P_ik A_ij B_kl q_i·q_k/d_k, means over heads and samples, with q_i turned as key j sees it.
+
+        Of keys of one sequence alone, where only these are asked for.
+        """
         stack, queries = self.stack, patterns.queries
         if not stack.rotary:
-            return np.asarray((first.mT @ (above * (queries @ queries.mT)) @ second).mean((1, 2)) / stack.key_width)
+            products = above * (queries @ queries.mT)
+            return mean_sandwich(first.mT, products, second.mT, inside=inside) / stack.key_width
         theta, half, kernel = frequencies(stack), stack.rotary_width // 2, np.zeros(())
         # Each head and sample has one, and all together are spread evenly.
         batch, heads = queries.shape[:2]
@@ -336,138 +329,59 @@ class GroupedAttention:
             real, imaginary = (np.take_along_axis(queries[:, :, 0], index + shift, -1) for shift in (0, half))
             pair = (real + 1j * imaginary)[..., 0]
             product = above[:, :, sample % above.shape[2]] * (pair[..., :, None] * pair[..., None, :].conj())
-            phase = np.exp(-1j * theta[index[..., 0]] * tokens.places)
-            part = first[:, :, sample].mT @ product @ second[:, :, sample]
-            kernel = kernel + (phase[..., :, None] * phase[..., None, :].conj() * part).real.mean(1) * (half / SAMPLES)
+            # As each key sees the queries.
+            phase = numbers(np.exp(-1j * theta[index[..., 0]] * tokens.places), tokens.sequences)[:, :, None, ..., None]
+            sides = (phase * first[:, :, [sample]].mT, phase.conj() * second[:, :, [sample]].mT)
+            part = mean_sandwich(sides[0], product[:, :, None], sides[1], inside=inside).real
+            kernel = kernel + part * (half / SAMPLES)
         rest = queries[..., 2 * half :]
         if rest.shape[-1]:
-            kernel = kernel + (first.mT @ (above * (rest @ rest.mT)) @ second).mean((1, 2))
+            kernel = kernel + mean_sandwich(first.mT, above * (rest @ rest.mT), second.mT, inside=inside)
         return np.asarray(kernel / stack.key_width)
 
     def _removed(
         self, tokens: GroupLayout, patterns: GroupedPatterns, smooth: Array, overlaps: NormOverlaps[Array]
     ) -> tuple[Array, Array]:
-        """What norms above removed, by what groups have in common: for one token of many it is small."""
-        stack = self.stack
-        scale, values, none = (head_gain(stack, "W") / stack.heads) ** 2, smooth[:, None], np.zeros(())
-        mean, changed = patterns.mean[:, :, 0], patterns.changed[:, :, 0]
-        u = mean @ values
-        w = u @ mean.mT
+        """What norms above removed, by what groups have in common: for one token of many it is small.
+
+        As `Inner` has it, with G = 0.
+        """
+        stack, values, sequences = self.stack, smooth[:, None, None], tokens.sequences
+        scale = (head_gain(stack, "W") / stack.heads) ** 2 / stack.key_width
+        first, second = (scale * part[:, None, None] for part in (overlaps.first, overlaps.second))
+        mean, changed, sizes = patterns.mean[:, :, :1], patterns.changed[:, :, :1], tokens.one.sizes
+        u = before(mean, values)
+        w = after(u, mean.mT)
+        slopes = changed * (within(u, sequences) - numbers(np.linalg.diagonal(w), sequences)[..., None])
         turning = _turning(stack, tokens)
-        sides = (
-            (np.ones(()), np.ones(()), patterns.mean_keys, Inner.at_queries),
-            (tokens.pairs, tokens.sizes, patterns.queries, Inner.at_keys),
+        of_queries, of_keys = (
+            (np.ones(1),) * 2
+            if patterns.sizes is None
+            else (numbers(size[:, :, :1], sequences) for size in patterns.sizes[:2])
         )
-        parts: list[Array] = []
-        for pairs, sizes, rows, products_of in sides:
-            weights, products = changed / sizes, (rows @ rows.mT)[:, :, 0] / stack.key_width
-            a1 = weights * (u - np.linalg.diagonal(w)[..., None])
-            both = NormOverlaps(*(scale * pairs * part[:, None] for part in (overlaps.first, overlaps.second)))
-            part = products_of(Inner(weights, weights, values, none, both, u, w, a1), products) * turning
-            if patterns.sizes is not None:
-                size = patterns.sizes[len(parts)][:, :, 0]
-                part = part / (size[..., :, None] * size[..., None, :])
-            parts.append(part.mean(1))
-        return parts[0], parts[1]
+        a1, a = slopes / of_queries[..., None], changed / of_queries[..., None]
+        a1q = before(a1, patterns.mean_keys @ patterns.mean_keys.mT)
+        part = first * (after(u * a1q, a.mT) - w * after(a1q, a.mT))
+        at_queries = (second * after(a1q, a1.mT) - part - part.mT).mean((1, 2))
+        # At keys, of one of a group's tokens.
+        a1, a = (part / (of_keys * sizes)[..., None, :] for part in (slopes, changed))
+        products = tokens.pairs * (patterns.queries @ patterns.queries.mT)
+        of_first = first * products
+        part = before(a1.mT, after(of_first, a) * u - after(of_first * w, a)).mean((1, 2))
+        at_keys = mean_sandwich(a1.mT, second * products, a1.mT) - part - part.mT
+        return at_queries * turning, at_keys * turning
 
 
-def _of_each(array: Array, kernel: Array) -> Array:
+def _of_each(array: Array) -> Array:
     """An array per entry of the batch, for every head and sample."""
-    return array[:, None, None] if array.ndim == kernel.ndim else array[:, None, None, :]
+    return array[:, None, None]
 
 
-def grouped_patterns(
-    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator
-) -> GroupedPatterns:
-    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel."""
-    smooth, extra = tokens.split(kernel)
-    shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
-    # Of text the mixture has made it slightly indefinite.
-    factor = root(kernel) if isinstance(tokens, TextLayout) else cholesky(kernel)
-    queries = factor[:, None, None] @ generator.standard_normal(shape)
-    mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
-    deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
-    keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
-    alone = np.zeros(())
-    if isinstance(tokens, TextLayout):
-        # Probes have the key of their word; what a token has beside it is left to its mean weight.
-        (added, beside_word), probes = tokens.of_words(kernel), tokens.probes
-        keys[..., probes, :] = mean_keys[..., probes, :] + root(added)[:, None, None] @ deviations[..., probes, :]
-        alone = tokens.to_probes(beside_word)[:, None, None]
-    scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
-    if stack.query_key_norm != "none":
-        scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
-        of_queries = normed_sizes(stack, "WQ", np.square(queries).mean(-1), 1)
-        of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
-        extra = extra * (to_keys / of_keys) ** 2
-        queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
-        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1) + alone, 1)
-        alone = alone * (to_keys / of_own) ** 2
-        keys = keys * (to_keys / of_own)[..., None]
-        mean_keys = mean_keys * (to_keys / of_keys)[..., None]
-        sizes = of_queries, of_keys, of_own
-    queries, mean_keys, keys = (turned(stack, tokens.places, rows) for rows in (queries, mean_keys, keys))
-    leaning = scale * queries
-    variance = scale**2 * np.square(queries).sum(-1)[..., None] * extra[..., None, :]
-    level, slopes = _mean_weight(stack, leaning @ mean_keys.mT, variance)
-    logits, own_slopes = _capped(stack, leaning @ keys.mT)
-    if isinstance(tokens, TextLayout):
-        of_alone = scale**2 * np.square(queries).sum(-1)[..., None] * alone[..., None, :]
-        logits, own_slopes = _mean_weight(stack, leaning @ keys.mT, of_alone)
-    seen, words = tokens.seen > 0, None
-    highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
-    expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
-    share = tokens.seen / tokens.sizes
-    sums, without = (share * _sum_of(number, weights, expected) for number in (tokens.sizes, tokens.sizes - 1.0))
-    total = sums.sum(-1, keepdims=True)
-    holding = total - sums + without + weights
-    if isinstance(tokens, TextLayout):
-        # Given a token's logit, the mean weight of another one of its word.
-        lean, spread = (part[..., tokens.of_probe] for part in (level, variance))
-        of_word = tokens.of_word_share(kernel)[:, None, None, None, :]
-        again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
-        again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
-        holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
-    single = weights / np.maximum(holding, np.finfo(float).tiny)
-    mean = changed = sums / total
-    if stack.logit_softcap:
-        changed = share * _sum_of(tokens.sizes, weights * own_slopes, expected * slopes) / total
-    if isinstance(tokens, TextLayout):
-        probes, changed = tokens.probes, changed.copy()
-        single[..., probes], mean[..., probes] = of_probes, tokens.seen[:, probes] * of_probes
-        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
-    # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
-    drawn = np.sqrt(tokens.sizes) * share * np.roll(weights, -1, 2) / total
-    leans = (changed - drawn) @ extra[..., :, None]
-    attended = (changed - drawn) @ mean_keys
-    attended += drawn @ np.roll(keys, -1, 2)
-    attended += leans * leaning
-    single_changed = single * own_slopes if stack.logit_softcap else single
-    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
-
-
-def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
-    """For each sample a sum of so many tokens of each group, (r,), from the other samples, (..., samples, r, r).
-
-    Of more tokens than samples the sum has their mean and variance.
-    """
-    others = SAMPLES - 1
-    turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
-    few = np.clip(number - turn, 0.0, 1.0)
-    factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(np.maximum(number, 0.0) / others), few))
-    left = number - factors.sum(1)[0]
-    return np.asarray(np.einsum("stj,...tij->...sij", factors, weights) + left * expected)
-
-
-def root(kernel: Array) -> Array:
-    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
-    values, vectors = np.linalg.eigh(kernel)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
-
-
-def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
-    """Queries or keys as positions rotate them, where they do, (..., r, d_k); −1 rotates back."""
-    return rotated_by(stack, places, rows, sense) if stack.rotary else rows
+def _mean_products(vectors: Array) -> Array:
+    """The mean of products of rows over samples, (batch, heads, 1, r, r) of (batch, heads, samples, r, columns)."""
+    samples = vectors.shape[2]
+    beside = vectors.swapaxes(2, 3).reshape(*vectors.shape[:2], 1, vectors.shape[3], -1)
+    return np.asarray(beside @ beside.mT / samples)
 
 
 @lru_cache(maxsize=8)
@@ -478,25 +392,3 @@ def _turning(stack: Stack, tokens: GroupLayout) -> Array:
     share = stack.rotary_width / stack.key_width
     apart = tokens.places[:, None] - tokens.places
     return np.asarray(1.0 - share + share * np.cos(apart[..., None] * frequencies(stack)).mean(-1))
-
-
-def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
-    """C tanh(a/c) and its slope."""
-    if not stack.logit_softcap:
-        return logits, np.ones(())
-    part = np.tanh(logits / stack.logit_softcap)
-    return stack.logit_softcap * part, 1.0 - part**2
-
-
-def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, Array]:
-    """Ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
-    if not stack.logit_softcap:
-        return logits + variance / 2, np.ones(())
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_CAPPED)
-    spread, parts = np.sqrt(variance), []
-    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
-        part, slope = _capped(stack, logits + spread * node)
-        each = weight * np.exp(part)
-        parts.append((each, each * slope))
-    total, slopes = (sum(column) for column in zip(*parts, strict=True))
-    return np.log(total), slopes / total

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from theory.mean_field.kernels import Array
+from theory.mean_field.sequence_blocks import rows
 from theory.mean_field.text_groups import TextLayout
 
 _TINY = float(np.finfo(float).tiny)
@@ -22,9 +23,9 @@ class WordShares:
     """Sampled shares of words of what a row sees.
 
     Attributes:
-        held: the share of a probe's word in a row's sums that hold a probe, (batch, heads, samples, 2 R, R).
+        held: the share of a probe's word in a row's sums that hold a probe, blocks (batch, heads, samples, S, 2 r, r).
         changes: by how much what a logit changes is less where two tokens are known to hold that word, likewise.
-        others: how many of the tokens that a row sees hold the word of a token beside them, (..., 2 R, 1).
+        others: how many of the tokens that a row sees hold the word of a token beside them, (..., S, 2 r, 1).
     """
 
     held: Array
@@ -38,30 +39,31 @@ def probe_weights(
     """Sums that hold a token once, where words repeat; weights of probes over theirs; and shares of words.
 
     Args:
-        tokens: the layout.
-        weights: unnormalized ones of one token, (batch, heads, samples, 2 R, 2 R).
+        tokens: the layout of all sequences.
+        weights: unnormalized ones of one token, blocks (batch, heads, samples, S, 2 r, 2 r).
         holding: of each token their sum over what a row sees, with that token in it and all of other words, likewise.
         again: the mean weight of another token of the same word, given a token's, likewise.
         generator: of words.
     """
-    probes, beside, seen = tokens.probes, tokens.beside, np.maximum(tokens.seen_all, 1.0)
+    layout = tokens.one
+    probes, beside, seen = layout.probes, layout.beside, np.maximum(layout.seen_all, 1.0)
     weight = weights[..., probes]
-    of_word = (tokens.seen[:, beside] * weight).sum(-1, keepdims=True)
-    of_token, of_pair = tokens.sampled_shares(generator, weights.shape[:3])
+    of_word = (layout.seen[:, beside] * weight).sum(-1, keepdims=True)
+    of_token, of_pair = (rows(share, tokens.sequences) for share in tokens.sampled_shares(generator, weights.shape[:3]))
     rest = 1.0 - 1.0 / seen
     # In place of the token beside it.
     with_probe = np.maximum(holding[..., beside] - weights[..., beside], 0.0) + weight
     # Of other words than a probe's in this sample: the words of a text make sums vary.
     others = of_word.shape[2] - 1
     words = (of_word.sum(2, keepdims=True) - of_word) / others
-    varying = np.minimum(tokens.varying * others**0.5, 1.0)
+    varying = np.minimum(layout.varying * others**0.5, 1.0)
     with_probe, holding = (part + varying * (words - part) for part in (with_probe, holding))
-    holding = holding + of_token * rest * (tokens.seen_all * again - holding)
-    # Beside the one token that is known; where two are, with the other one.
+    holding = holding + of_token * rest * (layout.seen_all * again - holding)
+    # Beside the one token that is known; where two are, with the other layout.
     shares = rest * of_pair, np.minimum((1.0 + np.maximum(seen - 2.0, 0.0) * of_pair) / seen, rest)
     sums = [np.maximum(with_probe + share * (of_word - with_probe), _TINY) for share in shares]
     of_one, of_two = (
         np.minimum((weight + share * of_word) / whole, 1.0) for share, whole in zip(shares, sums, strict=True)
     )
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
-    return holding, weight / sums[0], WordShares(of_one, changes, of_token * rest * tokens.seen_all)
+    return holding, weight / sums[0], WordShares(of_one, changes, of_token * rest * layout.seen_all)

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from theory.mean_field.activations import Activation, activation_of
-from theory.mean_field.attention.grouped import GroupedAttention, GroupedPatterns, root, turned
+from theory.mean_field.attention.grouped import GroupedAttention
+from theory.mean_field.attention.grouped_patterns import GroupedPatterns, root, turned
 from theory.mean_field.attention.patterns import bare_logit_scale
 from theory.mean_field.attention.sampled import head_gain
 from theory.mean_field.kernels import Array
+from theory.mean_field.sequence_blocks import whole, within
 from theory.mean_field.sublayers import Overlaps, SquaredNorms, SublayerState, of_biases, with_more
 from theory.mean_field.token_groups import GroupLayout, TokenMatrix, with_diagonal
 from theory.stack import Stack
@@ -152,19 +154,19 @@ def below_attention(
     """Below softmax(x W^Q (x W^K)ᵀ / √d_k) x W^V W^O, or A x W^V W^O with fixed weights."""
     ratio, projected = inner_ratio(stack), stack.output_projection == "random"
     size = head_gain(stack, "W")
-    within = (part @ tokens.matrix(inside.made) @ part.mT).plus_diagonal(variation**2 * np.linalg.diagonal(inside.made))
-    whole = noise + within.kernel if projected else noise
+    known = (part @ tokens.matrix(inside.made) @ part.mT).plus_diagonal(variation**2 * np.linalg.diagonal(inside.made))
+    arrived = noise + known.kernel if projected else noise
     # The matrix after attention makes noise of all of it, and leaves what is known.
     part, variation = size / ratio * part, size / ratio * variation
     weights = _Weights.of(tokens, inside.attended)
     if inside.attended is None:
-        below, energies = inside.pullback(whole + within.kernel / ratio, overlaps)
+        below, energies = inside.pullback(arrived + known.kernel / ratio, overlaps)
     else:
-        known = _of_heads(stack, tokens, part, variation, inside.given, weights)
-        below, energies = inside.attended[1](whole, overlaps, known)
+        of_heads = _of_heads(stack, tokens, part, variation, inside.given, weights)
+        below, energies = inside.attended[1](arrived, overlaps, of_heads)
     if projected:
-        energies["WO"] = ratio * tokens.total(inside.made / size * whole)
-        energies |= of_biases(stack, tokens, WO=whole)
+        energies["WO"] = ratio * tokens.total(inside.made / size * arrived)
+        energies |= of_biases(stack, tokens, WO=arrived)
     back, value_gain, given = _passed_back(tokens, part, weights), gain(stack, "WV"), tokens.matrix(inside.given)
     mean_back = TokenMatrix(tokens.sizes, back.smooth.mean((1, 2)), back.alone.mean((1, 2)))
     shared = stack.heads // stack.key_heads
@@ -177,7 +179,8 @@ def below_attention(
         below = below + value_gain * between
     along = value_gain * ratio * mean_back
     if inside.attended is not None:
-        certain = _Certain(stack, tokens, inside.attended[0], weights, part, variation, given, value_gain, generator)
+        patterns = inside.attended[0].whole
+        certain = _Certain(stack, tokens, patterns, weights, part, variation, given, value_gain, generator)
         fresh, of_tokens, of_queries = certain.passed_back()
         below, along = below + fresh, along + of_tokens
         energies |= {role: energies[role] + energy for role, energy in of_queries.items()}
@@ -194,7 +197,7 @@ class _Weights:
     @classmethod
     def of(cls, tokens: GroupLayout, attended: Any) -> "_Weights":
         if attended is not None:
-            return cls(attended[0].mean, attended[0].own)
+            return cls(whole(attended[0].mean), whole(attended[0].own))
         weights = np.broadcast_to(1.0 / tokens.seen.sum(-1, keepdims=True), tokens.seen.shape)
         return cls((weights * tokens.seen)[None, None, None], (weights * (tokens.seen > 0))[None, None, None])
 
@@ -212,11 +215,12 @@ def _of_heads(
     inner = weights.of_group @ smooth[:, None, None] @ weights.of_group.mT
     # Those that a row attends to are others than the one token that its gradient is passed back to.
     others = np.roll(weights.of_one, 1, axis=2)
-    inner = inner + tokens.shared(others, others, extra[:, None, None])
+    others = within(others, tokens.sequences)
+    inner = inner + whole(tokens.shared(others, others, extra[:, None, None]))
     of_heads = _of_each(part)
-    within = of_heads @ tokens.matrix(inner) @ of_heads.mT
+    known = of_heads @ tokens.matrix(inner) @ of_heads.mT
     square = np.square(variation)[:, None, None] * np.linalg.diagonal(inner)
-    return stack.key_width / stack.width * within.plus_diagonal(square).kernel
+    return stack.key_width / stack.width * known.plus_diagonal(square).kernel
 
 
 def _passed_back(tokens: GroupLayout, part: TokenMatrix, weights: _Weights) -> TokenMatrix:
@@ -225,7 +229,8 @@ def _passed_back(tokens: GroupLayout, part: TokenMatrix, weights: _Weights) -> T
     above = of_heads.smooth * np.outer(tokens.sizes, tokens.sizes)
     above = with_diagonal(above, np.linalg.diagonal(above) + of_heads.alone * tokens.sizes)
     smooth = each.mT @ above @ each
-    alone = tokens.gathered(above, weights.of_one, weights.of_one) - np.linalg.diagonal(smooth)
+    above, of_one = (within(array, tokens.sequences) for array in (above, weights.of_one))
+    alone = tokens.gathered(above, of_one, of_one) - np.linalg.diagonal(smooth)
     return TokenMatrix(part.sizes, smooth, alone)
 
 
@@ -340,9 +345,11 @@ class _Certain:
         rule = GroupedAttention(self.stack, np.ones(1), self.generator)
         above = pairs[:, None, None]
         queries = self.patterns.queries
-        between = rule._at_keys(self.tokens, self.patterns, above, side.of_each, side.of_each) * self.stack.key_width
-        products = queries @ queries.mT
-        of_one = self.tokens.gathered(above * products, side.of_one, side.of_one).mean((1, 2))
+        sequences = self.tokens.sequences
+        of_each, of_one = (within(part, sequences) for part in (side.of_each, side.of_one))
+        between = rule._at_keys(self.tokens, self.patterns, above, of_each, of_each) * self.stack.key_width
+        products = within(above * (queries @ queries.mT), sequences)
+        of_one = self.tokens.gathered(products, of_one, of_one).mean((1, 2))
         return with_diagonal(between, of_one)
 
     def _along(self, side: "_AtQueries") -> tuple[TokenMatrix, Array]:

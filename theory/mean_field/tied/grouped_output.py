@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from theory.mean_field.attention.grouped import root
+from theory.mean_field.attention.grouped_patterns import root
 from theory.mean_field.gaussian import normal_rule
 from theory.mean_field.inputs import loss_count
 from theory.mean_field.kernels import Array

@@ -91,5 +91,6 @@ def below_attention(
 def _to_itself(tokens: TextLayout, attended: Any) -> Array:
     """The mean square of a token's weight on itself, of all heads, (..., 2 R)."""
     if attended is not None:
-        return np.asarray(np.square(np.linalg.diagonal(attended[0].own)).mean((1, 2)))
+        squares = np.square(np.linalg.diagonal(attended[0].own)).mean((1, 2))
+        return np.asarray(squares.reshape(len(squares), -1))
     return np.asarray(1.0 / tokens.seen_all[:, 0] ** 2)

@@ -1,0 +1,201 @@
+"""Sampled patterns of attention over thousands of tokens, for which a few of every group of neighbours stand.
+
+Given the queries, the keys of a group differ by independent Gaussians alone. Where different tokens meet, a group's
+weights are a sum of sampled ones that has the mean and the variance of all of them. Where a token meets itself, it is a
+sampled one, in a sum that holds it once. First tokens stand for themselves, so that a short sequence has its exact law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from theory.mean_field.attention.patterns import bare_logit_scale, logit_scale, normed_sizes, rotated_by
+from theory.mean_field.attention.words import WordShares, probe_weights
+from theory.mean_field.kernels import Array, cholesky
+from theory.mean_field.sequence_blocks import joined, numbers, rows, whole
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.token_groups import GroupLayout
+from theory.stack import Stack
+from theory.stack.weights import gain
+
+SAMPLES = 4
+"""Tokens of every group that are sampled."""
+# Heads that are sampled at most; what more of them average out does not matter among many tokens. A text, whose own
+# deviation is larger, has fewer.
+_MOST_HEADS, _MOST_HEADS_OF_TEXT = 16, 8
+
+# Nodes of the mean over a capped logit; and an exponent whose exponential is a number.
+_CAPPED = 16
+_LARGEST = 300.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupedPatterns:
+    """Patterns of S sequences of r representatives, per entry of the batch, head, and sample of every group's tokens.
+
+    Attributes:
+        mean: weights of all of a group's tokens that a row sees, (batch, heads, samples, S, r, r), of sum 1.
+        changed: the same, times the slopes of a cap on logits.
+        own: weights of one token of each group, in a sum that holds it, likewise.
+        own_changed: the same, times the slopes.
+        queries: rotated, of the kernel's covariance or as a norm leaves them, (batch, heads, 1, S r, d_k).
+        mean_keys: what the keys of a group have in common, likewise.
+        own_keys: of the one token, (batch, heads, samples, S r, d_k).
+        attended: the mean key under a row's weights, likewise.
+        sizes: what a norm divides queries by, groups' means and the one token, as these without d_k; None without one.
+        words: of text, what shares its words have; else None.
+    """
+
+    mean: Array
+    changed: Array
+    own: Array
+    own_changed: Array
+    queries: Array
+    mean_keys: Array
+    own_keys: Array
+    attended: Array
+    sizes: tuple[Array, Array, Array] | None
+    words: WordShares | None = None
+
+    @property
+    def whole(self) -> GroupedPatterns:
+        """With weights of all rows and columns, (batch, heads, samples, S r, S r)."""
+        return replace(
+            self, mean=whole(self.mean), changed=whole(self.changed), own=whole(self.own),
+            own_changed=whole(self.own_changed),
+        )  # fmt: skip
+
+    def keys_of(self, sequences: int) -> Array:
+        """The mean keys of every sequence, (batch, heads, 1, S, r, d_k)."""
+        return rows(self.mean_keys, sequences)
+
+
+def sampled_heads(stack: Stack, *, text: bool) -> int:
+    """How many heads are sampled, of a text or of tokens that differ."""
+    return min(stack.heads, _MOST_HEADS_OF_TEXT if text else _MOST_HEADS)
+
+
+def grouped_patterns(
+    stack: Stack, tokens: GroupLayout, kernel: Array, heads: int, generator: np.random.Generator
+) -> GroupedPatterns:
+    """Patterns of so many heads, in their law at the width of a head, (batch, r, r) of the kernel."""
+    smooth, extra = tokens.split(kernel)
+    shape = (len(kernel), heads, 1, kernel.shape[-1], stack.key_width)
+    # Of text the mixture has made it slightly indefinite.
+    factor = root(kernel) if isinstance(tokens, TextLayout) else cholesky(kernel)
+    queries = factor[:, None, None] @ generator.standard_normal(shape)
+    mean_keys = root(smooth)[:, None, None] @ generator.standard_normal(shape)
+    deviations = generator.standard_normal((*shape[:2], SAMPLES, *shape[3:]))
+    keys = mean_keys + np.sqrt(extra)[:, None, None, :, None] * deviations
+    alone = np.zeros(())
+    if isinstance(tokens, TextLayout):
+        # Probes have the key of their word; what a token has beside it is left to its mean weight.
+        (added, beside_word), probes = tokens.of_words(kernel), tokens.probes
+        keys[..., probes, :] = mean_keys[..., probes, :] + root(added)[:, None, None] @ deviations[..., probes, :]
+        alone = tokens.to_probes(beside_word)[:, None, None]
+    scale, extra, sizes = logit_scale(stack), extra[:, None, None], None
+    if stack.query_key_norm != "none":
+        scale, to_keys = bare_logit_scale(stack), gain(stack, "WK") ** 0.5
+        of_queries = normed_sizes(stack, "WQ", np.square(queries).mean(-1), 1)
+        of_keys = normed_sizes(stack, "WK", np.square(mean_keys).mean(-1) + extra, 1)
+        extra = extra * (to_keys / of_keys) ** 2
+        queries = queries * (gain(stack, "WQ") ** 0.5 / of_queries)[..., None]
+        of_own = normed_sizes(stack, "WK", np.square(keys).mean(-1) + alone, 1)
+        alone = alone * (to_keys / of_own) ** 2
+        keys = keys * (to_keys / of_own)[..., None]
+        mean_keys = mean_keys * (to_keys / of_keys)[..., None]
+        sizes = of_queries, of_keys, of_own
+    queries, mean_keys, keys = (turned(stack, tokens.places, vectors) for vectors in (queries, mean_keys, keys))
+    # From here on, of each sequence by itself.
+    sequences, layout = tokens.sequences, tokens.one
+    leaning, of_means, of_own = scale * rows(queries, sequences), rows(mean_keys, sequences), rows(keys, sequences)
+    extra, energies = numbers(extra, sequences), np.square(leaning).sum(-1)[..., None]
+    variance = energies * extra[..., None, :]
+    level, slopes = _mean_weight(stack, leaning @ of_means.mT, variance)
+    logits, own_slopes = _capped(stack, leaning @ of_own.mT)
+    if isinstance(tokens, TextLayout):
+        of_alone = energies * numbers(alone, sequences)[..., None, :]
+        logits, own_slopes = _mean_weight(stack, leaning @ of_own.mT, of_alone)
+    seen, words = layout.seen > 0, None
+    highest = np.where(seen, level, -np.inf).max(-1, keepdims=True)
+    expected, weights = (np.where(seen, np.exp(np.minimum(part - highest, _LARGEST)), 0.0) for part in (level, logits))
+    share = layout.seen / layout.sizes
+    sums, without = (share * _sum_of(number, weights, expected) for number in (layout.sizes, layout.sizes - 1.0))
+    total = sums.sum(-1, keepdims=True)
+    holding = total - sums + without + weights
+    if isinstance(tokens, TextLayout):
+        # Given a token's logit, the mean weight of another one of its word.
+        lean, spread = (part[..., tokens.one.of_probe] for part in (level, variance))
+        of_word = columns(tokens.of_word_share(kernel), sequences)
+        again = lean + of_word * (logits - lean) + of_word * (1.0 - of_word) / 2 * spread
+        again = np.where(seen, np.exp(np.minimum(again - highest, _LARGEST)), 0.0)
+        holding, of_probes, words = probe_weights(tokens, weights, holding, again, generator)
+    single = weights / np.maximum(holding, np.finfo(float).tiny)
+    mean = changed = sums / total
+    if stack.logit_softcap:
+        changed = share * _sum_of(layout.sizes, weights * own_slopes, expected * slopes) / total
+    if isinstance(tokens, TextLayout):
+        probes, changed = tokens.one.probes, changed.copy()
+        single[..., probes], mean[..., probes] = of_probes, layout.seen[:, probes] * of_probes
+        changed[..., probes] = mean[..., probes] * (own_slopes[..., probes] if stack.logit_softcap else 1.0)
+    # Under its weights a key leans to the query by its variance, and it varies as one does that the sum holds.
+    drawn = np.sqrt(layout.sizes) * share * np.roll(weights, -1, 2) / total
+    leans = (changed - drawn) @ extra[..., :, None]
+    attended = (changed - drawn) @ of_means
+    attended += drawn @ np.roll(of_own, -1, 2)
+    attended = joined(attended + leans * leaning)
+    single_changed = single * own_slopes if stack.logit_softcap else single
+    return GroupedPatterns(mean, changed, single, single_changed, queries, mean_keys, keys, attended, sizes, words)
+
+
+def columns(array: Array, sequences: int) -> Array:
+    """Numbers of columns, (batch, S r), beside blocks of every head and sample."""
+    return numbers(array, sequences)[:, None, None, :, None, :]
+
+
+def _sum_of(number: Array, weights: Array, expected: Array) -> Array:
+    """For each sample a sum of so many tokens of each group, (r,), from the others, (batch, heads, samples, S, r, r).
+
+    Of more tokens than samples the sum has their mean and variance.
+    """
+    others = SAMPLES - 1
+    turn = ((np.arange(SAMPLES) - np.arange(SAMPLES)[:, None]) % SAMPLES - 1.0)[..., None]
+    few = np.clip(number - turn, 0.0, 1.0)
+    factors = np.where(turn < 0, 0.0, np.where(number > others, np.sqrt(np.maximum(number, 0.0) / others), few))
+    left = number - factors.sum(1)[0]
+    return np.asarray(np.einsum("stj,bhtqij->bhsqij", factors, weights) + left * expected)
+
+
+def root(kernel: Array) -> Array:
+    """A square root of a kernel, which having one entry for a group may have made slightly indefinite."""
+    values, vectors = np.linalg.eigh(kernel)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :])
+
+
+def turned(stack: Stack, places: Array, rows: Array, sense: int = 1) -> Array:
+    """Queries or keys as positions rotate them, where they do, (..., r, d_k); −1 rotates back."""
+    return rotated_by(stack, places, rows, sense) if stack.rotary else rows
+
+
+def _capped(stack: Stack, logits: Array) -> tuple[Array, Array]:
+    """C tanh(a/c) and its slope."""
+    if not stack.logit_softcap:
+        return logits, np.ones(())
+    part = np.tanh(logits / stack.logit_softcap)
+    return stack.logit_softcap * part, 1.0 - part**2
+
+
+def _mean_weight(stack: Stack, logits: Array, variance: Array) -> tuple[Array, Array]:
+    """Ln E e^a of Gaussian logits a, and under e^a the mean of the cap's slope."""
+    if not stack.logit_softcap:
+        return logits + variance / 2, np.ones(())
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_CAPPED)
+    spread, parts = np.sqrt(variance), []
+    for node, weight in zip(nodes, weights / weights.sum(), strict=True):
+        part, slope = _capped(stack, logits + spread * node)
+        each = weight * np.exp(part)
+        parts.append((each, each * slope))
+    total, slopes = (sum(column) for column in zip(*parts, strict=True))
+    return np.log(total), slopes / total

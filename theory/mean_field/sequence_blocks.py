@@ -1,0 +1,74 @@
+"""What sequences have with themselves, of arrays over the tokens of several: others attend to nothing of it.
+
+Weights of S sequences of r rows each are blocks (..., S, r, r), of which the whole (..., S r, S r) has zeros between.
+"""
+
+import numpy as np
+
+from theory.mean_field.kernels import Array
+
+
+def numbers(array: Array, sequences: int) -> Array:
+    """Of every sequence its own, (..., S, r), of (..., S r)."""
+    return array.reshape(*array.shape[:-1], sequences, -1)
+
+
+def rows(array: Array, sequences: int) -> Array:
+    """Of every sequence its rows, (..., S, r, columns), of (..., S r, columns)."""
+    return array.reshape(*array.shape[:-2], sequences, array.shape[-2] // sequences, array.shape[-1])
+
+
+def joined(blocks: Array) -> Array:
+    """All rows again, (..., S r, columns), of (..., S, r, columns)."""
+    return blocks.reshape(*blocks.shape[:-3], -1, blocks.shape[-1])
+
+
+def within(array: Array, sequences: int, shift: int = 0) -> Array:
+    """Blocks (..., S, r, c) of (..., S r, S c): of a sequence with itself, or with the one so many after it."""
+    if sequences == 1:
+        return array[..., None, :, :]
+    at, (height, width) = np.arange(sequences), array.shape[-2:]
+    blocks = array.reshape(*array.shape[:-2], sequences, height // sequences, sequences, width // sequences)
+    return np.moveaxis(blocks[..., at, :, (at + shift) % sequences, :], 0, -3)
+
+
+def whole(blocks: Array, shift: int = 0) -> Array:
+    """The matrix with these blocks, and zeros beside them, (..., S r, S c)."""
+    *batch, sequences, height, width = blocks.shape
+    out = np.zeros_like(blocks, shape=(*batch, sequences, height, sequences, width))
+    at = np.arange(sequences)
+    out[..., at, :, (at + shift) % sequences, :] = np.moveaxis(blocks, -3, 0)
+    return out.reshape(*batch, sequences * height, sequences * width)
+
+
+def before(blocks: Array, matrix: Array) -> Array:
+    """A M, of blocks A."""
+    return joined(blocks @ rows(matrix, blocks.shape[-3]))
+
+
+def after(matrix: Array, blocks: Array) -> Array:
+    """M A, of blocks A."""
+    product = _by_columns(matrix, blocks.shape[-3]) @ blocks
+    return _beside(product)
+
+
+def mean_sandwich(first: Array, middle: Array, other: Array, *, inside: bool = False) -> Array:
+    """The mean of A M Bᵀ over heads and samples, (batch, S r, S r), of blocks A and B and all of M.
+
+    Or of each sequence with itself alone, and zeros beside it.
+    """
+    if inside:
+        return whole((first @ within(middle, first.shape[-3]) @ other.mT).mean((1, 2)))
+    left = _by_columns(before(first, middle), first.shape[-3])
+    return _beside((left @ other.mT).mean((1, 2)))
+
+
+def _by_columns(matrix: Array, sequences: int) -> Array:
+    """Of every sequence its columns, (..., S, rows, c), of (..., rows, S c)."""
+    return matrix.reshape(*matrix.shape[:-1], sequences, -1).swapaxes(-2, -3)
+
+
+def _beside(blocks: Array) -> Array:
+    """All columns again, (..., rows, S c), of (..., S, rows, c)."""
+    matrix = blocks.swapaxes(-2, -3)
+    return matrix.reshape(*matrix.shape[:-2], -1)
