@@ -15,6 +15,7 @@ from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory
 from simulate.modules.step_optimizers import OptimizerFactory, optimizer_factory
+from simulate.modules.step_price import StepPrice, step_price
 from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 _SHOWN, _NAMES = 12, 4
@@ -158,6 +159,7 @@ def coordinate_check(
     learning_rate: float | None = None,
     device: str = "cpu",
     on_module: Callable[[int, int], None] | None = None,
+    on_price: Callable[[StepPrice], None] | None = None,
 ) -> CoordinateReport:
     """Take steps from a factory's modules, and hold how they go with the width against a parametrization.
 
@@ -173,6 +175,7 @@ def coordinate_check(
         learning_rate: of an optimizer by name.
         device: of module and batch.
         on_module: called with how many modules are done, and of how many, after each.
+        on_price: called with what all takes before it begins; one step at the smallest width is taken for it.
 
     Raises:
         ValueError: an argument is outside its range.
@@ -194,6 +197,10 @@ def coordinate_check(
         factory = BUILTINS[factory].factory if factory in BUILTINS else load_factory(factory)
     title, make = optimizer_factory(optimizer, learning_rate)
     depths = depths if parametrization == "completep" else [max(depths, default=0)]
+    if on_price is not None:
+        on_price(
+            step_price(factory, make, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device)
+        )
     stepped = coordinate_steps(
         factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
         on_module=on_module,

@@ -1,6 +1,8 @@
 """`gradbounds probe`: what the report on a module prints and writes."""
 
 import io
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,57 @@ from checks.models.module_report import FILE, ModuleReport
 from checks.models.one_report import OneReport
 from figures.coordinates import coordinates
 from figures.probe import probe as drawn
+from gradbounds.budget import SOON
 from gradbounds.progress import counted
 from gradbounds.result import Result
+from gradbounds.units import duration
+from simulate.modules.step_price import StepPrice
 from simulate.runs.files import write_whole
 
-__all__ = ["counted", "one_result", "report", "steps_result"]
+__all__ = ["OnlyPricedError", "Priced", "counted", "one_result", "report", "steps_result"]
+
+
+class OnlyPricedError(Exception):
+    """Nothing more was asked for than what steps take."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(str(result))
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Says what steps take before they begin, and lets them begin or not.
+
+    Attributes:
+        limit: seconds that they may take; None where there is none.
+        plan: whether that is all that was asked for.
+    """
+
+    limit: float | None
+    plan: bool
+
+    def __call__(self, price: StepPrice) -> None:
+        """With what they take.
+
+        Raises:
+            OnlyPricedError: that is all.
+            ValueError: they may not take so long.
+        """
+        takes = f"about {duration(price.seconds)}"
+        line = f"{price.modules} modules of up to {price.parameters} parameters take {takes}"
+        if self.plan:
+            raise OnlyPricedError(Result(
+                about="steps", tables={}, lines=[f"{line}, by one step at the smallest width and by parameters."],
+                values={"modules": price.modules, "parameters": price.parameters, "seconds": price.seconds},
+            ))  # fmt: skip
+        if self.limit is not None and price.seconds > self.limit:
+            raise ValueError(
+                f"max_time must be at least what steps take, got {duration(self.limit)}, and {line}; fewer --seeds, "
+                "--steps or widths take less."
+            )
+        if price.seconds > SOON:
+            print(line, file=sys.stderr, flush=True)
 
 
 def one_result(single: OneReport, out: Path | None) -> Result:

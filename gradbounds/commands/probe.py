@@ -54,6 +54,11 @@ class Probe(WithJson):
             help="of --steps: sgd, adam, adamw, muon, or a function of the module (and its `width` and `depth`)",
         ),
     ] = "adamw"
+    dry_run: Annotated[bool, Flag(help="with --steps: say what they take, and stop")] = False
+    max_time: Annotated[
+        str | None,
+        Flag(help="with --steps: what they may take, by an estimate; else an error", metavar="90s|10m|2h"),
+    ] = None
     parametrization: Annotated[Parametrization, Flag(help="of --steps: what coordinates and updates are to be")] = "mup"
     trained: Annotated[
         bool, Flag(help="of one module: its weights are trained, and thresholds of initialization do not apply")
@@ -68,11 +73,15 @@ class Probe(WithJson):
         Raises:
             ValueError: a flag of one module stands with a factory of a width and a depth, or the other way round.
         """
+        from checks.models.coordinate_report import coordinate_check
         from checks.models.module_report import probe
-        from gradbounds.actions.probe import counted, one_result, report, steps_result
+        from gradbounds.actions.probe import OnlyPricedError, Priced, counted, one_result, report, steps_result
         from gradbounds.grid import field_values
+        from gradbounds.units import seconds_of
         from simulate.modules.catalogue import makes_one
 
+        if self.steps is None and (self.dry_run or self.max_time):
+            raise ValueError("--dry-run and --max-time must stand with --steps.")
         if makes_one(self.factory):
             self._check_for_one()
             single = probe(self.factory, trained=self.trained, seed=self.seed, layers=self.layers, device=self.device)
@@ -84,21 +93,26 @@ class Probe(WithJson):
             # The depth is none of the question, but for CompleteP.
             if self.layers or self.against or self.first_step:
                 raise ValueError("--steps must stand without --layers, --against and --first-step.")
+            limit = seconds_of(self.max_time) if self.max_time else None
             alone = self.parametrization != "completep" and self.depth == type(self).depth
-            with counted("stepping") as on_module:
-                check = probe(
-                    self.factory,
-                    widths=widths,
-                    depths=depths[:1] if alone else depths,
-                    seeds=self.seeds,
-                    seed=self.seed,
-                    steps=self.steps,
-                    optimizer=self.optimizer,
-                    parametrization=self.parametrization,
-                    learning_rate=self.learning_rate,
-                    device=self.device,
-                    on_module=on_module,
-                )
+            try:
+                with counted("stepping") as on_module:
+                    check = coordinate_check(
+                        self.factory,
+                        self.optimizer,
+                        widths=widths,
+                        depths=depths[:1] if alone else depths,
+                        seeds=self.seeds,
+                        seed=self.seed,
+                        steps=self.steps,
+                        parametrization=self.parametrization,
+                        learning_rate=self.learning_rate,
+                        device=self.device,
+                        on_module=on_module,
+                        on_price=Priced(limit, plan=self.dry_run),
+                    )
+            except OnlyPricedError as plan:
+                return plan.result
             return steps_result(check, self.out)
         if self.optimizer != type(self).optimizer or self.parametrization != type(self).parametrization:
             raise ValueError("--optimizer and --parametrization must stand with --steps.")

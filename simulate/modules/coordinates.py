@@ -129,8 +129,7 @@ def coordinate_steps(
     check_count("seeds", seeds, 1)
     check_count("seed", seed, 0)
     check_device(device)
-    widths, depths = (sorted(set(values)) for values in (widths, depths))
-    sizes = [(width, depths[-1]) for width in widths] + [(widths[-1], depth) for depth in depths[:-1]]
+    sizes = step_sizes(widths, depths)
     rows, alarms, notes = list[tuple[Any, ...]](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
     modules: dict[tuple[int, int], _Steps] = {}
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
@@ -154,6 +153,12 @@ def coordinate_steps(
         notes=tuple(notes),
         steps=steps,
     )
+
+
+def step_sizes(widths: Sequence[int], depths: Sequence[int]) -> list[tuple[int, int]]:
+    """Every width at the greatest depth, and every other depth at the greatest width."""
+    widths, depths = (sorted(set(values)) for values in (widths, depths))
+    return [(width, depths[-1]) for width in widths] + [(widths[-1], depth) for depth in depths[:-1]]
 
 
 class _Steps:

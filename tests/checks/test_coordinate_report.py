@@ -5,13 +5,17 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 import gradbounds as gb
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from figures.coordinates import coordinates
 from gradbounds.cli import main
+from simulate.modules.step_optimizers import optimizer_factory
+from simulate.modules.step_price import step_price
 from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer
 
 
@@ -171,3 +175,30 @@ def test_bad_input_from_python():
         gb.probe("encoder-pre", widths=[4], depths=[2], steps=1, parametrization="completep")
     with pytest.raises(ValueError, match="optimizer must be a name or a function of a module, got 3"):
         gb.probe("encoder-pre", widths=[4, 8, 16], depths=[2], steps=1, optimizer=3)
+
+
+def two_layers(width, depth):
+    body = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+    return body, lambda seed: (torch.randn(8, 4), lambda y: y.square().mean())
+
+
+def test_steps_are_priced_before_they_begin(tmp_path, monkeypatch, capsys):
+    """The modules and parameters of all sizes are counted; a limit ends in one line, and a plan takes no steps."""
+    make = optimizer_factory("sgd", 0.1)[1]
+    price = step_price(two_layers, make, widths=[8, 4, 16], depths=[2], steps=4, seeds=3)
+    assert (price.modules, price.parameters) == (9, 5 * 16 + 17 * 3)
+    more = step_price(two_layers, make, widths=[8, 4, 1024], depths=[2], steps=4, seeds=3)
+    assert more.seconds > 5 * price.seconds > 0
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n\n\ndef make(width, depth):\n"
+        "    return nn.Linear(4, width), lambda seed: (torch.randn(8, 4), lambda y: y.square().mean())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    line = ["probe", "mine.py:make", "--width", "4", "8", "16", "--depth", "1", "--seeds", "2"]
+    assert main([*line, "--steps", "2", "--dry-run", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["modules"], said["parameters"]) == (6, 5 * 16)
+    assert main([*line, "--steps", "2", "--max-time", "0.000001s"]) == 2
+    assert "--max-time must be at least what steps take, got " in capsys.readouterr().err
+    assert main([*line, "--max-time", "1m"]) == 2
+    assert "--dry-run and --max-time must stand with --steps." in capsys.readouterr().err
