@@ -107,11 +107,11 @@ _COUNTED = {
     "agrees": "agree within 3%",
     "undecided": "are consistent but need more draws to tell",
     "differs": "differ",
-    "beyond": "are shown only",
+    "beyond": "are not judged",
 }
 
 
-def shown_only(table: pd.DataFrame) -> list[str]:
+def not_judged_lines(table: pd.DataFrame) -> list[str]:
     """Why numbers are shown and not judged, a line each with their count, the commonest first."""
     return [
         f"{number} numbers: {why}" for why, number in table.loc[table["reason"] != "", "reason"].value_counts().items()

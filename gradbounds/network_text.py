@@ -190,7 +190,7 @@ def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
             mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
             name = name.replace("grad_sq_", "grad_")
         numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
-        word = "shown only" if row.agreement == "beyond" else row.agreement
+        word = "not judged" if row.agreement == "beyond" else row.agreement
         table.add_row(
             matrix_name(name), str(row.layer or ""), *("" if text == "nan" else text for text in numbers), word
         )

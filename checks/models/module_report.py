@@ -44,7 +44,7 @@ from theory.stack.parametrizations import Parametrization
 _SHOWN = 12
 FILE = "probe.json"
 """What the command keeps of a module, for others to be held against."""
-WORDS = ("agrees", "undecided", "differs", "outside the regime")
+WORDS = ("agrees", "undecided", "differs", "not judged")
 """Of theory's table."""
 
 

@@ -140,7 +140,7 @@ def against_theory(
     Returns:
         Columns width, depth, part, layer, quantity, predicted, measured, sem, ratio, noise (of the ratio: one standard
         error, of seeds and of sampled attention patterns; nan for one seed), seeds, and agreement within 3%: "agrees",
-        "undecided", "differs", or "outside the regime" where the network is too narrow for its depth and classes to be
+        "undecided", "differs", or "not judged" where the network is too narrow for its depth and classes to be
         judged, or theory is not exact for it. Quantities are hidden_energy, of the layer's output, and the
         squared gradients of parameters that have a role in the Stack.
 
@@ -186,7 +186,7 @@ def against_theory(
 
 def _word(ratio: float, noise: float, seeds: int, *, judged: bool) -> str:
     if not judged:
-        return "outside the regime"
+        return "not judged"
     if seeds < 2:
         return "undecided"
     return agreement_word(Estimate(np.asarray(ratio), np.asarray(noise), seeds), 1.0)
@@ -214,7 +214,7 @@ def relative_to_last(table: pd.DataFrame) -> pd.DataFrame:
     joined["noise"] = joined["ratio"] * error
     joined["sem"] = joined["predicted"] * joined["noise"]
     joined["agreement"] = [
-        _word(row.ratio, row.noise, row.seeds, judged="outside the regime" not in (row.agreement, row.agreement_last))
+        _word(row.ratio, row.noise, row.seeds, judged="not judged" not in (row.agreement, row.agreement_last))
         for row in joined.itertuples()
     ]
     return joined[table.columns]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from checks import Verdict, comparison, verdicts
 from checks.experiment import DRAWS, SEED, TEXT, verify_cells
-from checks.report import agreement_counts, html, shown_only
+from checks.report import agreement_counts, html, not_judged_lines
 from checks.results import COMMITTED, changed_verdicts, committed_results, common, load_results, missing
 from checks.stacks.gradients_by_layer import layer_table
 from checks.stacks.judge import MINIMUM_DRAWS
@@ -115,10 +115,10 @@ def _judged(sampled: Sequence[Samples], committed: Sequence[Verdict], *, about: 
     """Verdicts, the comparison with theory, and what differs from it or from committed verdicts."""
     with working("judging"):
         judged, table = verdicts(sampled), comparison(sampled)
-    reasons, below = shown_only(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
+    reasons, below = not_judged_lines(table), ["", f"Theory against samples, every layer: {agreement_counts(table)}."]
     if not table["agreement"].isin(["agrees", "undecided", "differs"]).any():
         below.append("Nothing is judged; docs/verdicts.md says what it takes." if reasons else "Nothing is predicted.")
-    below += [f"     shown only, {line}" for line in reasons[:_REASONS]]
+    below += [f"     not judged, {line}" for line in reasons[:_REASONS]]
     if len(reasons) > _REASONS:
         below.append(f"     and {len(reasons) - _REASONS} more reasons, in the column `reason` of the comparison")
     changes = [

@@ -13,7 +13,7 @@ from scipy import stats
 
 from checks import comparison, verdicts
 from checks.experiment import TEXT, verify_cells
-from checks.report import agreement_counts, html, shown_only
+from checks.report import agreement_counts, html, not_judged_lines
 from checks.results import COMMITTED, Results, changed_verdicts, committed_results, load_results, missing, results
 from checks.stacks.run_tables import RUN_TABLES
 from checks.verdict import DECIDING, Subject
@@ -197,7 +197,7 @@ def test_counts_in_words():
             "reason": ["", "", "", why, ""],
         }
     )
-    counted = "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, 1 are shown only"
+    counted = "2 agree within 3%, 0 are consistent but need more draws to tell, 1 differ, 1 are not judged"
     assert agreement_counts(table) == f"{counted}; the median standard error of the judged is 2.00%"
-    assert shown_only(table) == [f"1 numbers: {why}"]
-    assert shown_only(table[:3]) == []
+    assert not_judged_lines(table) == [f"1 numbers: {why}"]
+    assert not_judged_lines(table[:3]) == []
