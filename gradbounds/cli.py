@@ -73,7 +73,9 @@ def _code(given: list[str]) -> int:
             sys.stdout.flush()  # so that a closed pipe shows here and not at the interpreter's end
         return code
     except KeyboardInterrupt as stop:
-        print("gradbounds: interrupted; draws that had landed stay in the run folder.", file=sys.stderr)
+        folder = getattr(getattr(command, "what", command), "out", None)
+        kept = "; draws that had landed stay in the run folder" if folder is not None else ""
+        print(f"gradbounds: interrupted{kept}.", file=sys.stderr)
         # By Ctrl-C, or by the signal that gradbounds.__main__ names; a shell counts from 128.
         return 128 + int(signal.SIGTERM if stop.args == (signal.SIGTERM,) else signal.SIGINT)
     except BrokenPipeError:

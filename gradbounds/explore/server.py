@@ -1,5 +1,6 @@
 """The page, served to this machine alone."""
 
+import contextlib
 import select
 import socket
 import sys
@@ -128,8 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
             self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(ConnectionError):  # who asked has left
+            self.end_headers()
+            self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: what is asked is nobody's business."""

@@ -82,9 +82,10 @@ class ModuleRecorder:
         """Layers that ran more than once, of which the last time counts, or never."""
         notes = []
         for part in self._lists:
-            for number in range(1, len(part.layers) + 1):
+            for number, layer in enumerate(part.layers, start=1):
                 count = self._calls.get((part.name, number), 0)
-                if count != 1:
+                # A container has no pass of its own, though its modules run.
+                if count != 1 and (count or type(layer).forward is not nn.Module.forward):
                     what = "never ran" if not count else f"ran {count} times, of which the last is recorded"
                     notes.append(f"layer {number} of {part.name} {what}")
         return notes

@@ -394,9 +394,12 @@
       make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
     $("pin").disabled = state.pins.length >= MOST_PINS;
   }
+  // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
+  const sizes = (content) => content.lines.join(" ").match(/, at [\d,]+ sequences? of [\d,]+ tokens?/)?.[0] ?? "";
+
   function showBatch(content, error) {
     batchOf = content;
-    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}` : "";
+    $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}` : "";
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
     $("first_words").textContent = content ? content.lines.slice(from, content.lines.indexOf("", from)).join(" ") : error;
