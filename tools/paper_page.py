@@ -37,7 +37,8 @@ Intervals are 95%; a second one is by resampling draws, where it differs by a te
 draws. "(beyond)" behind theory's number: samples are further off than their error allows, but the width is too small
 for theory to be judged; "(undecided)": too few draws to tell. "-" is no number, "..." what the part above begins with,
 and "p / q" in a note has p for the row marked a, q for b. [docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
-This page is generated from the results in `checks/data` and never edited by hand.
+To check one yourself, `gradbounds claims F1` derives it, and the command of its setting measures it again
+(`gradbounds verify` for most). This page is generated from the results in `checks/data` and never edited by hand.
 
 ## In short
 """
@@ -141,14 +142,14 @@ def _finished(lines: Sequence[str]) -> str:
 
 
 def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:
-    """Which claims do not simply hold, a line for each word, with the parts of those that hold elsewhere.
+    """Which claims have which verdict, a line for each word, with the parts of those that hold elsewhere.
 
     Rows at another size than that of the claim's experiment stand in a line of their own, which tells all their words.
     """
     of_paper = {name: [v for v in every if not v.relaxed and not v.size] for name, every in by_claim.items()}
     lines = [
         f"- **{word}**: {', '.join(names)}"
-        for word in DECIDING if word != "holds" and (names := _with_word(word, of_paper, most=_NAMED))
+        for word in DECIDING if (names := _with_word(word, of_paper, most=_NAMED))
     ]  # fmt: skip
     for size in dict.fromkeys(v.size for every in by_claim.values() for v in every if v.size):
         there = {name: [v for v in every if not v.relaxed and v.size == size] for name, every in by_claim.items()}
@@ -170,6 +171,8 @@ def _with_word(word: Word, by_claim: Mapping[str, Sequence[Verdict]], *, most: i
     names = []
     for name, verdicts in by_claim.items():
         parts = [v.short_part for v in verdicts if v.verdict == word]
+        if word == "holds" and most and len(parts) < len(verdicts):
+            continue  # it stands with its other word
         if parts and word == "holds, loose":
             names.append(f"{name} by {_factors([v for v in verdicts if v.verdict == word])}" + _at_paper_width(name))
         elif parts:

@@ -141,7 +141,7 @@ def _own_loss(output: Any) -> Tensor:
     """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
-        raise ValueError(f"the output, a {type(output).__name__}, has no loss of its own: give loss=, or labels")
+        raise ValueError(f"the output, a {type(output).__name__}, has no loss of its own: give loss=, a function of the output")
     return loss
 
 

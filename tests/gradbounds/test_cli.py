@@ -173,7 +173,10 @@ def test_interruption_is_exit_code_130(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(sampling, "sample_into", interrupted)
     assert main([*SWEEP, "--out", str(tmp_path / "run")]) == 130
-    assert "interrupted" in capsys.readouterr().err
+    assert capsys.readouterr().err == "gradbounds: interrupted; draws that had landed stay in the run folder.\n"
+    monkeypatch.setattr("gradbounds.commands.predict.Predict.run", interrupted)
+    assert main(["predict"]) == 130
+    assert capsys.readouterr().err == "gradbounds: interrupted.\n"
 
 
 LOOKED_AT = ("gradient_against_width", "gradient_against_depth", "gradient_over_layers", "hidden_energy")

@@ -315,3 +315,20 @@ def test_a_layer_that_runs_twice_or_never_is_said():
     assert "layer 1 of layers ran 2 times, of which the last is recorded" in notes
     assert "layer 3 of layers never ran" in notes
     assert not any("layer 2" in note and "ran" in note for note in notes)
+
+
+def test_a_container_without_a_pass_of_its_own_is_not_said_to_never_run():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.ModuleDict({"up": nn.Linear(4, 4)}) for _ in range(2))
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = x + block["up"](x)
+            return x
+
+    def factory(width, depth):
+        return Net(), lambda seed: (torch.ones(2, 3, 4), lambda y: y.square().mean())
+
+    assert not [note for note in probe(factory, widths=[4], depths=[2], seeds=1).notes if "never ran" in note]
