@@ -103,7 +103,7 @@ class ScalarWatcher(TorchFunctionMode):
         for tensor, scalar in pair:
             if not isinstance(tensor, Tensor) or not _is_scalar(scalar) or _is_scalar(tensor):
                 continue
-            value = float(scalar)
+            value = float(scalar.detach() if isinstance(scalar, Tensor) else scalar)
             if over and value == 0:
                 return
             factor, keys = self.factor_of(tensor)

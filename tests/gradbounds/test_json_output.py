@@ -14,7 +14,7 @@ from gradbounds.json_output import json_text
 from gradbounds.studies import commands
 from theory import Stack
 
-WITHOUT_TABLES = {"Figures", "Watch", "Merge", "Export"}
+WITHOUT_TABLES = {"Explore", "Figures", "Watch", "Merge", "Export"}
 
 
 @pytest.fixture(scope="module")
