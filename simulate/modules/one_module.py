@@ -141,7 +141,8 @@ def _own_loss(output: Any) -> Tensor:
     """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if not isinstance(loss, Tensor):
-        raise ValueError(f"the output, a {type(output).__name__}, has no loss of its own: give loss=, a function of the output")
+        kind = type(output).__name__
+        raise ValueError(f"the output, a {kind}, has no loss of its own: give loss=, a function of the output")
     return loss
 
 

