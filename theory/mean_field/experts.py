@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, softmax
 
-from theory.mean_field.attention.grouped import root
+from theory.mean_field.attention.grouped_patterns import root
 from theory.mean_field.group_members import MemberLayout
 from theory.mean_field.kernels import Array, KernelLayout, cholesky
 from theory.mean_field.sublayers import Branch, BranchPullback, Overlaps, Recorded, SquaredNorms, feed_forward
