@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from checks.models.coordinate_report import CoordinateReport
 from checks.models.module_report import FILE, ModuleReport
 from checks.models.one_report import OneReport
@@ -70,17 +72,22 @@ def one_result(single: OneReport, out: Path | None) -> Result:
     Raises:
         ValueError: the folder cannot be written.
     """
-    below = []
-    if out is not None:
-        table = io.BytesIO()
-        single.to_frame().to_parquet(table, index=False)
-        write_whole(out / "probe.parquet", table.getvalue())
-        below = [f"Table   {out / 'probe.parquet'}"]
+    below = _kept_table(single.to_frame(), out, "probe.parquet")
     return Result(
         about=f"probe of {single.name}", tables={"layers": single.layers, "updates": single.updates},
         values={"name": single.name, "judgement": single.judgement(), "alarms": single.alarms, "notes": single.notes},
         lines=single.lines(), below=below, alarm=bool(single.alarms),
     )  # fmt: skip
+
+
+def _kept_table(frame: pd.DataFrame, out: Path | None, name: str) -> list[str]:
+    """Write a table into the folder, if there is one, and say where it is."""
+    if out is None:
+        return []
+    table = io.BytesIO()
+    frame.to_parquet(table, index=False)
+    write_whole(out / name, table.getvalue())
+    return [f"Table   {out / name}"]
 
 
 def steps_result(check: CoordinateReport, out: Path | None) -> Result:
@@ -89,12 +96,7 @@ def steps_result(check: CoordinateReport, out: Path | None) -> Result:
     Raises:
         ValueError: the folder cannot be written.
     """
-    below = []
-    if out is not None:
-        table = io.BytesIO()
-        check.to_frame().to_parquet(table, index=False)
-        write_whole(out / "steps.parquet", table.getvalue())
-        below = [f"Table   {out / 'steps.parquet'}"]
+    below = _kept_table(check.to_frame(), out, "steps.parquet")
     values: dict[str, Any] = {
         "name": check.name,
         "optimizer": check.optimizer,
@@ -118,13 +120,10 @@ def report(found: ModuleReport, out: Path | None) -> Result:
     if found.rates is not None:
         tables |= {"first_step": found.rates.table, "first_step_seeds": found.rates.steps}
         values["first_step_exponents"] = found.rates.exponents
-    below = []
+    below = _kept_table(found.to_frame(), out, "probe.parquet")
     if out is not None:
-        table = io.BytesIO()
-        found.to_frame().to_parquet(table, index=False)
-        write_whole(out / "probe.parquet", table.getvalue())
         found.reference().save(out / FILE)
-        below = [f"Table   {out / 'probe.parquet'}", f"Kept    {out / FILE}, for --against"]
+        below += [f"Kept    {out / FILE}, for --against"]
     return Result(
         about=f"probe of {found.name}", tables=tables, values=values, lines=found.lines(), below=below,
         figures={"probe": lambda: drawn(found.profile())}, alarm=bool(found.alarms),

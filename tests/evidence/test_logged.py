@@ -124,5 +124,4 @@ def test_step_1_of_sampled_networks(kept_folder, tmp_path):
     assert all(
         row["seen"] >= 0.9 for rows in found.values() for cause, row in rows.items() if cause in PLANTED
     )  # factors of at least four
-    if alarms > 0.05:
-        pytest.xfail(f"{alarms:.0%} of healthy runs are judged to be off")
+    assert alarms <= 0.05
