@@ -23,7 +23,7 @@ NETWORKS = {
     "many heads": (replace(QUERIES, tokens=32, heads=16), 4),
     "post": (replace(QUERIES, placement="post", tokens=32), 16),
     "peri, causal": (replace(QUERIES, placement="peri", tokens=24, mask="causal"), 16),
-    "chunks of one": (replace(QUERIES, tokens=128, heads=32), 2),
+    "chunks of one": (replace(QUERIES, tokens=128, heads=32, depth=1), 2),
     "deep": (replace(QUERIES, tokens=16, depth=24), 8),
     "rotary": (replace(QUERIES, tokens=24, rotary=1.0), 4),
     "rotary, grouped, gated": (
@@ -91,8 +91,11 @@ FIXED = {
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *GROUPED])
-def test_operations_are_as_many_as_are_counted(name):
-    """Within a factor of 1.25 of products and of 2.5 of the rest, of which seconds are made."""
+def test_operations_and_memory_are_as_many_as_are_counted(name):
+    """Within a factor of 1.25 of products and of 2.5 of the rest, of which seconds are made; of bytes, within two.
+
+    At sizes of some megabytes; what is cached before is not held by the prediction, so that it is counted first.
+    """
     stack, patterns = (NETWORKS | GROUPED)[name]
     wanted = {"patterns": patterns, "grouped": name in GROUPED}
     found, expected = prediction_cost(stack, **wanted), counted(stack, **wanted)
@@ -100,6 +103,9 @@ def test_operations_are_as_many_as_are_counted(name):
     assert 1 / 1.25 < found.products / expected.products < 1.25
     assert 1 / 1.5 < found.matrices / expected.matrices < 1.5
     assert 1 / 2.5 < found.entries / expected.entries < 2.5
+    held = peak_bytes(stack, **wanted)
+    assert held > 1e6
+    assert 0.5 < found.bytes / held < 2.0
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -115,13 +121,11 @@ def test_operations_and_memory_of_a_text(name):
     assert 0.5 < found.bytes / peak_bytes(stack, text=law, patterns=patterns) < 2.0
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, *FIXED, *GROUPED])
+@pytest.mark.parametrize("name", FIXED)
 def test_memory_is_as_much_as_is_held(name):
-    """Within a factor of two, at sizes of some megabytes; what is cached before is not held by the prediction."""
-    stack, patterns = (NETWORKS | FIXED | GROUPED)[name]
-    wanted = {"patterns": patterns, "grouped": name in GROUPED}
-    predict(replace(stack, depth=1), **wanted)
-    found, expected = prediction_cost(stack, **wanted).bytes, peak_bytes(stack, **wanted)
+    stack, patterns = FIXED[name]
+    predict(replace(stack, depth=1), patterns=patterns)
+    found, expected = prediction_cost(stack, patterns=patterns).bytes, peak_bytes(stack, patterns=patterns)
     assert expected > 1e6
     assert 0.5 < found / expected < 2.0
 
