@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 
-from theory.configurations.families import (
+from theory.configurations.family import (
     ACTIVATION,
     EPSILON,
-    Fields,
     activation_of,
     one_std,
     small_positions,
     tied,
     without_dropout,
 )
-from theory.configurations.reading import Reading
+from theory.configurations.reading import Fields, Reading
 
 _VANISHING = "biases of logits are N(0, 1/d) at initialization, and vanish in wide networks"
 _OTHER = "the output matrix is another than the inputs' here"

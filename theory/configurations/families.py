@@ -1,308 +1,24 @@
-"""What the fields of each family's configuration mean: a row of the Stack's fields, and rules for what is its own."""
+"""Each family of published models: a row of the Stack's fields, and rules for what is its own."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from theory.configurations.reading import Note, Reading
-from theory.configurations.training_codes import Scales
+from theory.configurations.experts import experts
+from theory.configurations.family import (
+    ACTIVATION,
+    ACTIVATIONS,
+    LENGTH,
+    Family,
+    Rule,
+    activation_of,
+    logits_times,
+    small_positions,
+    tied,
+)
+from theory.configurations.reading import Fields, Reading
+from theory.configurations.rotations import older_names, stretched, unrotated
 from theory.stack.initializations import Law
 
-Fields = dict[str, Any]
-Rule = Callable[[Reading, Fields, int], None]
-
-_ACTIVATIONS = {
-    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_python": "gelu", "silu": "silu", "swish": "silu", "tanh": "tanh", "relu2": "relu_squared",
-    "gelu_python_tanh": "gelu_tanh", "linear": "identity",
-}  # fmt: skip
-
-WIDTH = ("hidden_size", "n_embd", "d_model", "dim", "n_embed")
-DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
-HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size")
-EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
-DEVIATION = ("initializer_range", "init_std")
-ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
-"""What configurations call a size, a norm's epsilon, a deviation and an activation."""
-
-_LENGTH = "it only matters for more tokens than there are here"
-_SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
 _CENTRED = "queries and keys are normalized here without being centred, which is 1/d_k off"
-
-
-@dataclass(frozen=True)
-class Family:
-    """How a family's configuration is read: what its Stack always has, and rules for keys of its own.
-
-    Attributes:
-        fields: of the Stack, whatever the file says.
-        rules: run after the sizes and before what all families have; a field that they set stays.
-    """
-
-    fields: Mapping[str, Any]
-    rules: tuple[Rule, ...] = ()
-
-    def but(self, *rules: Rule, **fields: Any) -> "Family":
-        """A sister with other fields and further rules."""
-        return Family({**self.fields, **fields}, (*self.rules, *rules))
-
-    def __call__(self, r: Reading, tokens: int) -> Fields:
-        """The fields of the Stack that a configuration describes."""
-        width, heads = r.count(*WIDTH), r.count(*HEADS)
-        # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
-        usual = r.usual(4 * width, *HIDDEN)
-        hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * width
-        fields = {
-            "width": width,
-            "depth": r.count(*DEPTH),
-            "vocab": r.count("vocab_size"),
-            "heads": heads,
-            "ffn_ratio": hidden / width,
-            "output_projection": "random",
-            **self.fields,
-        }
-        shared_heads(r, fields)
-        for rule in self.rules:
-            rule(r, fields, tokens)
-        without_dropout(r)
-        _window(r, fields, tokens)
-        if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
-            _rotary(r, fields)
-        one_std(r, fields)
-        fields.setdefault("embeddings", tied(r))
-        if "norm_epsilon" not in fields:
-            fields["norm_epsilon"] = r.number(*EPSILON, **r.usual(1e-5, *EPSILON))
-        if "activation" not in fields:
-            fields["activation"] = activation_of(r, *ACTIVATION)
-        return {name: value for name, value in fields.items() if not name.startswith("_")}
-
-
-def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
-    """The activation by the name that we have for it.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    given = next((name for name in names if r.left.get(name) is not None), names[0])
-    name = r.take(*names) if default is ... else r.take(*names, default=default)
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise ValueError(f"{given} must be one of {', '.join(_ACTIVATIONS)}, got {name!r}.")
-    return _ACTIVATIONS[name]
-
-
-def one_std(r: Reading, fields: Fields) -> None:
-    """Every matrix and embedding N(0, σ²), the embeddings times the rules' `_inputs`, the logits times `_logits`.
-
-    Rules may give the matrices a deviation `_matrices` of their own, and multiply queries and keys by `_queries`.
-
-    Raises:
-        ValueError: σ is not positive.
-    """
-    name = next((name for name in DEVIATION if name in r.left), DEVIATION[0])
-    std, root = r.number(*DEVIATION, **r.usual(0.02, *DEVIATION)), fields["width"] ** 0.5
-    if not std > 0:
-        raise ValueError(f"{name} must be above 0, got {std!r}.")
-    matrices = fields.get("_matrices", std)
-    r.scales = Scales(std, *(fields.get(name, 1.0) for name in ("_queries", "_inputs", "_logits")))
-    fields |= {
-        "init_std": matrices,
-        "query_key_scale": matrices * root * r.scales.queries,
-        "output_scale": std * root * r.scales.logits,
-        "embedding_scale": std * r.scales.inputs,
-    }
-    if fields["query_key_scale"] > 4:
-        raise ValueError(
-            f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
-            f"the factor of the logits make {fields['query_key_scale']:.3g}: attention is then one token's."
-        )
-
-
-def logits_times(r: Reading, fields: Fields, factor: float) -> None:
-    """Attention logits are q k times a factor, not 1/sqrt(d_k): by larger queries and keys, or by a note."""
-    head_width = fields.get("head_width", fields["width"] // fields["heads"])
-    factor_of_each = (factor * head_width**0.5) ** 0.5
-    if abs(factor_of_each - 1) < 1e-9:
-        return
-    if fields.get("query_key_norm", "none") != "none":
-        r.say(
-            "factor of attention's logits", factor, f"they are divided by sqrt({head_width}), of a head's width, here"
-        )
-        return
-    if abs(factor_of_each**4 * head_width - 1) < 1e-9:
-        fields["attention_scale"] = "linear"
-        return
-    fields["_queries"] = factor_of_each
-    r.factor("W^Q and W^K", 1 / factor_of_each)
-
-
-def tied(r: Reading) -> str:
-    """Whether both ends are one matrix, as the class has it.
-
-    Raises:
-        ValueError: the file says neither, or null.
-    """
-    if r.left.get("tie_word_embeddings", False) is None:
-        raise ValueError("tie_word_embeddings must be true or false, got null.")
-    default = r.of.defaults.get("tie_word_embeddings")
-    asked = r.switch("tie_word_embeddings", default=True if default is None else default)
-    is_tied = r.of.tied[asked]
-    if is_tied != asked:
-        r.say(
-            "tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends, whatever it says"
-        )
-    return "tied" if is_tied else "untied"
-
-
-def without_dropout(r: Reading) -> None:
-    """Name all shares of dropout that the file has."""
-    names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
-    r.left_out("gradients are those without dropout, as in evaluation", *names)
-
-
-def shared_heads(r: Reading, fields: Fields) -> None:
-    """Heads that share keys and values, and heads of a width of their own.
-
-    Raises:
-        ValueError: keys and values cannot be shared out among so many heads, or the class has no such width.
-    """
-    heads = fields["heads"]
-    kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
-    if heads % kv:
-        whose = "" if "num_key_value_heads" in r.given else ", the class's default"
-        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
-    fields["kv_heads"] = 0 if kv == heads else kv
-    given, usual = r.count("head_dim", default=None), fields["width"] / heads
-    if given is not None and given != usual:
-        if not r.of.own_heads:
-            raise ValueError(
-                f"head_dim must be the width over the heads, {usual:g}, got {given}: this class has no heads of "
-                "another width; --ignore head_dim leaves it out."
-            )
-        fields["head_width"] = given
-
-
-_KINDS = ("full_attention", "sliding_attention")
-_AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
-
-
-def _window(r: Reading, fields: Fields, tokens: int) -> None:
-    """Attention to the last tokens alone, in all layers that have it.
-
-    Raises:
-        ValueError: the layers' kinds are no list of words that are known, one a layer.
-    """
-    listed = r.left.get("layer_types") or []
-    if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
-        raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
-    if unknown := sorted(set(listed) - set(_KINDS)):
-        raise ValueError(f"layer_types must be of {' and '.join(_KINDS)}, got {unknown[0]!r}.")
-    if listed and len(listed) != fields["depth"]:
-        raise ValueError(f"layer_types must be as many words as layers, {fields['depth']}, got {len(listed)}.")
-    window, used, kinds = None, True, set(listed)
-    if r.knows("sliding_window"):
-        window = r.number("sliding_window", default=None)
-        used = r.take("use_sliding_window", default=True) if r.knows("use_sliding_window") else True
-    else:
-        r.neutral("its class has no windows", "sliding_window", "use_sliding_window")
-    r.neutral(
-        _LENGTH, "max_window_layers", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
-        "sliding_window_size",
-    )  # fmt: skip
-    if window is not None and used and window < tokens and kinds != {"full_attention"}:
-        fields["window"] = window
-        if kinds != {"sliding_attention"} and ("layer_types" in r.of.defaults or kinds):
-            r.say("layer_types", sorted(kinds) or "of the class", "all layers have the window here")
-    elif window is not None and "sliding_window" in r.given:
-        r.notes.append(_neutral("sliding_window", window, _LENGTH))
-
-
-def _rotary(r: Reading, fields: Fields) -> None:
-    """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
-
-    Raises:
-        ValueError: what stands for their parameters is no object, two, or one for some layers in a class where all are
-            alike; or more coordinates turn than there are.
-    """
-    defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
-    layered, nested = "sliding_attention" in defaults, [kind for kind in _KINDS if kind in given]
-    if nested and not layered:
-        raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
-    if layered:  # as in Gemma 3: five layers of six
-        # What is no object for each kind of layers is that of those without a window.
-        parts = given if nested else {"full_attention": given}
-        full, sliding = (
-            {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in _KINDS
-        )
-        both = r.number("rope_theta", "global_rope_theta", default=full.get("rope_theta"))
-        both = given.get("rope_theta", both) if not nested else both
-        local = r.number("rope_local_base_freq", "local_rope_theta", default=sliding.get("rope_theta"))
-        if {**full, "rope_theta": local} != {**sliding, "rope_theta": local}:
-            r.say(f"{name} of full_attention", full, _AS_WITH_A_WINDOW)
-        if local != both:
-            r.say("rope_theta of full_attention", both, _AS_WITH_A_WINDOW)
-        defaults, given = {}, {**sliding, "rope_theta": local}
-    elif not given and defaults.get("rope_type", "default") != "default":
-        name, given, defaults = "rope_parameters of the class", defaults, {}  # and no number beside it
-    inner = Reading(given)  # whose values are numbers too
-    theta = inner.number("rope_theta", default=None)
-    part = inner.number("partial_rotary_factor", default=None)
-    base = None if layered else r.number("rope_theta", default=None)
-    if theta is not None and base not in (None, theta):
-        r.notes.append(_neutral("rope_theta", base, f"that of {name}, {theta:g}, is what counts"))
-    base = theta if theta is not None else base
-    if base is None:
-        base = defaults.get("rope_theta", 10_000.0)
-        if defaults:
-            r.notes.append(Note("rope_theta", base, "default", "the file has none"))
-    share = None if layered else r.number("partial_rotary_factor", default=None)
-    if part is not None and share not in (None, part):
-        r.notes.append(_neutral("partial_rotary_factor", share, f"that of {name}, {part:g}, is what counts"))
-    share = part if part is not None else share
-    if share is None:
-        share = defaults.get("partial_rotary_factor", 1.0)
-        if share != 1.0:
-            r.notes.append(Note("partial_rotary_factor", share, "default", "the file has none"))
-    turned = r.number("rotary_dim", default=None) if r.knows("rotary_dim") else None
-    width = fields.get("head_width", fields["width"] // fields["heads"])
-    if turned is not None and turned > width:
-        raise ValueError(f"rotary_dim must be at most {width}, the coordinates of a head, got {turned!r}.")
-    fields |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind in ("llama3", "dynamic"):
-        r.notes.append(_neutral(name, dict(given), _SLOW))
-    elif kind != "default":
-        r.say(name, dict(given), f"rotations are not scaled as {kind!r} has it here")
-    elif given.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
-        r.notes.append(_neutral(name, dict(given), "the class scales no rotations of this or of no rope_type"))
-
-
-def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
-    """The object of the rotations' parameters, and its name in the file: two versions of the library have two.
-
-    Raises:
-        ValueError: it is none, or both are there and differ.
-    """
-    scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
-    if scaling and parameters and scaling != parameters:
-        raise ValueError(
-            f"rope_scaling and rope_parameters must be one object, got {dict(scaling)!r} and {dict(parameters)!r}; "
-            "--ignore either leaves it out."
-        )
-    return ("rope_scaling", scaling) if scaling else ("rope_parameters", parameters)
-
-
-def _object(name: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be an object, got {value!r}.")
-    return value
-
-
-def _neutral(field: str, value: Any, reason: str) -> Note:
-    return Note(field, value, "neutral", reason)
-
-
-# Rules of single families.
 
 
 def _rooted(r: Reading, fields: Fields, tokens: int) -> None:
@@ -314,13 +30,6 @@ def _rooted_if_asked(r: Reading, fields: Fields, tokens: int) -> None:
     if r.switch("scale_embedding"):
         _rooted(r, fields, tokens)
         small_positions(r, fields)
-
-
-def small_positions(r: Reading, fields: Fields) -> None:
-    """Learned positions beside words that are sqrt(d) times as large."""
-    if fields["positions"] == "learned":
-        fields["positions"] = "none"
-        r.say("learned positions", fields["width"] ** -0.5, "they are so much smaller than words, and 0 here")
 
 
 def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
@@ -343,22 +52,6 @@ def _gemma(r: Reading, fields: Fields, tokens: int) -> None:
     if r.knows("query_pre_attn_scalar"):
         logits_times(r, fields, r.positive("query_pre_attn_scalar") ** -0.5)
         fields["logit_softcap"] = r.number("attn_logit_softcapping", default=0.0)
-
-
-def _stretched(r: Reading, fields: Fields, tokens: int) -> None:
-    """HunYuan's `alpha`, which makes the base of its rotations larger at any number of tokens."""
-    name, given = _rotations(r)
-    alpha = Reading(given).number("alpha", default=None)
-    if alpha and given.get("rope_type", given.get("type")) == "dynamic":
-        kept = ("rope_theta", "partial_rotary_factor")
-        r.left[name] = {key: value for key, value in given.items() if key in kept}
-    elif given:
-        r.left[name], alpha = given, None
-    _rotary(r, fields)
-    if alpha:
-        turned = fields.get("head_width", fields["width"] // fields["heads"])
-        fields["rotary_base"] *= alpha ** (turned / (turned - 2))
-        r.notes.append(_neutral(name, dict(given), f"by its alpha the base is {fields['rotary_base']:.6g} here"))
 
 
 def _always(**what: Any) -> Rule:
@@ -403,18 +96,6 @@ def _parallel(r: Reading, fields: Fields, tokens: int) -> None:
     """Both branches from the same tokens, if the family's file can say so."""
     if r.knows("use_parallel_residual"):
         fields["layout"] = "parallel" if r.switch("use_parallel_residual") else "sequential"
-
-
-def _neox(r: Reading, fields: Fields, tokens: int) -> None:
-    """Older names of what rotates.
-
-    Raises:
-        ValueError: old and new name have different values.
-    """
-    for old, new in (("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")):
-        given = r.left.pop(old, None)
-        if given is not None and r.left.setdefault(new, given) != given:
-            raise ValueError(f"{new} and {old} must be one number, got {r.left[new]!r} and {given!r}.")
 
 
 def _head_norms(r: Reading, fields: Fields, tokens: int) -> None:
@@ -492,82 +173,6 @@ def _granite(r: Reading, fields: Fields, tokens: int) -> None:
     _logits_scaled(r, fields, 1 / r.positive("logits_scaling"))
 
 
-def _experts(r: Reading, fields: Fields, tokens: int) -> None:
-    """Experts in all layers but the first ones that the file names, with the weights of the chosen as the class has.
-
-    Raises:
-        ValueError: more are chosen than there are, or layers without experts are not the first ones.
-    """
-    count = r.count("num_local_experts", "num_experts")
-    chosen = r.count("num_experts_per_tok")
-    if chosen > count:
-        raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
-    fields |= {"experts": count, "experts_per_token": chosen}
-    # Over the sum of the chosen where the class does not ask.
-    normed = r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True
-    fields["router_norm"] = "sum" if normed else "none"
-    if r.knows("moe_intermediate_size"):
-        dense = _dense_layers(r, fields["depth"])
-        fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
-        fields["ffn_ratio"] = r.count("moe_intermediate_size") / fields["width"]
-    if r.knows("shared_expert_intermediate_size"):
-        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / fields["width"]
-        fields["shared_gate"] = "sigmoid"
-    if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
-        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / fields["width"]
-    if r.left.get("output_router_logits"):
-        r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
-    r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
-    r.left_out("the router's inputs have no noise here, as in evaluation", "router_jitter_noise")
-
-
-def _dense_layers(r: Reading, depth: int) -> int:
-    """How many layers have no experts.
-
-    Raises:
-        ValueError: they are not the first ones, or all; or the file has no list of numbers of layers.
-    """
-    every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
-    if not isinstance(listed, list) or not all(
-        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
-    ):
-        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, from 0 to {depth - 1}, got {listed!r}.")
-    dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
-    if dense != list(range(len(dense))) or len(dense) == depth:
-        raise ValueError(
-            f"mlp_only_layers and decoder_sparse_step must leave experts to all layers but the first ones, got "
-            f"{listed!r} and {every} of {depth} layers."
-        )
-    return len(dense)
-
-
-def _unrotated(r: Reading, fields: Fields, tokens: int) -> None:
-    """Layers without rotations: SmolLM 3's that the file names, Cohere 2's and EXAONE 4's without a window.
-
-    Raises:
-        ValueError: they are not one number a layer.
-    """
-    depth, listed = fields["depth"], r.left.get("no_rope_layers")
-    if r.knows("no_rope_layers"):
-        every = r.count("no_rope_layer_interval")
-        r.left.pop("no_rope_layers", None)
-        flags = listed or [int((layer + 1) % every != 0) for layer in range(depth)]
-        if not isinstance(flags, list) or len(flags) != depth:
-            raise ValueError(f"no_rope_layers must be a list of {depth} numbers, got {flags!r}.")
-        still = [layer for layer, turns in enumerate(flags, start=1) if not turns]
-    else:
-        kinds = r.left.get("layer_types")
-        every = r.number("sliding_window_pattern", default=4) or 0
-        if isinstance(kinds, list):
-            still = [layer for layer, kind in enumerate(kinds, start=1) if kind == "full_attention"]
-        elif r.left.get("sliding_window", r.of.defaults.get("sliding_window")) is None:
-            still = []
-        else:
-            still = [layer for layer in range(1, depth + 1) if every and layer % every == 0]
-    if still:
-        r.say("layers without rotations", still, "all layers rotate here")
-
-
 def _bert(r: Reading, fields: Fields, tokens: int) -> None:
     """A norm of the embeddings, one vector of the token type in all of them, and a head's own layer."""
     r.say("masked words", "some positions", "the loss is averaged over all positions here")
@@ -598,7 +203,7 @@ def _modern(r: Reading, fields: Fields, tokens: int) -> None:
     if window is not None and window // 2 < tokens:
         r.say("local_attention", window, "no layer has the window here")
     r.neutral("norm_eps is what counts", "layer_norm_eps")
-    r.neutral(_LENGTH, "global_attn_every_n_layers", "local_attention")
+    r.neutral(LENGTH, "global_attn_every_n_layers", "local_attention")
 
 
 def _gelu_head(r: Reading, fields: Fields, tokens: int) -> None:
@@ -631,7 +236,7 @@ def _openai_gpt(r: Reading, fields: Fields, tokens: int) -> None:
     """
     fields["_matrices"] = 0.02
     fields["activation"] = {"gelu": "gelu_tanh"}.get(name := r.take("afn"), name)
-    if fields["activation"] not in _ACTIVATIONS.values():
+    if fields["activation"] not in ACTIVATIONS.values():
         raise ValueError(f"afn must be one of relu, silu, gelu, swish, got {name!r}.")
 
 
@@ -657,34 +262,34 @@ FAMILIES: dict[str, Family] = {
     "llama": _LLAMA, "mistral": _LLAMA, "qwen2": _LLAMA, "phi3": _LLAMA, "helium": _LLAMA, "seed_oss": _LLAMA,
     "glm": _LLAMA, "ernie4_5": _LLAMA, "ministral": _LLAMA, "ministral3": _LLAMA, "exaone": _LLAMA,
     "internlm3": _LLAMA, "cwm": _LLAMA,
-    "smollm3": _LLAMA.but(_unrotated),
+    "smollm3": _LLAMA.but(unrotated),
     "granite": _LLAMA.but(_granite),
     "arcee": _LLAMA.but(ffn="plain"),
     "glm4": _LLAMA.but(placement="peri"),
     "qwen3": _LLAMA.but(query_key_norm="head"),
     "hunyuan_v1_dense": _LLAMA.but(
-        _stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
+        stretched, _always(use_qk_norm=True, norm_type="rms", use_rotary_pos_emb=True), query_key_norm="head"
     ),
     "olmo2": _LLAMA.but(placement="output", query_key_norm="all"),
     "olmo3": _LLAMA.but(placement="output", query_key_norm="all"),
-    "exaone4": _LLAMA.but(_unrotated, placement="output", query_key_norm="head"),
+    "exaone4": _LLAMA.but(unrotated, placement="output", query_key_norm="head"),
     "gemma": _GEMMA,
     "vaultgemma": _GEMMA,
     "gemma2": _GEMMA.but(placement="peri"),
     "gemma3_text": Family({**_LLAMA.fields, "placement": "peri", "query_key_norm": "head"}, (_gemma,)),
     # With experts.
-    "mixtral": _LLAMA.but(_experts),
-    "qwen2_moe": _LLAMA.but(_experts),
-    "qwen3_moe": _LLAMA.but(_experts, query_key_norm="head"),
-    "olmoe": _LLAMA.but(_experts, _clipped, query_key_norm="all"),
-    "granitemoe": _LLAMA.but(_granite, _experts),
-    "granitemoeshared": _LLAMA.but(_granite, _experts),
+    "mixtral": _LLAMA.but(experts),
+    "qwen2_moe": _LLAMA.but(experts),
+    "qwen3_moe": _LLAMA.but(experts, query_key_norm="head"),
+    "olmoe": _LLAMA.but(experts, _clipped, query_key_norm="all"),
+    "granitemoe": _LLAMA.but(_granite, experts),
+    "granitemoeshared": _LLAMA.but(_granite, experts),
     # With LayerNorm; OLMo's has no parameters, Nemotron's multiplies by 2.
     "olmo": _NORMED.but(_clipped, norm_epsilon=1e-5),
     "stablelm": _NORMED.but(_parallel, _head_norms),
     "cohere": _NORMED.but(_head_norms, _cohere, layout="parallel"),
     "cohere2": _NORMED.but(
-        _cohere, _unrotated,
+        _cohere, unrotated,
         _always(
             rotary_pct=1.0, use_gated_activation=True, use_parallel_block=True, use_embedding_sharing=True,
             layer_switch=4, order_of_interleaved_layers="local_attn_first",
@@ -696,7 +301,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron": _PLAIN.but(norm_gain=2.0),
     "persimmon": _PLAIN.but(_head_norms),
     "falcon": _PLAIN.but(_falcon),
-    "gpt_neox": _PLAIN.but(_parallel, _neox),
+    "gpt_neox": _PLAIN.but(_parallel, older_names),
     "phi": _PLAIN.but(_head_norms, layout="parallel"),
     "gptj": _GPTJ,
     "codegen": _GPTJ,

@@ -9,6 +9,9 @@ from theory.configurations.classes import ModelClass
 from theory.configurations.training_codes import Scales
 from theory.stack.registry import nearest
 
+Fields = dict[str, Any]
+"""Of the Stack that a configuration describes, and names with an underscore for what rules tell one another."""
+
 _REQUIRED: Any = object()
 
 SAID_ELSEWHERE = {
@@ -106,6 +109,11 @@ class Note:
     value: Any
     what: Literal["neutral", "left out", "default", "drawn"]
     reason: str
+
+    @classmethod
+    def neutral(cls, field: str, value: Any, reason: str) -> "Note":
+        """Of a field that changes nothing."""
+        return cls(field, value, "neutral", reason)
 
     def __str__(self) -> str:
         if self.what == "drawn":

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from theory.configurations.classes import CLASSES, OF_WORDS, OLDER
 from theory.configurations.encoder_decoders import ENCODER_DECODERS
-from theory.configurations.families import DEPTH, DEVIATION
 from theory.configurations.families import FAMILIES as DECODERS_AND_ENCODERS
+from theory.configurations.family import DEPTH, DEVIATION
 from theory.configurations.published import published
 from theory.configurations.reading import Note, Reading
 from theory.configurations.training_codes import HUGGING_FACE, TRAINING_CODES, TrainingCode, training_code

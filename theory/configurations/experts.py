@@ -1,0 +1,52 @@
+"""Experts as configurations have them: how many, how many are chosen, their widths, and the layers without any."""
+
+from theory.configurations.reading import Fields, Reading
+
+
+def experts(r: Reading, fields: Fields, tokens: int) -> None:
+    """Experts in all layers but the first ones that the file names, with the weights of the chosen as the class has.
+
+    Raises:
+        ValueError: more are chosen than there are, or layers without experts are not the first ones.
+    """
+    count = r.count("num_local_experts", "num_experts")
+    chosen = r.count("num_experts_per_tok")
+    if chosen > count:
+        raise ValueError(f"num_experts_per_tok must be at most the {count} experts, got {chosen}.")
+    fields |= {"experts": count, "experts_per_token": chosen}
+    # Over the sum of the chosen where the class does not ask.
+    normed = r.switch("norm_topk_prob") if r.knows("norm_topk_prob") else True
+    fields["router_norm"] = "sum" if normed else "none"
+    if r.knows("moe_intermediate_size"):
+        dense = _dense_layers(r, fields["depth"])
+        fields |= {"dense_layers": dense, "dense_ratio": fields["ffn_ratio"]} if dense else {}
+        fields["ffn_ratio"] = r.count("moe_intermediate_size") / fields["width"]
+    if r.knows("shared_expert_intermediate_size"):
+        fields["shared_ratio"] = r.count("shared_expert_intermediate_size") / fields["width"]
+        fields["shared_gate"] = "sigmoid"
+    if r.knows("shared_intermediate_size"):  # Granite's, without a gate; 0 for none
+        fields["shared_ratio"] = r.count("shared_intermediate_size", least=0) / fields["width"]
+    if r.left.get("output_router_logits"):
+        r.left_out("the loss that balances the router's loads is not added here", "output_router_logits")
+    r.neutral("it is the weight of a loss that is not added here", "router_aux_loss_coef")
+    r.left_out("the router's inputs have no noise here, as in evaluation", "router_jitter_noise")
+
+
+def _dense_layers(r: Reading, depth: int) -> int:
+    """How many layers have no experts.
+
+    Raises:
+        ValueError: they are not the first ones, or all; or the file has no list of numbers of layers.
+    """
+    every, listed = r.count("decoder_sparse_step"), r.take("mlp_only_layers", default=None) or []
+    if not isinstance(listed, list) or not all(
+        isinstance(layer, int) and not isinstance(layer, bool) and 0 <= layer < depth for layer in listed
+    ):
+        raise ValueError(f"mlp_only_layers must be a list of numbers of layers, from 0 to {depth - 1}, got {listed!r}.")
+    dense = [layer for layer in range(depth) if layer in listed or (layer + 1) % every]
+    if dense != list(range(len(dense))) or len(dense) == depth:
+        raise ValueError(
+            f"mlp_only_layers and decoder_sparse_step must leave experts to all layers but the first ones, got "
+            f"{listed!r} and {every} of {depth} layers."
+        )
+    return len(dense)

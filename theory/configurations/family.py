@@ -1,0 +1,217 @@
+"""How a family's configuration is read, and what all families have: sizes, deviations, heads, both ends, windows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from theory.configurations.reading import Fields, Note, Reading
+from theory.configurations.rotations import KINDS, read_rotations
+from theory.configurations.training_codes import Scales
+
+Rule = Callable[[Reading, Fields, int], None]
+
+ACTIVATIONS = {
+    "relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu", "silu": "silu", "swish": "silu", "tanh": "tanh", "relu2": "relu_squared",
+    "gelu_python_tanh": "gelu_tanh", "linear": "identity",
+}  # fmt: skip
+
+WIDTH = ("hidden_size", "n_embd", "d_model", "dim", "n_embed")
+DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads")
+HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "hidden_dim", "ffn_hidden_size")
+EPSILON = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+DEVIATION = ("initializer_range", "init_std")
+ACTIVATION = ("hidden_activation", "hidden_act", "activation_function", "activation")
+"""What configurations call a size, a norm's epsilon, a deviation and an activation."""
+
+LENGTH = "it only matters for more tokens than there are here"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family's configuration is read: what its Stack always has, and rules for keys of its own.
+
+    Attributes:
+        fields: of the Stack, whatever the file says.
+        rules: run after the sizes and before what all families have; a field that they set stays.
+    """
+
+    fields: Mapping[str, Any]
+    rules: tuple[Rule, ...] = ()
+
+    def but(self, *rules: Rule, **fields: Any) -> "Family":
+        """A sister with other fields and further rules."""
+        return Family({**self.fields, **fields}, (*self.rules, *rules))
+
+    def __call__(self, r: Reading, tokens: int) -> Fields:
+        """The fields of the Stack that a configuration describes."""
+        width, heads = r.count(*WIDTH), r.count(*HEADS)
+        # Null is four times the width where the class leaves it to others, and else no width. GPT-1 has no such field.
+        usual = r.usual(4 * width, *HIDDEN)
+        hidden = r.count(*HIDDEN, **usual) if any(r.knows(name) for name in HIDDEN) else 4 * width
+        fields = {
+            "width": width,
+            "depth": r.count(*DEPTH),
+            "vocab": r.count("vocab_size"),
+            "heads": heads,
+            "ffn_ratio": hidden / width,
+            "output_projection": "random",
+            **self.fields,
+        }
+        shared_heads(r, fields)
+        for rule in self.rules:
+            rule(r, fields, tokens)
+        without_dropout(r)
+        _window(r, fields, tokens)
+        if "rotary" not in fields and (r.of.rope is not None or r.knows("rotary_dim")):
+            read_rotations(r, fields)
+        one_std(r, fields)
+        fields.setdefault("embeddings", tied(r))
+        if "norm_epsilon" not in fields:
+            fields["norm_epsilon"] = r.number(*EPSILON, **r.usual(1e-5, *EPSILON))
+        if "activation" not in fields:
+            fields["activation"] = activation_of(r, *ACTIVATION)
+        return {name: value for name, value in fields.items() if not name.startswith("_")}
+
+
+def activation_of(r: Reading, *names: str, default: Any = ...) -> str:
+    """The activation by the name that we have for it.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    given = next((name for name in names if r.left.get(name) is not None), names[0])
+    name = r.take(*names) if default is ... else r.take(*names, default=default)
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise ValueError(f"{given} must be one of {', '.join(ACTIVATIONS)}, got {name!r}.")
+    return ACTIVATIONS[name]
+
+
+def one_std(r: Reading, fields: Fields) -> None:
+    """Every matrix and embedding N(0, σ²), the embeddings times the rules' `_inputs`, the logits times `_logits`.
+
+    Rules may give the matrices a deviation `_matrices` of their own, and multiply queries and keys by `_queries`.
+
+    Raises:
+        ValueError: σ is not positive.
+    """
+    name = next((name for name in DEVIATION if name in r.left), DEVIATION[0])
+    std, root = r.number(*DEVIATION, **r.usual(0.02, *DEVIATION)), fields["width"] ** 0.5
+    if not std > 0:
+        raise ValueError(f"{name} must be above 0, got {std!r}.")
+    matrices = fields.get("_matrices", std)
+    r.scales = Scales(std, *(fields.get(name, 1.0) for name in ("_queries", "_inputs", "_logits")))
+    fields |= {
+        "init_std": matrices,
+        "query_key_scale": matrices * root * r.scales.queries,
+        "output_scale": std * root * r.scales.logits,
+        "embedding_scale": std * r.scales.inputs,
+    }
+    if fields["query_key_scale"] > 4:
+        raise ValueError(
+            f"queries and keys must have entries of at most 4 beside tokens of unit size, which {name} = {std!r} and "
+            f"the factor of the logits make {fields['query_key_scale']:.3g}: attention is then one token's."
+        )
+
+
+def logits_times(r: Reading, fields: Fields, factor: float) -> None:
+    """Attention logits are q k times a factor, not 1/sqrt(d_k): by larger queries and keys, or by a note."""
+    head_width = fields.get("head_width", fields["width"] // fields["heads"])
+    factor_of_each = (factor * head_width**0.5) ** 0.5
+    if abs(factor_of_each - 1) < 1e-9:
+        return
+    if fields.get("query_key_norm", "none") != "none":
+        r.say(
+            "factor of attention's logits", factor, f"they are divided by sqrt({head_width}), of a head's width, here"
+        )
+        return
+    if abs(factor_of_each**4 * head_width - 1) < 1e-9:
+        fields["attention_scale"] = "linear"
+        return
+    fields["_queries"] = factor_of_each
+    r.factor("W^Q and W^K", 1 / factor_of_each)
+
+
+def tied(r: Reading) -> str:
+    """Whether both ends are one matrix, as the class has it.
+
+    Raises:
+        ValueError: the file says neither, or null.
+    """
+    if r.left.get("tie_word_embeddings", False) is None:
+        raise ValueError("tie_word_embeddings must be true or false, got null.")
+    default = r.of.defaults.get("tie_word_embeddings")
+    asked = r.switch("tie_word_embeddings", default=True if default is None else default)
+    is_tied = r.of.tied[asked]
+    if is_tied != asked:
+        r.say(
+            "tie_word_embeddings", asked, f"the class {'ties' if is_tied else 'never ties'} both ends, whatever it says"
+        )
+    return "tied" if is_tied else "untied"
+
+
+def without_dropout(r: Reading) -> None:
+    """Name all shares of dropout that the file has."""
+    names = [name for name in r.left if "dropout" in name or name.endswith(("pdrop", "layerdrop"))]
+    r.left_out("gradients are those without dropout, as in evaluation", *names)
+
+
+def shared_heads(r: Reading, fields: Fields) -> None:
+    """Heads that share keys and values, and heads of a width of their own.
+
+    Raises:
+        ValueError: keys and values cannot be shared out among so many heads, or the class has no such width.
+    """
+    heads = fields["heads"]
+    kv = r.count("num_key_value_heads", default=heads) if r.knows("num_key_value_heads") else heads
+    if heads % kv:
+        whose = "" if "num_key_value_heads" in r.given else ", the class's default"
+        raise ValueError(f"num_key_value_heads must divide num_attention_heads = {heads}, got {kv}{whose}.")
+    fields["kv_heads"] = 0 if kv == heads else kv
+    given, usual = r.count("head_dim", default=None), fields["width"] / heads
+    if given is not None and given != usual:
+        if not r.of.own_heads:
+            raise ValueError(
+                f"head_dim must be the width over the heads, {usual:g}, got {given}: this class has no heads of "
+                "another width; --ignore head_dim leaves it out."
+            )
+        fields["head_width"] = given
+
+
+def small_positions(r: Reading, fields: Fields) -> None:
+    """Learned positions beside words that are sqrt(d) times as large."""
+    if fields["positions"] == "learned":
+        fields["positions"] = "none"
+        r.say("learned positions", fields["width"] ** -0.5, "they are so much smaller than words, and 0 here")
+
+
+def _window(r: Reading, fields: Fields, tokens: int) -> None:
+    """Attention to the last tokens alone, in all layers that have it.
+
+    Raises:
+        ValueError: the layers' kinds are no list of words that are known, one a layer.
+    """
+    listed = r.left.get("layer_types") or []
+    if not isinstance(listed, list) or not all(isinstance(kind, str) for kind in listed):
+        raise ValueError(f"layer_types must be a list of words, got {listed!r}.")
+    if unknown := sorted(set(listed) - set(KINDS)):
+        raise ValueError(f"layer_types must be of {' and '.join(KINDS)}, got {unknown[0]!r}.")
+    if listed and len(listed) != fields["depth"]:
+        raise ValueError(f"layer_types must be as many words as layers, {fields['depth']}, got {len(listed)}.")
+    window, used, kinds = None, True, set(listed)
+    if r.knows("sliding_window"):
+        window = r.number("sliding_window", default=None)
+        used = r.take("use_sliding_window", default=True) if r.knows("use_sliding_window") else True
+    else:
+        r.neutral("its class has no windows", "sliding_window", "use_sliding_window")
+    r.neutral(
+        LENGTH, "max_window_layers", "layer_types", "sliding_window_pattern", "_sliding_window_pattern",
+        "sliding_window_size",
+    )  # fmt: skip
+    if window is not None and used and window < tokens and kinds != {"full_attention"}:
+        fields["window"] = window
+        if kinds != {"sliding_attention"} and ("layer_types" in r.of.defaults or kinds):
+            r.say("layer_types", sorted(kinds) or "of the class", "all layers have the window here")
+    elif window is not None and "sliding_window" in r.given:
+        r.notes.append(Note.neutral("sliding_window", window, LENGTH))

@@ -1,0 +1,147 @@
+"""Rotary positions as configurations have them: shares, bases, their scalings, and layers that do not rotate."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from theory.configurations.reading import Fields, Note, Reading
+
+KINDS = ("full_attention", "sliding_attention")
+_AS_WITH_A_WINDOW = "all layers rotate as those with a window here"
+"""Of layers, as `layer_types` has them."""
+_SLOW = "it changes slow rotations alone, which so few tokens do not tell from none"
+
+
+def read_rotations(r: Reading, fields: Fields) -> None:
+    """Rotary positions: which share of a head's coordinates, and the base of the frequencies.
+
+    Raises:
+        ValueError: what stands for their parameters is no object, two, or one for some layers in a class where all are
+            alike; or more coordinates turn than there are.
+    """
+    defaults, (name, given) = dict(r.of.rope or {}), _rotations(r)
+    layered, nested = "sliding_attention" in defaults, [kind for kind in KINDS if kind in given]
+    if nested and not layered:
+        raise ValueError(f"{name} must be one object for all layers, as this class has it, got one for {nested[0]}.")
+    if layered:  # as in Gemma 3: five layers of six
+        # What is no object for each kind of layers is that of those without a window.
+        parts = given if nested else {"full_attention": given}
+        full, sliding = (
+            {**defaults.get(kind, {}), **_object(f"{name} of {kind}", parts.get(kind) or {})} for kind in KINDS
+        )
+        both = r.number("rope_theta", "global_rope_theta", default=full.get("rope_theta"))
+        both = given.get("rope_theta", both) if not nested else both
+        local = r.number("rope_local_base_freq", "local_rope_theta", default=sliding.get("rope_theta"))
+        if {**full, "rope_theta": local} != {**sliding, "rope_theta": local}:
+            r.say(f"{name} of full_attention", full, _AS_WITH_A_WINDOW)
+        if local != both:
+            r.say("rope_theta of full_attention", both, _AS_WITH_A_WINDOW)
+        defaults, given = {}, {**sliding, "rope_theta": local}
+    elif not given and defaults.get("rope_type", "default") != "default":
+        name, given, defaults = "rope_parameters of the class", defaults, {}  # and no number beside it
+    inner = Reading(given)  # whose values are numbers too
+    theta = inner.number("rope_theta", default=None)
+    part = inner.number("partial_rotary_factor", default=None)
+    base = None if layered else r.number("rope_theta", default=None)
+    if theta is not None and base not in (None, theta):
+        r.notes.append(Note.neutral("rope_theta", base, f"that of {name}, {theta:g}, is what counts"))
+    base = theta if theta is not None else base
+    if base is None:
+        base = defaults.get("rope_theta", 10_000.0)
+        if defaults:
+            r.notes.append(Note("rope_theta", base, "default", "the file has none"))
+    share = None if layered else r.number("partial_rotary_factor", default=None)
+    if part is not None and share not in (None, part):
+        r.notes.append(Note.neutral("partial_rotary_factor", share, f"that of {name}, {part:g}, is what counts"))
+    share = part if part is not None else share
+    if share is None:
+        share = defaults.get("partial_rotary_factor", 1.0)
+        if share != 1.0:
+            r.notes.append(Note("partial_rotary_factor", share, "default", "the file has none"))
+    turned = r.number("rotary_dim", default=None) if r.knows("rotary_dim") else None
+    width = fields.get("head_width", fields["width"] // fields["heads"])
+    if turned is not None and turned > width:
+        raise ValueError(f"rotary_dim must be at most {width}, the coordinates of a head, got {turned!r}.")
+    fields |= {"rotary": share if turned is None else turned / width, "rotary_base": float(base)}
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind in ("llama3", "dynamic"):
+        r.notes.append(Note.neutral(name, dict(given), _SLOW))
+    elif kind != "default":
+        r.say(name, dict(given), f"rotations are not scaled as {kind!r} has it here")
+    elif given.keys() - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}:
+        r.notes.append(Note.neutral(name, dict(given), "the class scales no rotations of this or of no rope_type"))
+
+
+def _rotations(r: Reading) -> tuple[str, Mapping[str, Any]]:
+    """The object of the rotations' parameters, and its name in the file: two versions of the library have two.
+
+    Raises:
+        ValueError: it is none, or both are there and differ.
+    """
+    scaling, parameters = (_object(name, r.left.pop(name, None) or {}) for name in ("rope_scaling", "rope_parameters"))
+    if scaling and parameters and scaling != parameters:
+        raise ValueError(
+            f"rope_scaling and rope_parameters must be one object, got {dict(scaling)!r} and {dict(parameters)!r}; "
+            "--ignore either leaves it out."
+        )
+    return ("rope_scaling", scaling) if scaling else ("rope_parameters", parameters)
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, got {value!r}.")
+    return value
+
+
+def stretched(r: Reading, fields: Fields, tokens: int) -> None:
+    """HunYuan's `alpha`, which makes the base of its rotations larger at any number of tokens."""
+    name, given = _rotations(r)
+    alpha = Reading(given).number("alpha", default=None)
+    if alpha and given.get("rope_type", given.get("type")) == "dynamic":
+        kept = ("rope_theta", "partial_rotary_factor")
+        r.left[name] = {key: value for key, value in given.items() if key in kept}
+    elif given:
+        r.left[name], alpha = given, None
+    read_rotations(r, fields)
+    if alpha:
+        turned = fields.get("head_width", fields["width"] // fields["heads"])
+        fields["rotary_base"] *= alpha ** (turned / (turned - 2))
+        r.notes.append(Note.neutral(name, dict(given), f"by its alpha the base is {fields['rotary_base']:.6g} here"))
+
+
+def older_names(r: Reading, fields: Fields, tokens: int) -> None:
+    """Older names of what rotates.
+
+    Raises:
+        ValueError: old and new name have different values.
+    """
+    for old, new in (("rotary_pct", "partial_rotary_factor"), ("rotary_emb_base", "rope_theta")):
+        given = r.left.pop(old, None)
+        if given is not None and r.left.setdefault(new, given) != given:
+            raise ValueError(f"{new} and {old} must be one number, got {r.left[new]!r} and {given!r}.")
+
+
+def unrotated(r: Reading, fields: Fields, tokens: int) -> None:
+    """Layers without rotations: SmolLM 3's that the file names, Cohere 2's and EXAONE 4's without a window.
+
+    Raises:
+        ValueError: they are not one number a layer.
+    """
+    depth, listed = fields["depth"], r.left.get("no_rope_layers")
+    if r.knows("no_rope_layers"):
+        every = r.count("no_rope_layer_interval")
+        r.left.pop("no_rope_layers", None)
+        flags = listed or [int((layer + 1) % every != 0) for layer in range(depth)]
+        if not isinstance(flags, list) or len(flags) != depth:
+            raise ValueError(f"no_rope_layers must be a list of {depth} numbers, got {flags!r}.")
+        still = [layer for layer, turns in enumerate(flags, start=1) if not turns]
+    else:
+        kinds = r.left.get("layer_types")
+        every = r.number("sliding_window_pattern", default=4) or 0
+        if isinstance(kinds, list):
+            still = [layer for layer, kind in enumerate(kinds, start=1) if kind == "full_attention"]
+        elif r.left.get("sliding_window", r.of.defaults.get("sliding_window")) is None:
+            still = []
+        else:
+            still = [layer for layer in range(1, depth + 1) if every and layer % every == 0]
+    if still:
+        r.say("layers without rotations", still, "all layers rotate here")
