@@ -1,0 +1,126 @@
+"""A table of first steps in words: the table as printed, its exponents, and what comparisons and recipes say."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from gradbounds.grid import FIELDS, said, with_words
+from theory.configurations import RECIPES, Note
+from theory.configurations.comparisons import compared_step
+from theory.stack import TITLES, Stack
+from theory.stack.optimizers import Optimizer
+
+# Fields of which every table has a column.
+_ALWAYS = ("width", "depth", "tokens")
+
+
+def _varying(table: pd.DataFrame) -> list[str]:
+    """Fields other than the placement that tell networks apart; width, depth and tokens always."""
+    fields = [name for name in FIELDS if name != "placement" and name in table]
+    return [name for name in fields if name in _ALWAYS or table[name].nunique(dropna=False) > 1]
+
+
+def table_lines(table: pd.DataFrame) -> list[str]:
+    """The table as it is printed, what its columns are, and why some numbers are missing."""
+    varying, has_draws = _varying(table), bool((table["draws"] > 0).any())
+    named = with_words(table)
+    shown = pd.DataFrame({"placement": [TITLES[name] for name in table["placement"]]} | {n: named[n] for n in varying})
+    shown["optimizer"] = table["optimizer"]
+    shown["critical rate"] = [_number(value) for value in table["critical_rate"]]
+    shown["off by up to"] = [
+        f"{100 * error:.2g}%" + (" or more" if why else "") if np.isfinite(error) else "-"
+        for error, why in zip(table["critical_rate_error"], table["no_coefficient"], strict=True)
+    ]
+    if has_draws:
+        pairs = zip(table["sampled_rate"], table["sampled_sem"], strict=True)
+        shown["networks"] = [f"{rate:.3g} +- {sem:.1g}" if np.isfinite(rate) else "-" for rate, sem in pairs]
+        shown["ratio"] = [_number(value) for value in table["sampled_rate"] / table["critical_rate"]]
+        shown["break-even"] = [_number(value) for value in table["break_even_rate"]]
+    shown["most of the gain"] = table["most_of_the_gain"]
+    shown["most of the curvature"] = table["most_of_the_curvature"]
+    shown["updates"] = [_number(value) for value in table["update_ratio"]]
+    # Two sequences share nothing where units are odd in the mean, as gated ones are.
+    shown["noise scale"] = ["infinite" if np.isinf(value) else _number(value) for value in table["noise_scale"]]
+    lines = [
+        "Critical rate of the first step, 2 g.u/u'Gu: where the loss with the Gauss-Newton matrix is back at its start."
+    ]
+    if has_draws:
+        draws = int(table["draws"].max())
+        lines.append(
+            f"Networks: ratios of means of {draws}; break-even: medians of the rates where their loss is back."
+        )
+    lines.append("Off by up to: what finite width is expected to do to the rate at most.")
+    lines.append("Noise scale: the batch, in sequences, above which a larger one helps little (theory).")
+    lines.append("Updates: the largest relative update |u_W|/|W| of a matrix over the least.")
+    lines += ["", *shown.to_string(index=False).splitlines()]
+    even = {(row.optimizer, row.relative_updates): row for row in table.itertuples() if row.relative_updates}
+    if even:
+        lines += ["", "Multipliers of the rate that would give all matrices the same relative update:"]
+        lines += [f"{TITLES[row.placement]}, {optimizer}: {said_so}" for (optimizer, said_so), row in even.items()]
+    lines += [f"\nMore is not known of finite width: {why}." for why in dict.fromkeys(table["no_coefficient"]) if why]
+    lines += [f"\nTheory has no rule: {reason}" for reason in dict.fromkeys(table["no_rule"]) if reason]
+    return lines
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "-"
+
+
+def exponent_lines(table: pd.DataFrame) -> list[str]:
+    """Theory's exponents in d at the least depth and in L at the greatest width, between the ends of what there is."""
+    lines = []
+    for against, symbol, other, end in (("width", "d", "depth", "min"), ("depth", "L", "width", "max")):
+        others = ["placement", "optimizer", *(name for name in _varying(table) if name != against)]
+        if table["tokens"].nunique() == 1:
+            others.remove("tokens")
+        if against == "width" and (table["vocab"] / table["width"]).nunique() == 1:
+            others = [name for name in others if name != "vocab"]
+        for _, rows in table[table[other] == table[other].agg(end)].groupby(others, sort=False, dropna=False):
+            ends = rows.sort_values(against).iloc[[0, -1]]
+            first, last = ends["critical_rate"]
+            if ends[against].nunique() < 2 or not np.isfinite([first, last]).all():
+                continue
+            low, high = ends[against]
+            slope = np.log(last / first) / np.log(high / low)
+            where = ", ".join(f"{name} {said(name, ends[name].iloc[0])}" for name in others[2:])
+            lines.append(
+                f"{TITLES[ends['placement'].iloc[0]]}, {ends['optimizer'].iloc[0]}, {where}: "
+                f"{symbol}^{slope:.2f} over {symbol} = {low} to {high}"
+            )
+    return ["", "Exponents of theory's critical rates:", *lines] if lines else []
+
+
+def _families(notes: Sequence[Note]) -> list[str]:
+    """The family of a configuration, if there is one."""
+    return [str(note.value) for note in notes if note.field == "model_type"]
+
+
+def comparison_lines(notes: Sequence[Note], optimizers: Sequence[Optimizer], stack: Stack) -> list[str]:
+    """How steps of the family's own class compare."""
+    sentences = [
+        compared_step(family, optimizer, stack.embeddings) for family in _families(notes) for optimizer in optimizers
+    ]
+    return ["", *filter(None, sentences)] if any(sentences) else []
+
+
+def recipe_lines(notes: Sequence[Note], table: pd.DataFrame) -> list[str]:
+    """Published peak rates of a configuration's family beside the critical rate of signs."""
+    known = [recipe for recipe in RECIPES if recipe.family in _families(notes)]
+    rates = table.loc[table["optimizer"] == "adam", "critical_rate"]
+    if not len(rates) or not np.isfinite(rates.iloc[0]) or not _families(notes):
+        return []
+    if not known:
+        return [
+            "",
+            f"Of published trainings of {', '.join(_families(notes))} no peak rate with its source is listed here.",
+        ]
+    lines = [
+        f"{recipe.model}: {recipe.rate:g}, {recipe.rate / rates.iloc[0]:.2g} times ({recipe.source}; {recipe.date})"
+        for recipe in known
+    ]
+    return [
+        "", "Published peak rates of this family with Adam, over the critical rate of this network:", *lines,
+        "A peak comes after warm-up and for a batch of many sequences; the critical rate is of the first step of one. "
+        "A ratio above 1 says why a first step at the peak would not be quadratic, and nothing of later ones.",
+    ]  # fmt: skip
