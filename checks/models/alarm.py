@@ -1,10 +1,18 @@
 """What is wrong with a probed module, in words, each thing once."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 WHOLE_MODEL = 0
 """Stands for the number of a layer where something is wrong with all of them, or with none alone."""
+
+# What comes first is most likely the cause of what comes after.
+_ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "depth", "theory",
+          "residual", "detached", "no gradient", "dtype", "loss", "units", "energy", "exploding", "growth",
+          "vanishing", "reference", "rate")  # fmt: skip
+# With another module, or a learning rate: each is said by itself.
+_COMPARED = ("reference", "rate")
+_FOLDED = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,6 +83,38 @@ def merged(findings: Iterable[tuple[tuple[int, int], str, Finding]]) -> list[Ala
     return sorted(alarms)
 
 
+def one_a_cause(raised: Iterable[Alarm]) -> list[Alarm]:
+    """Alarms, the most likely cause first; what else is said of its layer, or of layers of its list, is in its words.
+
+    >>> wide, late = ((64, 4),), ((64, 4), (64, 8))
+    >>> print(*one_a_cause([Alarm("h", 2, "energy", "rises", late), Alarm("h", 2, "weight", "is large", wide)]))
+    weight: layer 2 of h: is large; also energy: rises [at (width, depth) = (64, 4)]
+    """
+    causes: list[Alarm] = []
+    known: dict[tuple[str, int], int] = {}
+    for alarm in sorted(raised, key=_likely):
+        at = alarm.part, alarm.layer
+        if alarm.part and (alarm.part, WHOLE_MODEL) in known:
+            at = alarm.part, WHOLE_MODEL
+        elif alarm.kind == "growth":
+            at = next((place for place in known if place[0] == alarm.part), at)
+        cause = causes[known[at]] if at in known else None
+        if cause is None or alarm.kind in _COMPARED or alarm.kind == cause.kind == "theory":
+            known.setdefault(at, len(causes))
+            causes.append(alarm)
+            continue
+        also = ", " if "; also " in cause.what else "; also "
+        layer = f" of layer {alarm.layer}" if alarm.layer not in (WHOLE_MODEL, at[1]) else ""
+        causes[known[at]] = replace(cause, what=f"{cause.what}{also}{alarm.kind}{layer}: {alarm.what}")
+    return causes
+
+
+def _likely(alarm: Alarm) -> tuple[int, str, int]:
+    """What is compared stays in the order in which it comes."""
+    at = ("", WHOLE_MODEL) if alarm.kind in _COMPARED else (alarm.part, alarm.layer)
+    return (_ORDER.index(alarm.kind), *at)
+
+
 def escaped(name: str) -> str:
     """A name among words that have places for numbers."""
     return name.replace("{", "{{").replace("}", "}}")
@@ -87,3 +127,9 @@ def _range(values: Iterable[float], digits: int) -> str:
 
 def _ends(values: list[float]) -> tuple[float, float]:
     return min(values), max(values)
+
+
+def folded(notes: Sequence[str]) -> list[str]:
+    """The first notes as lines of a report, and how many more there are."""
+    lines = [f"note: {note}" for note in notes[:_FOLDED]]
+    return [*lines, f"... and {len(notes) - _FOLDED} notes more (`notes` has them)"] if len(notes) > _FOLDED else lines

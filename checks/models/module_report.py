@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import Alarm
+from checks.models.alarm import Alarm, folded, one_a_cause
 from checks.models.classes import LayerKind, classes
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
 from checks.models.exact_alarms import exact_alarms
@@ -57,7 +57,8 @@ class ModuleReport:
         probed: what was measured.
         exponents: of the last layers' gradients, in the depth and the width (`checks.models.probe.probe_exponents`).
         classes: which of the paper's placements each list of layers behaves like.
-        alarms: what is wrong, layer by layer or with the whole; none in a healthy module.
+        alarms: what is wrong, layer by layer or with the whole, the most likely cause first and one for each
+            (`checks.models.alarm.one_a_cause`); none in a healthy module.
         theory: large-width theory for the nearest Stack beside it (`checks.models.probe.against_theory`; relative to
             the last layer where the Stack was read from the module), or None.
         rates: learning rates of the first step (`checks.models.module_rates.ModuleRates`), or None if not asked for.
@@ -99,8 +100,8 @@ class ModuleReport:
             raise AssertionError(f"{self.name} is not healthy:\n" + "\n".join(map(str, self.alarms)))
 
     def lines(self) -> list[str]:
-        """The report as text."""
-        lines = []
+        """The report as text: alarms first."""
+        lines = _alarm_lines(self.alarms)
         for judged in self.classes:
             is_what = "has branches too weak to tell" if judged.kind == "too weak to tell" else f"is {judged.kind}"
             lines.append(f"{judged.part or self.name} {is_what}: {judged.evidence}.")
@@ -122,13 +123,13 @@ class ModuleReport:
                 lines.append(f"not compared, as the Stack has no such parameter by that name: {shown}")
         if self.rates is not None:
             lines += self.rates.lines()
-        lines += _alarm_lines(self.alarms)
+        return [*lines, *folded(self.notes)]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is no alarm, a line each."""
         rules = (other_depths, learning_later, no_residual_anywhere, normed_residuals)
-        notes = [line for rule in rules for line in rule(self.probed.frame)] + [*self.probed.notes]
-        lines += [f"note: {note}" for note in notes[:_SHOWN]]
-        if len(notes) > _SHOWN:
-            lines.append(f"... and {len(notes) - _SHOWN} notes more")
-        return lines
+        return [line for rule in rules for line in rule(self.probed.frame)] + [*self.probed.notes]
 
 
 @overload
@@ -282,7 +283,7 @@ def probe(
         probed=probed,
         exponents=exponents,
         classes=classes(probed.frame, exponents),
-        alarms=wrong + too_fast,
+        alarms=one_a_cause(wrong + too_fast),
         theory=theory,
         rates=rates,
     )

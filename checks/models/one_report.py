@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.models.alarm import WHOLE_MODEL, Alarm
+from checks.models.alarm import WHOLE_MODEL, Alarm, folded, one_a_cause
 from checks.models.exact_alarms import exact_alarms, values, whole
 from checks.models.health import alarms as layer_alarms
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
@@ -28,13 +28,10 @@ number of layers, likewise."""
 DTYPE = 0.1
 """How far an output may be from that in single precision."""
 
-_SHOWN = 4
 _SAME = 0.02
+_KINDS = 6
 # Rules that hold of any weights; the others are of an initialization.
 _ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype")
-# What comes first is most likely the cause of what comes after.
-_ORDER = ("non-finite", "copies", "norm", "bias", "attention", "leak", "weight", "structure", "residual", "detached",
-          "no gradient", "dtype", "loss", "units", "energy", "exploding", "growth", "vanishing")  # fmt: skip
 # Numbers of a layer, with their titles.
 _COLUMNS = {
     "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
@@ -90,13 +87,9 @@ class OneReport:
         """The report as text: alarms first, and the judgement last."""
         lines = [f"ALARM {alarm}" for alarm in self.alarms]
         lines += [_loss_line(self.measured), *_sight_lines(self.measured), *_growth_lines(self), *_table(self.layers)]
-        if not self.layers["logits"].notna().any():
-            lines.append("attention: not seen; it is watched at softmax and scaled_dot_product_attention")
+        lines += _attention_lines(self)
         lines += _update_lines(self.updates)
-        lines += [f"note: {note}" for note in self.notes[:_SHOWN]]
-        if len(self.notes) > _SHOWN:
-            lines.append(f"... and {len(self.notes) - _SHOWN} notes more (`notes` has them)")
-        return [*lines, self.judgement()]
+        return [*lines, *folded(self.notes), self.judgement()]
 
     def judgement(self) -> str:
         """One sentence."""
@@ -145,29 +138,10 @@ def one_report(
         others = [alarm for alarm in others if alarm.kind in _ALWAYS]
     for rule in (learning_later, no_residual_anywhere, normed_residuals):
         notes += rule(frame)
-    raised = sorted(exact + others, key=lambda alarm: (_ORDER.index(alarm.kind), alarm.part, alarm.layer))
     return OneReport(
-        name or type(module).__name__, measured, trained, _one_a_cause(raised), [*notes, *measured.notes],
+        name or type(module).__name__, measured, trained, one_a_cause(exact + others), [*notes, *measured.notes],
         _layer_table(measured), _updates(frame),
     )  # fmt: skip
-
-
-def _one_a_cause(raised: list[Alarm]) -> list[Alarm]:
-    """What else is said of a layer, or of layers of a list, that has an alarm stands behind it; so does growth."""
-    causes: dict[tuple[str, int], Alarm] = {}
-    for alarm in raised:
-        at = alarm.part, alarm.layer
-        if alarm.part and (alarm.part, WHOLE_MODEL) in causes:
-            at = alarm.part, WHOLE_MODEL
-        elif alarm.kind == "growth":
-            at = next((known for known in causes if known[0] == alarm.part), at)
-        if at not in causes:
-            causes[at] = alarm
-        else:
-            also = ", " if "; also " in causes[at].what else "; also "
-            layer = f" of layer {alarm.layer}" if alarm.layer not in (WHOLE_MODEL, at[1]) else ""
-            causes[at] = replace(causes[at], what=f"{causes[at].what}{also}{alarm.kind}{layer}: {alarm.what}")
-    return list(causes.values())
 
 
 def _of_the_whole(measured: OneModule) -> list[Alarm]:
@@ -283,6 +257,21 @@ def _sight_lines(measured: OneModule) -> list[str]:
         seen = any(value > ROUNDING for value in samples.values())
         lines.append(f"Samples {'see' if seen else 'do not see'} one another.")
     return lines
+
+
+def _attention_lines(report: OneReport) -> list[str]:
+    """Where no attention was seen: what was there in its place."""
+    if report.layers["logits"].notna().any():
+        return []
+    if report.layers.empty:
+        return ["attention: it is looked for in layers, and there is no list of them"]
+    tests = report.measured.tests
+    sees = [value for whom in ("later", "earlier") for at, value in values(tests, f"sees_{whom}").items() if at[1]]
+    hold = f"layers hold {', '.join(tests.inside[:_KINDS])}" + (", ..." if len(tests.inside) > _KINDS else "")
+    if sees and max(sees) <= ROUNDING:
+        return [f"no attention: in no layer does a position see another; {hold}"]
+    other = ", and positions see one another by something else" if sees else ""
+    return [f"no attention at softmax or scaled_dot_product_attention{other}: {hold}"]
 
 
 def _layer_table(measured: OneModule) -> pd.DataFrame:

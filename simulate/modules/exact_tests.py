@@ -3,6 +3,7 @@
 They take one forward pass, and a backward pass through each layer.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,7 @@ class ExactTests:
         by_torch: of each, whether an encoder of `torch.nn` made them.
         batch_norm: whether there is a batch norm in training, through which samples do see one another.
         positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
+        inside: classes of the innermost modules that layers hold, the most frequent first.
     """
 
     rows: tuple[Row, ...]
@@ -45,6 +47,7 @@ class ExactTests:
     by_torch: tuple[bool, ...]
     batch_norm: bool
     positions_first: bool
+    inside: tuple[str, ...]
 
 
 def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
@@ -75,7 +78,14 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
         tuple(copied_by_torch(module, names) or _frozen(module, names) for names in groups),
         batch_norm,
         axis == 0,
+        _innermost(lists),
     )
+
+
+def _innermost(lists: Sequence[LayerList]) -> tuple[str, ...]:
+    modules = [part for one in lists for layer in one.layers for part in layer.modules()]
+    names = Counter(type(part).__name__ for part in modules if next(part.children(), None) is None)
+    return tuple(name for name, _ in names.most_common())
 
 
 class _Observer:

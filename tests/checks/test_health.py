@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
+from checks.models.alarm import Alarm, one_a_cause
 from checks.models.classes import LayerKind, classes
 from checks.models.health import alarms
 from checks.models.probe import against_theory, probe_exponents
@@ -101,12 +102,30 @@ def test_a_layer_that_is_frozen_is_noted_and_one_that_learns_nothing_is_an_alarm
     frozen = [line for line in lines if line.startswith("note: frozen:")]
     if purpose:
         assert report.alarms == []
-        assert any("linear1.weight of layer 3 of body.layers" in line for line in frozen)
-        assert lines.index("No alarm: all layers are like their neighbours.") < lines.index(frozen[0])
+        assert any("linear1.weight of layer 3 of body.layers" in note for note in report.notes)
+        assert lines[0] == "No alarm: all layers are like their neighbours."
+        assert lines[-1] == f"... and {len(report.notes) - 4} notes more (`notes` has them)", "notes are folded"
+        assert lines[-5:-1] == [f"note: {note}" for note in report.notes[:4]]
+        assert frozen
     else:
         assert {(alarm.kind, alarm.layer) for alarm in report.alarms} == {("no gradient", 3)}
-        (first,) = (k for k, line in enumerate(lines) if line.startswith("ALARM"))
-        assert first < min(k for k, line in enumerate(lines) if line.startswith("note: unused: linear1"))
+        assert [k for k, line in enumerate(lines) if line.startswith("ALARM")] == [0]
+        assert any(line.startswith("note: unused: linear1") for line in lines)
+
+
+def test_what_is_said_of_one_layer_is_one_alarm():
+    """A layer without its residual connection changes the energy too; what is compared stays by itself."""
+    size = ((32, 6),)
+    energy, residual = Alarm("h", 3, "energy", "falls", size), Alarm("h", 3, "residual", "holds none", size)
+    theory = [Alarm("h", 0, "theory", what, size) for what in ("W1 is large", "W2 is small")]
+    other, rate = Alarm("h", 3, "reference", "differs", size), Alarm("", 0, "rate", "is too fast", size)
+    whole = Alarm("", 0, "leak", "sees its label", size)
+    assert one_a_cause([energy, rate, residual, other, whole]) == [
+        whole, replace(residual, what="holds none; also energy: falls"), other, rate,
+    ]  # fmt: skip
+    assert one_a_cause([energy, *theory]) == [
+        replace(theory[0], what="W1 is large; also energy of layer 3: falls"), theory[1],
+    ]  # fmt: skip
 
 
 def test_a_module_that_is_not_healthy_fails_an_assertion():

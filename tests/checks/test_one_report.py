@@ -128,6 +128,37 @@ def test_what_logits_are_multiplied_by():
     assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
 
 
+class Mixed(nn.Module):
+    """Vectors of positions, mixed in every layer by a module of one's own, or not mixed."""
+
+    def __init__(self, *parts):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), part) for part in parts)
+
+    def forward(self, x):
+        for layer in self.layers:
+            y = layer(x)
+            x = x + (y[0] if isinstance(y, tuple) else y)
+        return x
+
+
+def test_without_attention_what_is_there_is_said():
+    def said(module):
+        lines = gb.probe(module, torch.randn(2, 6, 8), loss=lambda y: y.square().mean()).lines()
+        return [line for line in lines if line.startswith(("attention", "no attention"))]
+
+    assert said(Mixed(nn.GRU(8, 8, batch_first=True), nn.GRU(8, 8, batch_first=True))) == [
+        "no attention at softmax or scaled_dot_product_attention, and positions see one another by something else: "
+        "layers hold LayerNorm, GRU"
+    ]
+    assert said(Mixed(nn.Linear(8, 8), nn.Linear(8, 8))) == [
+        "no attention: in no layer does a position see another; layers hold LayerNorm, Linear"
+    ]
+    assert said(nn.Linear(8, 8)) == ["attention: it is looked for in layers, and there is no list of them"]
+    module, words, loss = made("decoder")
+    assert not any("no attention" in line for line in gb.probe(module, words, loss=loss).lines())
+
+
 def test_labels_that_are_the_input_itself():
     module, words, _ = made("torch.nn, Pre-LN")
     module = Decoder(32, 2, attends=True)
