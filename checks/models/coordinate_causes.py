@@ -7,7 +7,7 @@ import pandas as pd
 
 from checks.models.coordinate_exponents import MARGIN, Sizes, judged
 from checks.models.parametrizations import Role, logit_asked
-from simulate.modules.coordinates import Owner
+from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
 _EXACT = 0.1

@@ -11,7 +11,8 @@ from scipy import stats
 
 from checks.fits import pooled_exponent
 from checks.models.parametrizations import Range, Role, own_asked, passed_asked, role_of, start_asked
-from simulate.modules.coordinates import Owner, Stepped
+from simulate.modules.coordinates import Stepped
+from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
 
 MARGIN = 0.25

@@ -6,50 +6,27 @@ makes, of a matrix (W_k - W_0) x_k, and what is passed on, W_0 (x_k - x_0). The 
 difference that it alone makes when it is put back.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
 from simulate.modules.layers import tensor_of
-from simulate.modules.scalars import ScalarWatcher
+from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
+from simulate.modules.weight_places import Owner, WeightPlaces, named_places, weight_places
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
 
-ROOT = "(output)"
-"""The name of the whole module among places."""
-
 MOST_STEPS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A weight where it is used.
-
-    Attributes:
-        place: name of the innermost module that holds it and runs.
-        parameter: its name in that module.
-        weight: the first name in the whole module; weights that are tied have one.
-        shape: of the weight.
-        output: the last length of the module's output.
-        inputs: of its input; 0 where that is no tensor of floats.
-    """
-
-    place: str
-    parameter: str
-    weight: str
-    shape: tuple[int, ...]
-    output: int
-    inputs: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +40,7 @@ class Stepped:
             input_multiplier (scalars that its output, and its input, are multiplied by), logit_scale and key_size. Of
             a weight: own (root mean square of what its update makes of the output), and before the first step weight
             (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root mean
-            square entry), damping (of Adam and its like: the mean of eps over root v + eps). Of the whole: loss.
+            square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole: loss.
         owners: of every (width, depth), weights where they are used, in the order of the forward pass.
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
@@ -97,9 +74,10 @@ def coordinate_steps(
 ) -> Stepped:
     """Take steps from modules of every width at the greatest depth, and of every depth at the greatest width.
 
-    A module takes about 2 + K forward and K backward passes for K steps, and after every step one more pass through
-    each module that has weights, and one for each of its weights where it has several; its weights, and the outputs of
-    such modules, are in memory twice. The batch is one, and whatever is drawn at random the same in every step.
+    A module takes about 1 + K forward and K backward passes for K steps, the first of a size one more, and after every
+    step one more pass through each module that has weights, and one for each weight of those that have several but a
+    bias; its weights, and the outputs of such modules, are in memory twice. The batch is one, and whatever is drawn at
+    random the same in every step. Scalars and scales of attention are those of the first module of a size.
 
     Args:
         factory: as `simulate.probe` takes it.
@@ -131,24 +109,26 @@ def coordinate_steps(
     check_device(device)
     sizes = step_sizes(widths, depths)
     rows, alarms, notes = list[tuple[Any, ...]](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
-    modules: dict[tuple[int, int], _Steps] = {}
+    places: dict[tuple[int, int], WeightPlaces] = {}
+    steppers: dict[str, str] = {}
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
             built = build(factory, width, depth, own_seed, device)
-            module = _Steps(built, own_seed)
+            module = _Steps(built, own_seed, places.get((width, depth)))
             module.take(stepper_of(name, optimizer, built.module, width, depth), steps)
         rows += [(width, depth, number, *row) for row in module.rows]
         alarms |= {((width, depth), *alarm): None for alarm in module.alarms}
         notes |= dict.fromkeys(module.notes)
-        modules.setdefault((width, depth), module.forgotten())
+        places.setdefault((width, depth), module.places)
+        steppers |= module.steppers
         if on_module is not None:
             on_module(done, len(sizes) * seeds)
     return Stepped(
         frame=pd.DataFrame(rows, columns=COLUMNS),
-        owners={size: tuple(module.owners) for size, module in modules.items()},
-        order={size: module.order for size, module in modules.items()},
-        steppers={name: kind for module in modules.values() for name, kind in module.steppers.items()},
+        owners={size: found.owners for size, found in places.items()},
+        order={size: found.order for size, found in places.items()},
+        steppers=steppers,
         alarms=tuple(alarms),
         notes=tuple(notes),
         steps=steps,
@@ -167,43 +147,40 @@ class _Steps:
     Args:
         built: module, batch and loss.
         seed: of whatever they draw, in every step.
+        places: of another module of the same size; one more pass finds them, if None.
+
+    Raises:
+        ProbeError: module or loss fails.
     """
 
-    def __init__(self, built: Made, seed: int) -> None:
+    def __init__(self, built: Made, seed: int, places: WeightPlaces | None) -> None:
         self._built, self._seed = built, seed
-        # Modules that make a weight of others are part of who uses it.
-        self._names = {
-            part: name or ROOT for name, part in built.module.named_modules() if "parametrizations" not in name
-        }
-        self._modules = {name: part for part, name in self._names.items()}
+        self._names = named_places(built.module)
+        self.places = weight_places(built, seed + 1) if places is None else places
+        self._by_place = self.places.by_place()
         self._first = {name: parameter.detach().clone() for name, parameter in built.module.named_parameters()}
         self._names_of = {id(parameter): name for name, parameter in built.module.named_parameters()}
         self._step, self._asking = 0, False
-        self._stack: list[str] = []
-        self._states: list[Any] = []
+        self._damped: set[str] = set()
+        self._states: list[RandomState | None] = []
         self._calls: dict[str, int] = {}
         self._starts: dict[tuple[str, int], Tensor] = {}
-        self._by_place: dict[str, list[Owner]] = {}
         self._values: dict[tuple[str, str, str], list[Tensor]] = {}
         self.rows: list[tuple[Any, ...]] = []
         self.alarms: list[tuple[str, str]] = []
         self.notes: list[str] = []
-        self.order: dict[str, int] = {}
-        self.owners: list[Owner] = []
         self.steppers: dict[str, str] = {}
 
-    def forgotten(self) -> "_Steps":
-        """Without the module and its tensors."""
-        del self._built, self._first, self._starts, self._names, self._modules, self._values
-        return self
-
     def take(self, stepper: Stepper, steps: int) -> None:
-        """Look at the module, and take steps; the rows are here after.
+        """Take steps; the rows are here after.
 
         Raises:
             ProbeError: module, loss or optimizer fails.
         """
-        self._look()
+        self.rows += [(0, name, "", quantity, value) for name, quantity, value in self.places.scalars]
+        self.rows += [
+            (0, name, "", "weight", float(value.float().square().mean().sqrt())) for name, value in self._first.items()
+        ]
         waiting = {name for name, parameter in self._parameters() if parameter.requires_grad}
         self._held(stepper)
         for step in range(steps + 1):
@@ -229,74 +206,13 @@ class _Steps:
     def _parameters(self) -> list[tuple[str, nn.Parameter]]:
         return list(self._built.module.named_parameters())
 
-    def _look(self) -> None:
-        """One pass: which modules run, what holds which weight, and what scalars stand between."""
-        inputs: dict[str, int] = {}
-        watcher = ScalarWatcher()
-        before: dict[str, float] = {}
-
-        def enters(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            name = self._names[part]
-            self._stack.append(name)
-            watcher.place = name
-            self.order.setdefault(name, 0)
-            x = tensor_of([*args, *kwargs.values()])
-            if x is None:
-                return
-            inputs[name] = x.shape[-1] if x.ndim else 0
-            factor, keys = watcher.factor_of(x)
-            if factor != 1.0 and not any(_has_matrix(self._modules[key]) for key in keys):
-                watcher.release(keys)
-                before[name] = factor
-
-        def leaves(part: nn.Module, _: Any, output: Any) -> None:
-            name = self._stack.pop()
-            watcher.place = self._stack[-1] if self._stack else ROOT
-            if (y := tensor_of(output)) is not None:
-                self.order[name] = y.shape[-1] if y.ndim else 0
-                watcher.mark(name, y)
-
-        handles: list[Any] = []
-        for part in self._names:
-            handles.append(part.register_forward_pre_hook(enters, with_kwargs=True))
-            handles.append(part.register_forward_hook(leaves))
-        try:
-            with seeded(self._seed + 1), watcher:
-                self._built.fresh().forward()
-        finally:
-            for handle in handles:
-                handle.remove()
-        self._stack.clear()
-        for name, parameter in self._built.module.named_parameters(remove_duplicate=False):
-            if not parameter.requires_grad:
-                continue
-            place = name.rpartition(".")[0]
-            while place and place not in self.order:
-                place = place.rpartition(".")[0]
-            inside = name[len(place) + 1 :] if place else name
-            place = place or ROOT
-            weight = self._names_of[id(parameter)]
-            shape = tuple(parameter.shape)
-            self.owners.append(Owner(place, inside, weight, shape, self.order[place], inputs.get(place, 0)))
-        rank = {name: k for k, name in enumerate(self.order)}
-        self.owners.sort(key=lambda owner: rank[owner.place])
-        for owner in self.owners:
-            self._by_place.setdefault(owner.place, []).append(owner)
-        self.rows += [(0, name, "", "multiplier", value) for name, value in watcher.multipliers.items()]
-        self.rows += [(0, name, "", "input_multiplier", value) for name, value in before.items()]
-        for where, scale, size in watcher.logits:
-            self.rows += [(0, where, "", "logit_scale", scale), (0, where, "", "key_size", float(size))]
-        self.rows += [
-            (0, name, "", "weight", float(value.float().square().mean().sqrt())) for name, value in self._first.items()
-        ]
-
     def _measured(self, part: nn.Module) -> list[Any]:
         name = self._names[part]
 
         def enters(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not self._asking:
                 values = [*args, *kwargs.values()]
-                self._states.append(_random_state(values) if name in self._by_place else None)
+                self._states.append(random_state(values) if name in self._by_place else None)
 
         def leaves(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
             if self._asking:
@@ -306,9 +222,9 @@ class _Steps:
             if y is None:
                 return
             self._put((name, "", "coordinates"), y.detach().float().abs().mean())
-            if x is not None:
-                self._put((name, "", "inputs"), x.detach().float().abs().mean())
-            if name in self._by_place:
+            if name in self._by_place and state is not None:
+                if x is not None:
+                    self._put((name, "", "inputs"), x.detach().float().abs().mean())
                 call = self._calls[name] = self._calls.get(name, 0) + 1
                 self._changes(name, part, args, kwargs, y.detach(), call, state)
 
@@ -320,53 +236,44 @@ class _Steps:
 
     def _changes(
         self, name: str, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor, call: int,
-        state: Any,
+        state: RandomState,
     ) -> None:  # fmt: skip
         """What updates make of a module's output, and what is passed on."""
         if self._step == 0:
             self._starts[name, call] = y.clone()
             return
-        owners = self._by_place[name]
-        firsts = {owner.parameter: self._first[owner.weight] for owner in owners}
-
-        def again(parameters: Mapping[str, Tensor]) -> Tensor | None:
-            with torch.no_grad(), _same_draws(state):
-                return tensor_of(functional_call(part, dict(parameters), args, kwargs))
-
+        firsts = {owner.parameter: self._first[owner.weight] for owner in self._by_place[name]}
         self._asking = True
         try:
-            whole = again(firsts)
-            alone = {owners[0].parameter: whole}
-            if len(owners) > 1:
-                alone = {k: again({k: first}) for k, first in firsts.items()}
+            whole, own = own_changes(part, firsts, args, kwargs, y, state)
         finally:
             self._asking = False
         start = self._starts.get((name, call))
         if whole is not None and start is not None and start.shape == whole.shape:
-            self._put((name, "", "passed"), (whole - start).float().square().mean())
-        for parameter, z in alone.items():
-            if z is not None:
-                self._put((name, parameter, "own"), (y - z).float().square().mean())
+            self._put((name, "", "passed"), mean_square(whole, start))
+        for parameter, square in own.items():
+            self._put((name, parameter, "own"), square)
 
     def _kept(self, loss: Tensor) -> bool:
         """Rows of a pass; whether all is finite."""
-        values = {
-            key: torch.stack(parts).mean() if key[2] in ("coordinates", "inputs") else torch.stack(parts).mean().sqrt()
-            for key, parts in self._values.items()
-        } | {("", "", "loss"): loss.float().reshape(())}
+        # One transfer for all numbers; modules that run several times have several.
+        known = [loss.float().reshape(()), *(value for parts in self._values.values() for value in parts)]
+        numbers = iter(torch.stack([value.to(loss.device) for value in known]).tolist())
+        values = {("", "", "loss"): next(numbers)}
+        for key, parts in self._values.items():
+            mean = fmean(next(numbers) for _ in parts)
+            values[key] = mean if key[2] in ("coordinates", "inputs") else mean**0.5
         self._values, self._calls = {}, {}
         self._states.clear()
-        numbers = torch.stack([value.to(loss.device) for value in values.values()])
-        finite = torch.isfinite(numbers).tolist()
-        if not all(finite):
-            wrong = [key for key, fine in zip(values, finite, strict=True) if not fine and key[2] != "passed"]
-            places = [place for place in self.order if any(key[0] == place for key in wrong)]
+        if not all(map(isfinite, values.values())):
+            wrong = [key for key, value in values.items() if not isfinite(value) and key[2] != "passed"]
+            places = [place for place in self.places.order if any(key[0] == place for key in wrong)]
             # What ends first, of modules that are not finite, is the innermost one.
             where = next((key[0] for key in wrong if key[0]), places[0] if places else "") or "the loss"
             when = "before the first step" if not self._step else f"after step {self._step}"
             self.alarms.append(("non-finite", f"{when} {where} is not finite"))
             return False
-        self.rows += [(self._step, *key, value) for key, value in zip(values, numbers.tolist(), strict=True)]
+        self.rows += [(self._step, *key, value) for key, value in values.items()]
         return True
 
     def _held(self, stepper: Stepper) -> None:
@@ -417,12 +324,17 @@ class _Steps:
                 name = self._names_of.get(id(parameter))
                 if name is None or not isinstance(state.get("exp_avg_sq"), Tensor) or "betas" not in group:
                     continue
-                correction = 1 - group["betas"][1] ** float(state.get("step", 1))
-                root = (state["exp_avg_sq"] / correction).sqrt()
-                root = root[root > 0]
-                if root.numel():
-                    damping = (group["eps"] / (root + group["eps"])).mean()
-                    self.rows.append((self._step, name, "", "damping", float(damping)))
+                # It is the first step's that counts.
+                if name in self._damped:
+                    continue
+                root = state["exp_avg_sq"].detach().sqrt()
+                moved = int(root.count_nonzero())
+                if moved:
+                    self._damped.add(name)
+                    epsilon = group["eps"] * (1 - group["betas"][1] ** float(state.get("step", 1))) ** 0.5
+                    # Where the root is 0 the share is 1, and nothing moves.
+                    shares = root.add_(epsilon).reciprocal_().mul_(epsilon).sum() - (root.numel() - moved)
+                    self.rows.append((self._step, name, "", "damping", max(0.0, float(shares)) / moved))
 
     def _still(self, waiting: set[str], rates: Mapping[str, float]) -> set[str]:
         """Names of weights that have not moved yet; those that a step should have moved are alarms."""
@@ -430,35 +342,11 @@ class _Steps:
         for name, parameter in self._parameters():
             if name not in waiting:
                 continue
-            stepped = rates.get(name, 0.0) > 0 and parameter.grad is not None and bool(parameter.grad.any())
             if not torch.equal(parameter, self._first[name]):
                 continue
-            if stepped:
+            if rates.get(name, 0.0) > 0 and parameter.grad is not None and bool(parameter.grad.any()):
                 what = f"{name} ({str(parameter.dtype).removeprefix('torch.')}) has a gradient and a rate, and stays"
                 self.alarms.append(("optimizer", f"{what} where it is in step {self._step + 1}"))
                 continue
             rest.add(name)
         return rest
-
-
-def _has_matrix(part: nn.Module) -> bool:
-    return any(parameter.ndim >= 2 for parameter in part.parameters(recurse=False))
-
-
-def _random_state(values: list[Any]) -> tuple[Tensor, Tensor | None, int]:
-    """Of torch's generators that a module with such arguments may draw from."""
-    x = tensor_of(values)
-    if x is not None and x.is_cuda:
-        return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
-    return torch.get_rng_state(), None, 0
-
-
-@contextmanager
-def _same_draws(state: tuple[Tensor, Tensor | None, int]) -> Iterator[None]:
-    """As they were before, and put back."""
-    host, device, index = state
-    with torch.random.fork_rng(devices=[] if device is None else [index]):
-        torch.set_rng_state(host)
-        if device is not None:
-            torch.cuda.set_rng_state(device, index)
-        yield

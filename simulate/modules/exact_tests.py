@@ -83,7 +83,7 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
 
 
 def _innermost(lists: Sequence[LayerList]) -> tuple[str, ...]:
-    modules = [part for one in lists for layer in one.layers for part in layer.modules()]
+    modules = [part for layers in lists for layer in layers.layers for part in layer.modules()]
     names = Counter(type(part).__name__ for part in modules if next(part.children(), None) is None)
     return tuple(name for name, _ in names.most_common())
 

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from simulate.modules.coordinates import coordinate_steps
 from simulate.modules.factories import ProbeError, module_seed, seeded
+from simulate.modules.layers import tensor_of
+from simulate.modules.own_changes import own_changes, random_state
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.step_optimizers import optimizer_factory
 
@@ -115,6 +117,38 @@ def test_a_weight_that_no_called_module_holds_is_measured_where_it_is_used():
     assert value[0, "inner", "", "logit_scale"] == pytest.approx(2**-0.5)
     # With other draws of dropout the change would be as large as the output.
     assert 0 < value[1, "inner", "in_proj_weight", "own"] < 0.01 * value[0, "inner", "", "coordinates"]
+
+
+@pytest.mark.parametrize(("part", "shape"), [
+    (nn.Linear(3, 4), (2, 5, 3)), (nn.LayerNorm(3), (2, 5, 3)), (nn.Conv2d(3, 4, 2), (2, 3, 5, 5)),
+    (nn.MultiheadAttention(4, 2, batch_first=True), (2, 5, 4)),
+])  # fmt: skip
+@pytest.mark.parametrize("moved", [True, False])
+def test_biases_take_no_pass_and_make_what_they_make(part, shape, moved):
+    """Beside a pass for every weight, as a module whose forward is another one's gets it."""
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    args = (x, x, x) if isinstance(part, nn.MultiheadAttention) else (x,)
+    firsts = {name: weight.detach().clone() for name, weight in part.named_parameters()}
+    with torch.no_grad():
+        for name, weight in part.named_parameters():
+            if moved or name.endswith("bias"):
+                weight.add_(torch.randn_like(weight), alpha=0.1)
+    part.register_forward_pre_hook(lambda *_: None)
+    part.register_forward_hook(lambda *_: None)
+    y = tensor_of(part(*args)).detach()
+    found = own_changes(part, firsts, args, {}, y, random_state([x]))
+    plain = part.forward
+    part.forward = lambda *given: plain(*given)
+    slow = own_changes(part, firsts, args, {}, y, random_state([x]))
+    torch.testing.assert_close(found[0], slow[0])
+    assert list(found[1]) == list(slow[1]) == list(firsts)
+    for name, square in slow[1].items():
+        torch.testing.assert_close(found[1][name], square, rtol=1e-4, atol=1e-12)
+        assert (found[1][name] > 0) == (moved or name.endswith("bias"))
+    del part.forward
+    for hooks in (part._forward_hooks, part._forward_pre_hooks):
+        hooks.clear()
 
 
 def _logits(kind, q, k, scale):

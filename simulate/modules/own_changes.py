@@ -1,0 +1,103 @@
+"""What updates of a module's weights make of its output, and what that is with the first weights.
+
+A module is run once more for the first weights, and once for each weight alone that is put back. A bias that is added
+last needs no pass, and where one weight stands beside it neither does that.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from simulate.modules.layers import tensor_of
+
+# The parameter that is added to the output, by entries or by channels.
+_ADDED: Mapping[type[nn.Module], str] = {
+    nn.Linear: "bias", nn.LayerNorm: "bias", nn.Conv1d: "bias", nn.Conv2d: "bias", nn.Conv3d: "bias",
+    nn.MultiheadAttention: "out_proj.bias",
+}  # fmt: skip
+
+RandomState = tuple[Tensor, Tensor | None, int]
+
+
+def own_changes(
+    part: nn.Module, firsts: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor,
+    state: RandomState,
+) -> tuple[Tensor | None, dict[str, Tensor]]:  # fmt: skip
+    """Run a module with its first weights.
+
+    Args:
+        part: a module with hooks on it that let such a pass alone; one of the caller's own each way.
+        firsts: the first values of its weights, by their names in it.
+        args: what it was given.
+        kwargs: likewise.
+        y: what it gave.
+        state: of torch's generators before it ran, as `random_state` has it.
+
+    Returns:
+        The output with all first weights, None where it is no tensor of floats; and by weight the mean square of what
+        that one's update alone makes of y.
+    """
+
+    def again(parameters: Mapping[str, Tensor]) -> Tensor | None:
+        with torch.no_grad(), _same_draws(state):
+            return tensor_of(functional_call(part, dict(parameters), args, kwargs))
+
+    whole = again(firsts)
+    if whole is None:
+        return None, {}
+    now = dict(part.named_parameters(remove_duplicate=False))
+    # What has not moved makes nothing, and rounding would make something of it.
+    squares = {name: whole.new_zeros(()).float() for name, first in firsts.items() if torch.equal(now[name], first)}
+    moved = [name for name in firsts if name not in squares]
+    added, last = _ADDED.get(type(part), ""), Tensor()
+    if added in moved and _plain(part):
+        last = (now[added] - firsts[added]).detach()
+        # Of a convolution every channel has as many outputs, so that the means are one.
+        squares[added] = mean_square(last, torch.zeros_like(last))
+        if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            last = last.reshape(-1, *[1] * len(part.kernel_size))
+    rest = [name for name in moved if name not in squares]
+    for name in rest:
+        if rest == moved == [name]:
+            z: Tensor | None = whole
+        elif len(rest) == 1 and len(moved) == 2 and last.numel():
+            z = whole + last
+        else:
+            z = again({name: firsts[name]})
+        if z is not None:
+            squares[name] = mean_square(y, z)
+    return whole, {name: squares[name] for name in firsts if name in squares}
+
+
+def mean_square(y: Tensor, z: Tensor) -> Tensor:
+    """Of the difference of two outputs, in single precision."""
+    return functional.mse_loss(y.float(), z.float())
+
+
+def _plain(part: nn.Module) -> bool:
+    """Whether nothing but the caller's two hooks stands around the class's own forward."""
+    return "forward" not in vars(part) and len(part._forward_hooks) == 1 and len(part._forward_pre_hooks) == 1
+
+
+def random_state(values: list[Any]) -> RandomState:
+    """Of torch's generators that a module with such arguments may draw from."""
+    x = tensor_of(values)
+    if x is not None and x.is_cuda:
+        return torch.get_rng_state(), torch.cuda.get_rng_state(x.device), x.device.index
+    return torch.get_rng_state(), None, 0
+
+
+@contextmanager
+def _same_draws(state: RandomState) -> Iterator[None]:
+    """As they were before, and put back."""
+    host, device, index = state
+    with torch.random.fork_rng(devices=[] if device is None else [index]):
+        torch.set_rng_state(host)
+        if device is not None:
+            torch.cuda.set_rng_state(device, index)
+        yield
