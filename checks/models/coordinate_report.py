@@ -8,14 +8,16 @@ from typing import Any
 import pandas as pd
 
 from checks.fits import LEAST_POINTS
-from checks.models.alarm import WHOLE_MODEL, Alarm
+from checks.models.alarm import WHOLE_MODEL, Alarm, folded
 from checks.models.coordinate_causes import causes
 from checks.models.coordinate_exponents import COLUMNS, Against, exponent_table, sizes_of
+from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
 from simulate.modules.factories import Factory
 from simulate.modules.step_optimizers import OptimizerFactory, optimizer_factory
 from simulate.modules.step_price import StepPrice, step_price
+from theory import Stack
 from theory.stack.parametrizations import PARAMETRIZATIONS, Parametrization
 
 _SHOWN, _NAMES = 12, 4
@@ -37,6 +39,7 @@ class CoordinateReport:
         table: every exponent, its interval, what is asked and whether it agrees
             (`checks.models.coordinate_exponents.exponent_table`).
         alarms: causes, what acts first before what may follow from it, and what is wrong with optimizer or steps.
+        first_step: change of logits, and theory beside it (`checks.models.step_theory.step_theory`).
     """
 
     name: str
@@ -45,12 +48,18 @@ class CoordinateReport:
     stepped: Stepped
     table: pd.DataFrame
     alarms: list[Alarm]
+    first_step: pd.DataFrame
 
     def __repr__(self) -> str:
         return f"<CoordinateReport of {self.name}: {len(self.alarms)} alarms>"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is no alarm, a line each."""
+        return self.stepped.notes
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per size, seed, step, module or weight, and quantity."""
@@ -96,8 +105,10 @@ class CoordinateReport:
             raise AssertionError(f"{self.name} is not {_ASKS[self.parametrization]}:\n{alarms}")
 
     def lines(self) -> list[str]:
-        """The report as text."""
-        lines = []
+        """The report as text: alarms first, and the judgement last."""
+        lines = [f"ALARM {alarm}" for alarm in self.alarms[:_SHOWN]]
+        if len(self.alarms) > _SHOWN:
+            lines.append(f"... and {len(self.alarms) - _SHOWN} alarms more")
         for against, table in self.table.groupby("against", sort=False):
             frame = self.stepped.frame
             values = " ".join(str(value) for value in sorted(frame[str(against)].unique()))
@@ -109,17 +120,12 @@ class CoordinateReport:
                 "is off from what is asked, ? undecided."
             )
             lines += _rows(table, last)
-        lines += [f"ALARM {alarm}" for alarm in self.alarms[:_SHOWN]]
-        if len(self.alarms) > _SHOWN:
-            lines.append(f"... and {len(self.alarms) - _SHOWN} alarms more")
         breaches = int((self.table["word"] == "breach").sum())
         if breaches:
             lines.append(
                 f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
             )
-        notes = self.stepped.notes
-        lines += [f"note: {note}" for note in notes[:_SHOWN]]
-        return [*lines, self.judgement()]
+        return [*lines, *theory_lines(self.first_step), *folded(self.notes), self.judgement()]
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:
@@ -158,6 +164,7 @@ def coordinate_check(
     seed: int = 0,
     learning_rate: float | None = None,
     device: str = "cpu",
+    stack: Callable[[int, int], Stack] | None = None,
     on_module: Callable[[int, int], None] | None = None,
     on_price: Callable[[StepPrice], None] | None = None,
 ) -> CoordinateReport:
@@ -174,6 +181,8 @@ def coordinate_check(
         seed: root seed.
         learning_rate: of an optimizer by name.
         device: of module and batch.
+        stack: the network of a width and a depth that the modules are, for theory beside the first step; a built-in's
+            own, or the factory's attribute `stack`, if None.
         on_module: called with how many modules are done, and of how many, after each.
         on_price: called with what all takes before it begins; one step at the smallest width is taken for it.
 
@@ -194,7 +203,11 @@ def coordinate_check(
         raise ValueError(f"seeds must be at least 2 for an interval of an exponent, got {seeds!r}.")
     name = factory if isinstance(factory, str) else getattr(factory, "__qualname__", repr(factory))
     if isinstance(factory, str):
-        factory = BUILTINS[factory].factory if factory in BUILTINS else load_factory(factory)
+        built = BUILTINS.get(factory)
+        factory, stack = (built.factory, stack or built.stack) if built else (load_factory(factory), stack)
+    stack = getattr(factory, "stack", None) if stack is None else stack
+    if stack is not None and not callable(stack):
+        raise ValueError(f"stack must be a function of a width and a depth, which gives a Stack, got {stack!r}.")
     title, make = optimizer_factory(optimizer, learning_rate)
     depths = depths if parametrization == "completep" else [max(depths, default=0)]
     if on_price is not None:
@@ -205,10 +218,13 @@ def coordinate_check(
         factory, make, name=title, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
         on_module=on_module,
     )  # fmt: skip
-    return judged_steps(stepped, parametrization, name, title)
+    return judged_steps(stepped, parametrization, name, title, stack)
 
 
-def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str) -> CoordinateReport:
+def judged_steps(
+    stepped: Stepped, parametrization: Parametrization, name: str, optimizer: str,
+    stack: Callable[[int, int], Stack] | None = None,
+) -> CoordinateReport:  # fmt: skip
     """The report on what was measured."""
     tables, alarms = [], [_alarm(kind, (), what, (at,)) for at, kind, what in stepped.alarms]
     alarms = _gathered(alarms)
@@ -224,7 +240,9 @@ def judged_steps(stepped: Stepped, parametrization: Parametrization, name: str, 
     whole = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     if dead:
         alarms = [alarm for alarm in alarms if alarm.kind != "unexplained"]
-    return CoordinateReport(name, optimizer, parametrization, stepped, whole, alarms)
+    return CoordinateReport(
+        name, optimizer, parametrization, stepped, whole, alarms, step_theory(stepped, stack)
+    )  # fmt: skip
 
 
 def _alarm(kind: str, names: Sequence[str], what: str, where: tuple[tuple[int, int], ...] = ()) -> Alarm:

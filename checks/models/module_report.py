@@ -146,7 +146,7 @@ def probe(
     factory: Factory | str, *, steps: int, optimizer: OptimizerFactory | str = ...,
     parametrization: Parametrization = ..., widths: Sequence[int], depths: Sequence[int] = ..., seeds: int = ...,
     seed: int = ..., learning_rate: float | None = ..., device: str = ...,
-    on_module: Callable[[int, int], None] | None = ...,
+    stack: Callable[[int, int], Stack] | None = ..., on_module: Callable[[int, int], None] | None = ...,
 ) -> CoordinateReport: ...  # fmt: skip
 
 
@@ -231,11 +231,11 @@ def probe(
     if loss is not None or trained:
         raise ValueError("loss and trained must stand with one module and its batch, got a factory.")
     if steps is not None:
-        if first_step or against is not None or layers or stack is not None:
-            raise ValueError("steps must stand without first_step, against, layers and stack.")
+        if first_step or against is not None or layers:
+            raise ValueError("steps must stand without first_step, against and layers.")
         return coordinate_check(
             factory, optimizer, parametrization=parametrization, widths=widths, depths=depths, steps=steps,
-            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, on_module=on_module,
+            seeds=seeds, seed=seed, learning_rate=learning_rate, device=device, stack=stack, on_module=on_module,
         )  # fmt: skip
     check_first_step(first_step, learning_rate)
     name, about, built = _name(factory), "", None

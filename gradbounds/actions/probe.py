@@ -102,10 +102,11 @@ def steps_result(check: CoordinateReport, out: Path | None) -> Result:
         "optimizer": check.optimizer,
         "parametrization": check.parametrization,
     }
-    values |= {"judgement": check.judgement(), "alarms": check.alarms, "notes": check.stepped.notes}
+    values |= {"judgement": check.judgement(), "alarms": check.alarms, "notes": check.notes}
     return Result(
-        about=f"steps from {check.name}", tables={"exponents": check.table}, values=values, lines=check.lines(),
-        below=below, figures={"coordinates": lambda: coordinates(check.coordinates())}, alarm=bool(check.alarms),
+        about=f"steps from {check.name}", tables={"exponents": check.table, "first_step": check.first_step},
+        values=values, lines=check.lines(), below=below,
+        figures={"coordinates": lambda: coordinates(check.coordinates())}, alarm=bool(check.alarms),
     )  # fmt: skip
 
 

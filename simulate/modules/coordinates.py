@@ -20,8 +20,9 @@ from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
 from simulate.modules.layers import tensor_of
 from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state
-from simulate.modules.step_optimizers import OptimizerFactory, Stepper, stepper_of
-from simulate.modules.weight_places import Owner, WeightPlaces, named_places, weight_places
+from simulate.modules.predictions import logits_of
+from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
+from simulate.modules.weight_places import ROOT, Owner, WeightPlaces, named_places, weight_places
 from simulate.runs.cell import check_device
 
 COLUMNS = ["width", "depth", "seed", "step", "place", "parameter", "quantity", "value"]
@@ -41,10 +42,12 @@ class Stepped:
             a weight: own (root mean square of what its update makes of the output), and before the first step weight
             (root mean square entry). Of the step that follows: rate (of its parameter group), gradient (root mean
             square entry), once damping (of Adam and its like: the mean of eps over root v + eps). Of the whole: loss.
+            Of the module itself: change (root mean square of its logits less those before the first step).
         owners: of every (width, depth), weights where they are used, in the order of the forward pass.
         order: of every (width, depth), the modules in the order in which they begin, with the last length of their
             output.
         steppers: by weight: the class of its optimizer.
+        rules: by weight: what its first step is (`simulate.modules.step_optimizers.first_rule`).
         alarms: what is wrong with the optimizer or a step, each with its (width, depth), and kind.
         notes: a line each.
         steps: how many were asked for.
@@ -54,6 +57,7 @@ class Stepped:
     owners: Mapping[tuple[int, int], tuple[Owner, ...]]
     order: Mapping[tuple[int, int], Mapping[str, int]]
     steppers: Mapping[str, str]
+    rules: Mapping[str, str]
     alarms: tuple[tuple[tuple[int, int], str, str], ...]
     notes: tuple[str, ...]
     steps: int
@@ -110,7 +114,7 @@ def coordinate_steps(
     sizes = step_sizes(widths, depths)
     rows, alarms, notes = list[tuple[Any, ...]](), dict[tuple[tuple[int, int], str, str], None](), dict[str, None]()
     places: dict[tuple[int, int], WeightPlaces] = {}
-    steppers: dict[str, str] = {}
+    steppers, rules = dict[str, str](), dict[str, str]()
     for done, ((width, depth), number) in enumerate(((size, k) for size in sizes for k in range(seeds)), 1):
         own_seed = module_seed(seed, width, depth, number)
         with seeded(own_seed), named_size(width, depth):
@@ -122,6 +126,7 @@ def coordinate_steps(
         notes |= dict.fromkeys(module.notes)
         places.setdefault((width, depth), module.places)
         steppers |= module.steppers
+        rules |= module.rules
         if on_module is not None:
             on_module(done, len(sizes) * seeds)
     return Stepped(
@@ -129,6 +134,7 @@ def coordinate_steps(
         owners={size: found.owners for size, found in places.items()},
         order={size: found.order for size, found in places.items()},
         steppers=steppers,
+        rules=rules,
         alarms=tuple(alarms),
         notes=tuple(notes),
         steps=steps,
@@ -170,6 +176,7 @@ class _Steps:
         self.alarms: list[tuple[str, str]] = []
         self.notes: list[str] = []
         self.steppers: dict[str, str] = {}
+        self.rules: dict[str, str] = {}
 
     def take(self, stepper: Stepper, steps: int) -> None:
         """Take steps; the rows are here after.
@@ -222,6 +229,10 @@ class _Steps:
             if y is None:
                 return
             self._put((name, "", "coordinates"), y.detach().float().abs().mean())
+            if name == ROOT and (logits := logits_of(output)) is not None:
+                start = self._starts.setdefault((ROOT, 0), logits.detach().clone())
+                if self._step:
+                    self._put((ROOT, "", "change"), mean_square(logits.detach(), start))
             if name in self._by_place and state is not None:
                 if x is not None:
                     self._put((name, "", "inputs"), x.detach().float().abs().mean())
@@ -286,6 +297,7 @@ class _Steps:
                     strangers += 1
                     continue
                 self.steppers[name] = type(optimizer).__name__
+                self.rules[name] = first_rule(optimizer, group)
                 if parameter.ndim <= 1 and group.get("weight_decay", 0):
                     decayed.append(name)
         if strangers:

@@ -1,7 +1,7 @@
 """Optimizers of steps from a module: by name, or what a user's function makes of the module."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -49,6 +49,16 @@ class Stepper:
     def groups(self) -> list[tuple[Optimizer, dict[str, Any]]]:
         """Parameter groups, each with its optimizer."""
         return [(optimizer, group) for optimizer in self.optimizers for group in optimizer.param_groups]
+
+
+def first_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
+    """What a group's first step is, as `theory.first_step` calls it ("sgd", "adam", "muon"), or what else, in words."""
+    name = type(optimizer).__name__
+    if group.get("weight_decay"):
+        return f"{name} with weight decay"
+    if name == "SGD":
+        return "SGD with Nesterov's momentum" if group.get("nesterov") else "sgd"
+    return {"Adam": "adam", "AdamW": "adam", "Muon": "muon"}.get(name, name)
 
 
 def optimizer_factory(optimizer: str | OptimizerFactory, learning_rate: float | None) -> tuple[str, OptimizerFactory]:

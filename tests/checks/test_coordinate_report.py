@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from torch import nn
 import gradbounds as gb
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
+from checks.models.step_theory import step_theory
 from figures.coordinates import coordinates
 from gradbounds.cli import main
-from simulate.modules.step_optimizers import optimizer_factory
+from simulate.modules.step_optimizers import first_rule, optimizer_factory
 from simulate.modules.step_price import step_price
 from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, perceptron, sgd, transformer
 
@@ -34,6 +36,45 @@ def test_a_right_transformer_passes_and_says_so(healthy):
     head = table[(table["place"] == "head") & (table["step"] == 0)].iloc[0]
     # Entries of one size times 1/n, over n independent coordinates.
     assert head["low"] - 0.05 < -0.5 < head["high"] + 0.05
+
+
+def test_the_first_step_of_a_stack_stands_beside_theory():
+    """Theory is of matrices at large width; biases and gains, which are stepped too, add a part of order 1/width."""
+    report = gb.probe(
+        "encoder-post", widths=[16, 32, 256], depths=[1], steps=1, optimizer="adam", learning_rate=1e-6, seeds=2,
+        parametrization="sp",
+    )  # fmt: skip
+    table = report.first_step.set_index("width")
+    assert (table["why"] == "").all()
+    assert abs(table.loc[256, "ratio"] - 1) < 0.05 + 4.5 * table.loc[256, "sem"] / table.loc[256, "theory"]
+    assert any(line.endswith(f"{table.loc[256, 'ratio']:7.3f}") for line in report.lines())
+
+
+def test_why_there_is_no_theory_of_a_first_step(healthy):
+    assert "No theory of the first step beside it: the factory has no stack." in healthy.lines()
+    frame = healthy.to_frame().set_index(["width", "seed", "place", "quantity", "step"])["value"]
+    row = healthy.first_step.iloc[0]
+    squares = [frame[32, seed, "(output)", "change", 1] ** 2 for seed in range(3)]
+    assert row["measured"] == pytest.approx(np.mean(squares) ** 0.5)
+
+    def why(rules, stack=lambda width, depth: gb.Stack(width=width, depth=depth, tokens=4, vocab=8)):
+        return step_theory(replace(healthy.stepped, rules=rules), stack)["why"].iloc[-1]
+
+    names = healthy.stepped.rules
+    assert why(names) == "theory has one rate, and matrices have 2"
+    assert why(names | {"head.weight": "Lion"}).endswith("matrices have Lion, adam")
+    with pytest.raises(ValueError, match="stack must give a Stack at width 32, depth 2, got 3"):
+        why(names, lambda width, depth: 3)
+
+
+def test_what_an_optimizer_does_first():
+    weights = [nn.Parameter(torch.zeros(2, 2))]
+    for made, rule in (
+        (torch.optim.SGD(weights, lr=1, momentum=0.9), "sgd"), (torch.optim.AdamW(weights), "AdamW with weight decay"),
+        (torch.optim.SGD(weights, lr=1, momentum=0.9, nesterov=True), "SGD with Nesterov's momentum"),
+        (torch.optim.Muon(weights, weight_decay=0.0), "muon"), (torch.optim.Adagrad(weights), "Adagrad"),
+    ):  # fmt: skip
+        assert first_rule(made, made.param_groups[0]) == rule
 
 
 def test_the_picture_has_a_panel_for_each_matrix(healthy):
