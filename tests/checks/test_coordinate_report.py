@@ -110,7 +110,7 @@ def test_breaches_of_perceptrons_are_named_with_what_mends_them(optimizer, breac
         report.assert_healthy()
 
 
-@pytest.mark.parametrize("breach", ["root of d_k", "tied, no multiplier"])
+@pytest.mark.parametrize("breach", ["root of d_k", "tied, no multiplier", "epsilon"])
 def test_breaches_of_the_transformer(breach):
     kind, name = BREACHES[breach]
     alarms = check(transformer, adam, "mup", breach, seeds=2, steps=1).alarms

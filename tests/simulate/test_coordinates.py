@@ -58,7 +58,7 @@ def test_every_number_is_that_of_a_slow_twin():
         module, batch = small(4, 1)
         words, loss = batch(seed)
     optimizer = adam(module)
-    kept = []
+    kept, gradients = [], []
     for _ in range(3):
         seen = {}
         handles = [
@@ -71,7 +71,9 @@ def test_every_number_is_that_of_a_slow_twin():
         [handle.remove() for handle in handles]
         optimizer.zero_grad()
         total.backward()
+        gradients.append(module.head.weight.grad.clone())
         optimizer.step()
+    first_gradient = gradients[0]
     (start, first, _), (_, _, _), (end, last, final) = kept
 
     def size(x):
@@ -96,6 +98,9 @@ def test_every_number_is_that_of_a_slow_twin():
     assert value[0, "inner.weight", "", "weight"] == pytest.approx(size(w_0), rel=1e-5)
     assert (value[0, "inner", "", "multiplier"], value[0, "head", "", "input_multiplier"]) == (0.5, 0.25)
     assert value[1, "head.weight", "", "rate"] == 0.1
+    slope = first_gradient.abs()
+    share = float((1e-8 / (slope[slope > 0] + 1e-8)).mean())
+    assert value[0, "head.weight", "", "damping"] == pytest.approx(share, rel=1e-2)
 
 
 def test_a_weight_that_no_called_module_holds_is_measured_where_it_is_used():
