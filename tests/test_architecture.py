@@ -94,7 +94,7 @@ ARROWS = {
             "budget grid recipe progress units table_cache figure_files network_text json_output described_network "
             "help_text clusters plain_text result"
         ),
-        "explore": "__init__ actions budget described_network grid json_output network_text plain_text progress",
+        "explore": "__init__ actions budget described_network grid json_output network_text plain_text progress units",
         "help_text": "",
         "flags": "grid described_network",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",

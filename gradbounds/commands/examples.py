@@ -9,7 +9,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "gradbounds predict --bound --width 512 --depth 6",
         "gradbounds predict --first-step --optimizer sgd adam muon --width 128 --depth 6 --compare width=512",
     ),
-    "explore": ("gradbounds explore", "gradbounds explore --port 8000", "gradbounds explore --out theory.html"),
+    "explore": (
+        "gradbounds explore",
+        "gradbounds explore runs/mine --port 8000",
+        "gradbounds explore --out theory.html",
+    ),
     "sweep": (
         "gradbounds sweep --placement post pre --width 64:1024:x2 --depth 6 --draws 256 --out runs/mine",
         "gradbounds sweep --file sweep.toml --target-sem 0.01 --workers 4 --out runs/mine",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from gradbounds.flags import Flag, optional
+from gradbounds.flags import Flag, Positional, optional
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +15,16 @@ class Explore:
     paper's, which takes some minutes. It needs no server and no network, and says of other networks what to type.
     """
 
+    folder: Annotated[
+        Path | None,
+        Positional,
+        Flag(
+            name="run",
+            help="run folder, whose samples lie over the curves",
+            metavar="[RUN]",
+            help_behavior_hint="(default: none)",
+        ),
+    ] = None
     port: Annotated[int | None, optional("port on 127.0.0.1", "PORT", default="a free one")] = None
     page: Annotated[
         Path | None,
@@ -25,12 +35,13 @@ class Explore:
         """Serve until Ctrl-C, or write the file.
 
         Raises:
-            ValueError: the port is not to be had, or the file cannot be written.
+            ValueError: the port is not to be had, the folder holds no samples, or the file cannot be written.
         """
         from gradbounds.explore.run import serve, write
 
         if self.page is None:
-            return serve(self.port)
-        if self.port is not None:
-            raise ValueError(f"port must stand without --out, got {self.port} beside a file.")
+            return serve(self.port, self.folder)
+        for name, value in (("run", self.folder), ("port", self.port)):
+            if value is not None:
+                raise ValueError(f"{name} must stand without --out, got {str(value)!r} beside a file.")
         return write(self.page)

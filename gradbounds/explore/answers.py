@@ -8,7 +8,6 @@ import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import predict_batch
-from gradbounds.actions.first_step import first_steps
 from gradbounds.actions.predict import predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, Question
@@ -137,6 +136,8 @@ def _batch(question: Question) -> dict[str, Any]:
 
 def _first_step(question: Question) -> dict[str, Any]:
     """The critical rate of SGD's first step."""
+    from gradbounds.actions.first_step import first_steps  # late, since it loads torch
+
     stack, notes = question.network()
     result = first_steps([stack], ["sgd"], notes=notes, **_limits(STEP_SECONDS))
     row = result.tables["first_step"].iloc[0]

@@ -1,12 +1,14 @@
-"""An answer in a process of its own, which ends when nobody waits for it, or its time is over."""
+"""Answers in a process of their own, which ends when nobody waits for it, or its time is over."""
 
 import multiprocessing
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from multiprocessing.connection import Connection
 from typing import Any
 
 from gradbounds.explore.answers import NobodyWaitsError, answer
+from gradbounds.explore.questions import Question
+from gradbounds.explore.samples import drawn
 
 MOST_SECONDS = 120.0
 """That a process is waited for: its estimate is of one idle core."""
@@ -23,6 +25,22 @@ def answer_apart(
         ValueError: what is wrong with the question, or that there was no time for it.
         NobodyWaitsError: it is not wanted any more.
     """
+    (content,) = answers_apart(kind, asked, is_wanted=is_wanted, seconds=seconds)
+    return content
+
+
+def answers_apart(
+    kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: True, seconds: float = MOST_SECONDS
+) -> Generator[dict[str, Any], None, None]:
+    """As `answer_apart`, and of "sample" all that `gradbounds.explore.samples.drawn` yields, as it comes.
+
+    Yields:
+        One answer, or several.
+
+    Raises:
+        ValueError: what is wrong with the question, or that there was no time for it.
+        NobodyWaitsError: it is not wanted any more.
+    """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, kind, asked), daemon=True)
@@ -30,28 +48,32 @@ def answer_apart(
     there.close()
     end = time.monotonic() + seconds
     try:
-        while not here.poll(_EVERY):
-            if not is_wanted():
-                raise NobodyWaitsError
-            if time.monotonic() > end:
-                raise ValueError(f"the answer took more than {seconds:g} seconds, and was given up.")
-        try:
-            content, error = here.recv()
-        except EOFError:
-            raise ValueError("the process that answers ended, as one without memory does.") from None
+        while True:
+            while not here.poll(_EVERY):
+                if not is_wanted():
+                    raise NobodyWaitsError
+                if time.monotonic() > end:
+                    raise ValueError(f"the answer took more than {seconds:g} seconds, and was given up.")
+            try:
+                content, error = here.recv()
+            except EOFError:
+                raise ValueError("the process that answers ended, as one without memory does.") from None
+            if error:
+                raise ValueError(error)
+            if content is None:
+                return
+            yield content
     finally:
         process.kill()
         process.join()
         here.close()
-    if error:
-        raise ValueError(error)
-    return content
 
 
 def _send(there: Connection, kind: str, asked: Any) -> None:
-    """Send the answer, or what is wrong."""
+    """Send the answers and then None, or what is wrong."""
     try:
-        content, error = answer(kind, asked), ""
+        for content in drawn(Question.read(asked)) if kind == "sample" else (answer(kind, asked),):
+            there.send((content, ""))
+        there.send((None, ""))
     except (ValueError, TypeError, ArithmeticError, MemoryError) as problem:
-        content, error = {}, str(problem) or type(problem).__name__
-    there.send((content, error))
+        there.send((None, str(problem) or type(problem).__name__))

@@ -24,11 +24,12 @@ _OF_A_TABLE = "NAME"
 """What choices of a field end with where users may register more."""
 
 
-def page(answers: dict[str, Any] | None = None) -> str:
+def page(answers: dict[str, Any] | None = None, *, run: dict[str, Any] | None = None) -> str:
     """The page.
 
     Args:
         answers: what a page without a server knows; None for one that asks.
+        run: what `RunSamples` says of a run folder; None without one.
     """
     data = {
         "version": __version__,
@@ -38,6 +39,7 @@ def page(answers: dict[str, Any] | None = None) -> str:
         "colors": {name.replace("grad_sq_", "grad_"): look["color"] for name, look in WEIGHTS.items()},
         "curves": [look["color"] for look in islice(looks(), 3)],
         "answers": answers,
+        "run": run,
     }
     styles = _static("uPlot.min.css") + _static("page.css")
     library, script = _static("uPlot.iife.min.js"), _static("page.js")

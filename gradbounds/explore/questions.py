@@ -17,7 +17,10 @@ MOST_LAYERS = 512
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
+    "draws": str, "seed": str,
 }  # fmt: skip
+
+_LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +31,15 @@ class Question:
         of: the model that describes it, if there is one; its configuration is an object, and never a file.
         given: values of fields.
         batch: sequences of a batch.
+        draws: networks that are sampled.
+        seed: of these.
     """
 
     of: Description
     given: Mapping[str, Any]
     batch: int = 1
+    draws: int = 2
+    seed: int = 0
 
     @classmethod
     def read(cls, asked: Any) -> Self:
@@ -40,7 +47,7 @@ class Question:
 
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
-                `gradbounds predict`, `batch` counts sequences. All may be left out.
+                `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`. All may be left out.
 
         Raises:
             ValueError: there is something else in it, or a value cannot be read.
@@ -59,12 +66,11 @@ class Question:
             if not isinstance(word, str):
                 raise ValueError(f"{name} must be given as text, got {word!r}.")
             given[name] = field_value(name, word)
-        batch = field_value("sequences", asked.get("batch", "1"))
-        check_count("batch", batch, 1)
+        counts = {name: _count(name, asked.get(name, str(least)), least) for name, least in _LEAST.items()}
         of = Description(
             config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
         )
-        return cls(of=of, given=given, batch=batch)
+        return cls(of=of, given=given, **counts)
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:
         """The network, and notes on its configuration.
@@ -79,3 +85,18 @@ class Question:
                 "such limit."
             )
         return stack, notes
+
+
+def _count(name: str, word: str, least: int) -> int:
+    """A count from a word.
+
+    Raises:
+        ValueError: it is none, or too small or large.
+    """
+    try:
+        number = float(word)
+    except ValueError as error:
+        raise ValueError(f"{name} must be an integer, such as 512 or 1e6, got {word!r}.") from error
+    value: Any = int(number) if number.is_integer() else number
+    check_count(name, value, least)
+    return int(value)

@@ -4,22 +4,24 @@ import contextlib
 from pathlib import Path
 
 from gradbounds.explore.page import page
+from gradbounds.explore.samples import RunSamples
 from gradbounds.explore.server import Server
 from simulate.runs.files import write_whole
 
 _MOST_PORTS = 65535
 
 
-def serve(port: int | None) -> int:
-    """Serve the page until Ctrl-C.
+def serve(port: int | None, folder: Path | None = None) -> int:
+    """Serve the page until Ctrl-C, with the samples of a run folder if there is one.
 
     Raises:
-        ValueError: the port is not to be had.
+        ValueError: the port is not to be had, or the folder holds no samples.
     """
     if port is not None and not 0 < port <= _MOST_PORTS:
         raise ValueError(f"port must be an integer from 1 to {_MOST_PORTS}, got {port}.")
+    run = None if folder is None else RunSamples(folder)
     try:
-        server = Server(port or 0, page())
+        server = Server(port or 0, page(run=None if run is None else run.about), run)
     except OSError as error:
         raise ValueError(f"port must be free, but {port} is not to be had: {error.strerror}.") from error
     print(f"The page is {server.address}; only this machine reaches it, and Ctrl-C ends it.", flush=True)

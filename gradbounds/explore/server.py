@@ -1,15 +1,19 @@
 """The page, served to this machine alone."""
 
 import contextlib
+import itertools
 import select
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer
-from gradbounds.explore.apart import answer_apart
+from gradbounds.explore.apart import answer_apart, answers_apart
+from gradbounds.explore.samples import RunSamples
 from gradbounds.json_output import json_text
 from gradbounds.plain_text import one_line
 from theory.stack.documents import parsed
@@ -22,7 +26,7 @@ _LONGEST_MESSAGE = 600
 # Seconds that a client may take to send its question.
 _PATIENCE = 20.0
 
-_KINDS = (*ANSWERS, *SIZES)
+_KINDS = (*ANSWERS, *SIZES, "sample", "cell")
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -38,14 +42,16 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         page: what is served.
+        run: a run folder's samples; None without one.
     """
 
     daemon_threads = True
 
-    def __init__(self, port: int, page: str) -> None:
+    def __init__(self, port: int, page: str, run: RunSamples | None = None) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.page = page.encode()
-        self.computing, self.stepping = threading.Lock(), threading.Lock()
+        self.page, self.run = page.encode(), run
+        # What is slow has a lock of its own, for which no other question waits.
+        self.computing, self.stepping, self.sampling = threading.Lock(), threading.Lock(), threading.Lock()
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -90,20 +96,59 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, kind: str, body: bytes) -> None:
         """Answer when those before are answered, if somebody still waits for it."""
-        is_slow = kind == "first_step"  # which no other question waits for
+        locks = {"first_step": self.server.stepping, "sample": self.server.sampling}
         try:
-            with self.server.stepping if is_slow else self.server.computing:
+            with locks.get(kind, self.server.computing):
                 if self._is_gone():
                     self.close_connection = True
                     return
-                computed = answer_apart if is_slow else answer
-                text = json_text(computed(kind, parsed(body, "JSON"), is_wanted=lambda: not self._is_gone()))
+                asked = parsed(body, "JSON")
+                if kind == "sample":
+                    self._send_all(asked)
+                    return
+                text = json_text(self._found(kind, asked))
         except NobodyWaitsError:
             self.close_connection = True
         except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error) or type(error).__name__)
         else:
             self._send(HTTPStatus.OK, text.encode(), "application/json")
+
+    def _found(self, kind: str, asked: Any) -> dict[str, Any]:
+        """One answer.
+
+        Raises:
+            ValueError: there is none.
+            NobodyWaitsError: nobody waits for it.
+        """
+        if kind == "cell":
+            if self.server.run is None or not isinstance(asked, dict):
+                raise ValueError("cell must be asked of a run folder: gradbounds explore RUN.")
+            return self.server.run.cell(asked.get("cell"))
+        computed = answer_apart if kind == "first_step" else answer
+        return computed(kind, asked, is_wanted=lambda: not self._is_gone())
+
+    def _send_all(self, asked: Any) -> None:
+        """Send samples as they come, one line of JSON after the other; an error may be the last.
+
+        Raises:
+            ValueError: there is not even a first one.
+            NobodyWaitsError: nobody waits for them.
+        """
+        self.close_connection = True
+        with contextlib.closing(answers_apart("sample", asked, is_wanted=lambda: not self._is_gone())) as answers:
+            first = next(answers)
+            self._send_head(HTTPStatus.OK, "application/x-ndjson")
+            with contextlib.suppress(ConnectionError):  # who asked has left
+                for content in itertools.chain([first], self._until_wrong(answers)):
+                    self.wfile.write(json_text(content).replace("\n", "").encode() + b"\n")
+
+    def _until_wrong(self, answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Answers, and in place of an error what it says."""
+        try:
+            yield from answers
+        except ValueError as error:
+            yield {"error": short(str(error))}
 
     def _is_gone(self) -> bool:
         """Whether the client has hung up."""
@@ -126,12 +171,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, json_text({"error": short(message)}).encode(), "application/json")
 
     def _send(self, status: HTTPStatus, content: bytes, kind: str) -> None:
-        self.send_response(status)
-        for name, value in (_HEADERS | {"Content-Type": kind, "Content-Length": str(len(content))}).items():
-            self.send_header(name, value)
         with contextlib.suppress(ConnectionError):  # who asked has left
-            self.end_headers()
+            self._send_head(status, kind, **{"Content-Length": str(len(content))})
             self.wfile.write(content)
+
+    def _send_head(self, status: HTTPStatus, kind: str, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in (_HEADERS | {"Content-Type": kind} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing: what is asked is nobody's business."""

@@ -8,6 +8,7 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from figures.style import WEIGHTS
@@ -17,7 +18,10 @@ from gradbounds.explore.answers import NobodyWaitsError, answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
+from gradbounds.explore.questions import Question
+from gradbounds.explore.samples import RunSamples, drawn, summary
 from gradbounds.explore.server import MOST_BYTES, Server
+from simulate import Cell, Run, sample, sweep
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
 from theory.stack.groups import GROUPS
@@ -178,6 +182,65 @@ def test_a_first_step():
     assert any("Critical rate" in line for line in content["lines"])
 
 
+def drawn_here(kind, asked, **given):
+    """In place of a process, which the evidence in a browser starts."""
+    return drawn(Question.read(asked))
+
+
+def test_samples_come_as_lines(served, monkeypatch):
+    monkeypatch.setattr(server, "answers_apart", drawn_here)
+    question = {"fields": SMALL | {"width": "8", "depth": "1"}, "draws": "65", "seed": "3"}
+    status, text = request(served, "/api/sample", body=json.dumps(question).encode())
+    parts = [json.loads(line) for line in text.splitlines()]
+    assert status == 200
+    assert [(part["draws"], part["of"]) for part in parts] == [(0, 128), (64, 128), (128, 128)]
+    known = sample(Stack(width=8, depth=1, tokens=4, vocab=16), draws=128, seed=3)
+    (norm,) = (one for one in parts[-1]["series"] if one["quantity"] == "grad_W2")
+    assert norm["mean"] == pytest.approx([np.sqrt(known["grad_sq_W2"].mean())], rel=1e-6)
+    spread = known["grad_sq_W2"].std(ddof=1) / 128**0.5 / (2 * norm["mean"][0])
+    assert norm["sem"] == pytest.approx([spread], rel=1e-5)
+
+
+def test_samples_that_take_too_long_are_refused(served, monkeypatch):
+    monkeypatch.setattr(server, "answers_apart", drawn_here)
+    for change in ({"draws": "1e9"}, {"fields": SMALL | {"width": "1e9"}}):
+        status, content = asked(served, "sample", {"fields": SMALL} | change)
+        assert (status, "fewer or smaller networks" in content["error"]) == (400, True)
+    assert asked(served, "sample", {"draws": "1"})[1]["error"].startswith("draws must be an integer of at least 2")
+
+
+def test_an_error_after_the_first_samples_is_their_last_line(served, monkeypatch):
+    def broken(kind, asked, **given):
+        yield {"draws": 0}
+        raise ValueError("the process ended.")
+
+    monkeypatch.setattr(server, "answers_apart", broken)
+    _, text = request(served, "/api/sample", body=b"{}")
+    assert json.loads(text.splitlines()[-1])["error"] == "the process ended."
+
+
+def test_a_run_folder_lies_over_the_curves(tmp_path, capsys):
+    stack = Stack(width=8, depth=1, tokens=2, vocab=4)
+    cell = Cell(stack)
+    sweep([cell], draws=2, seed=0, out=tmp_path / "run")
+    run = RunSamples(tmp_path / "run")
+    (described,) = run.about["cells"]
+    assert Question.read({"fields": described["fields"]}).network()[0] == stack
+    with Server(0, page(run=run.about), run) as one:
+        thread = threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        _, content = asked(one, "cell", {"cell": cell.name})
+        refused = asked(one, "cell", {"cell": "x" * 1000})
+        one.shutdown()
+        thread.join()
+    assert content["series"] == json.loads(json.dumps(summary(Run.open(tmp_path / "run").samples()[0])))
+    assert (refused[0], len(refused[1]["error"]) < 120) == (400, True)
+    assert main(["explore", str(tmp_path)]) == 2
+    assert "run must be a folder that `gradbounds sweep` wrote" in capsys.readouterr().err
+    assert main(["explore", str(tmp_path / "run"), "--out", str(tmp_path / "page.html")]) == 2
+    assert "must stand without --out" in capsys.readouterr().err
+
+
 HOSTILE = [
     ({"fields": {"widht": "8"}}, "Did you mean width?"),
     ({"fields": {"__proto__": "8"}}, "network must have fields that there are"),
@@ -196,6 +259,8 @@ HOSTILE = [
     ({"config": {"model_type": "resnet"}}, "model_type must be one of"),
     ({"batch": "0"}, "batch must be an integer of at least 1"),
     ({"text": "/etc/passwd"}, "question must have"),
+    ({"draws": "many"}, "draws must be an integer"),
+    ({"seed": "-1"}, "seed must be an integer of at least 0"),
     ([], "question must be an object"),
 ]
 

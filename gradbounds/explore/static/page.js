@@ -5,7 +5,7 @@
   const DATA = JSON.parse($("data").textContent);
   const LIVE = DATA.answers === null;
   const FIELDS = new Map(DATA.groups.flatMap((group) => group.fields.map((field) => [field.name, field])));
-  const START = "like=gpt2";
+  const START = DATA.run ? new URLSearchParams(DATA.run.cells[0].fields).toString() || "placement=post" : "like=gpt2";
   const LONGEST = 30000;
   const MOST_PINS = 2;
   const DASHES = [[], [8, 5], [2, 4]];
@@ -14,6 +14,8 @@
   const kept = new Map();
   const hidden = new Set();
   let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null, charts = [];
+  // What was drawn or lies in the run folder, of which network, and what draws now.
+  let sampled = null, sampledOf = "", sampling = null;
 
   // ---- elements
 
@@ -259,7 +261,8 @@
     const up = [1, 2, 5, 10, 20].find((step) => step * above >= high * 1.02);
     return [down * below, up * above];
   }
-  function draw(id, { about, xs, series, xlabel, xlog = false, ylog = true }) {
+  // Lines are theory and marks are samples, with bars of two standard errors.
+  function draw(id, { about, xs, series, marks = [], xlabel, xlog = false, ylog = true }) {
     const holder = $(id), text = css("--text"), line = css("--grid"), width = Math.max(240, holder.clientWidth);
     const positive = (value) => (ylog && !(value > 0) ? null : value);
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
@@ -277,11 +280,14 @@
         ...(ylog ? { splits: (u, k, low, high) => decades(low, high) } : {}) }],
       series: [{ label: xlabel, value: (u, value) => number(value) }, ...series.map((each) => ({
         label: each.label, stroke: seen(each.color), width: each.width ?? 2, dash: each.dash, show: each.show ?? true,
-        points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) }))],
+        points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) })),
+      ...marks.map((each) => ({ label: each.label, stroke: seen(each.color), paths: () => null,
+        points: { show: true, size: 7, width: 1.5, fill: css("--back") }, value: (u, value) => number(value) }))],
+      hooks: { draw: [(u) => marks.forEach((each) => bars(u, xs, each))] },
     };
     charts.find((chart) => chart.id === id)?.plot.destroy();
     charts = charts.filter((chart) => chart.id !== id);
-    const plot = new uPlot(options, [xs, ...series.map((each) => each.values.map(positive))], holder);
+    const plot = new uPlot(options, [xs, ...[...series, ...marks].map((each) => each.values.map(positive))], holder);
     holder.tabIndex = 0;
     holder.setAttribute("role", "img");
     holder.setAttribute("aria-label", `${about}. Arrow keys read values; the table below has all.`);
@@ -292,14 +298,36 @@
       const at = Math.min(xs.length - 1, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : xs.length)) + by));
       plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 });
     };
-    charts.push({ id, plot, again: () => draw(id, { about, xs, series, xlabel, xlog, ylog }) });
+    charts.push({ id, plot, again: () => draw(id, { about, xs, series, marks, xlabel, xlog, ylog }) });
+  }
+  function bars(u, xs, { color, values, errors }) {
+    const { ctx, bbox } = u, pixels = devicePixelRatio, bottom = bbox.top + bbox.height;
+    ctx.save();
+    ctx.strokeStyle = seen(color);
+    ctx.lineWidth = 1.2 * pixels;
+    ctx.beginPath();
+    xs.forEach((x, k) => {
+      if (values[k] === null || errors[k] === null) return;
+      const at = u.valToPos(x, "x", true), low = values[k] - 2 * errors[k];
+      const ends = [low > 0 || u.scales.y.distr !== 3 ? u.valToPos(low, "y", true) : bottom, u.valToPos(values[k] + 2 * errors[k], "y", true)]
+        .map((end) => Math.min(bottom, Math.max(bbox.top, end)));
+      ctx.moveTo(at, ends[0]);
+      ctx.lineTo(at, ends[1]);
+      for (const end of ends) {
+        ctx.moveTo(at - 3 * pixels, end);
+        ctx.lineTo(at + 3 * pixels, end);
+      }
+    });
+    ctx.stroke();
+    ctx.restore();
   }
   function whole(low, high, width) {
     const step = [1, 2, 4, 5, 8, 10, 20, 50, 100].find((each) => (high - low) / each <= width / 45) ?? 200, ticks = [];
     for (let tick = Math.ceil(low); tick <= high; tick++) if (tick === 1 || tick % step === 0) ticks.push(tick);
     return ticks;
   }
-  const onLayers = (content, count) => Array.from({ length: count }, (_, k) => content.predicted[content.layer.indexOf(k + 1)] ?? null);
+  const onLayers = (content, count, values = "predicted") => Array.from({ length: count },
+    (_, k) => content[values][content.layer.indexOf(k + 1)] ?? null);
   const named = (label, k) => networks.length > 1 ? `${label}, ${networks[k].name}` : label;
   const color = (quantity) => DATA.colors[quantity.replace("encoder_", "").replace("grad_S", "grad_W")] ?? "#8c5a2b";
 
@@ -319,16 +347,27 @@
     if (law && !hidden.has("grad_W2")) {
       series.push({ label: "appendix F, W2", color: "#777777", dash: [2, 3], width: 1.2, values: xs.map((_, k) => law[k] ?? null) });
     }
-    draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, xlabel: "layer" });
+    const points = new Map((sampled?.series ?? []).map((one) => [one.quantity, one]));
+    const mark = (one, label, markColor) => points.has(one.quantity) ? [{ label, color: markColor,
+      values: onLayers(points.get(one.quantity), count, "mean"), errors: onLayers(points.get(one.quantity), count, "sem") }] : [];
+    const marks = networks[0].content.series.filter((one) => one.matrix && !hidden.has(one.quantity)).flatMap((one) =>
+      mark(one, `${one.head}${one.quantity.startsWith("encoder_") ? ", encoder" : ""}, samples`, color(one.quantity)));
+    draw("gradients", { about: "Norm of every matrix's gradient in each layer", xs, series, marks, xlabel: "layer" });
     for (const [id, quantity, ylog] of [["energy", "hidden_energy", true], ["cosine", "cosine", false]]) {
       const streams = networks.map((each, k) => [each.content.series.find((one) => one.quantity === quantity), k]);
       draw(id, { about: quantity.replace("_", " "), xs, ylog, xlabel: "layer", series: streams.filter(([one]) => one).map(([one, k]) => ({
-        label: named(one.head, k), color: DATA.curves[k], dash: DASHES[k], values: onLayers(one, count) })) });
+        label: named(one.head, k), color: DATA.curves[k], dash: DASHES[k], values: onLayers(one, count) })),
+      marks: streams[0][0] ? mark(streams[0][0], `${streams[0][0].head}, samples`, DATA.curves[0]) : [] });
     }
     const shown = networks.flatMap((each, k) => each.content.series.filter((one) => one.layer.some((layer) => layer > 0)).map((one) => ({
       head: named((one.quantity.startsWith("encoder_") ? "encoder " : "") + (one.head === one.quantity ? one.quantity.replaceAll("_", " ") : one.head), k),
-      values: onLayers(one, count) })));
-    table("table", ["layer", ...shown.map((one) => one.head)], xs.map((x, at) => [String(x), ...shown.map((one) => number(one.values[at]))]));
+      values: onLayers(one, count), points: k ? null : points.get(one.quantity) })));
+    const cells = (one, at) => {
+      const k = one.points ? one.points.layer.indexOf(at + 1) : -1;
+      return [number(one.values[at]), ...(one.points ? [k < 0 ? "–" : `${number(one.points.mean[k])} ± ${number(2 * one.points.sem[k], 2)}`] : [])];
+    };
+    table("table", ["layer", ...shown.flatMap((one) => [one.head, ...(one.points ? [`${one.head}, samples`] : [])])],
+      xs.map((x, at) => [String(x), ...shown.flatMap((one) => cells(one, at))]));
     $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
       `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
       : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
@@ -417,6 +456,98 @@
     $("mine").textContent = texts.join(" ");
   }
 
+  // ---- samples
+
+  function layOver(content, of) {
+    [sampled, sampledOf] = [content, of];
+    drawLayers();
+    $("sample_words").textContent = !content ? "" : `${content.from}: ${overTheory(content.series)}`;
+  }
+  function overTheory(series) {
+    const ratios = [];
+    for (const one of networks[0].content.series.filter((each) => each.matrix)) {
+      const points = series.find((each) => each.quantity === one.quantity);
+      points?.layer.forEach((layer, k) => {
+        const theory = one.predicted[one.layer.indexOf(layer)], error = points.sem[k] / theory;
+        if (theory > 0) ratios.push({ ratio: points.mean[k] / theory, error, what: `${one.head} of layer ${layer}` });
+      });
+    }
+    if (!ratios.length) return "there is no matrix of a layer to compare with theory.";
+    ratios.sort((a, b) => a.ratio - b.ratio);
+    const [low, high] = [ratios[0], ratios.at(-1)].map((one) => `${number(one.ratio, 3)} ± ${number(2 * one.error, 1)} (${one.what})`);
+    return `norms of matrices are ${low} to ${high} times theory’s; bars and ± are two standard errors.`;
+  }
+  async function drawSamples() {
+    sampling?.abort();
+    const { signal } = (sampling = new AbortController()), of = networkKey(), seed = $("seed").value.trim() || "0";
+    const bar = $("sample_bar");
+    bar.removeAttribute("value");
+    bar.hidden = $("cancel_sample").hidden = false;
+    $("sample").disabled = true;
+    $("sample_words").textContent = "Waiting for a process that draws …";
+    try {
+      const asked = { ...question(state.network), draws: $("draws").value.trim() || "32", seed };
+      const reply = await fetch("api/sample", { method: "POST", signal, headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(asked) });
+      if (!reply.ok) throw new Error((await reply.json()).error);
+      let text = "", last = null;
+      for (const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const parts = (text + value).split("\n");
+        text = parts.pop();
+        for (const part of parts) {
+          last = JSON.parse(part);
+          if (last.error) throw new Error(last.error);
+          [bar.max, bar.value] = [last.of, last.draws];
+          if (signal.aborted) return;
+          if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks, seed ${seed}` }, of);
+          else $("sample_words").textContent = `Drawing ${last.of} networks, some ${number(last.seconds, 1)} s …`;
+        }
+      }
+      if (last?.draws !== last?.of || !last) throw new Error("the samples ended early.");
+      $("seed").value = String(Number(seed) + 1);
+      $("sample").textContent = "Draw others";
+    } catch (error) {
+      if (sampling?.signal === signal) $("sample_words").textContent = signal.aborted ? "Cancelled." : error.message;
+    }
+    if (sampling?.signal !== signal) return;
+    bar.hidden = $("cancel_sample").hidden = true;
+    $("sample").disabled = false;
+  }
+  const networkKey = (network = state.network) => key("network", network);
+  const ofCell = (cell) => ({ ...empty(), fields: new Map(Object.entries(cell.fields)) });
+  const isShown = (cell) => networkKey(ofCell(cell)) === networkKey();
+  async function showCell(signal) {
+    const shown = DATA.run.cells.filter(isShown), cell = shown.find((each) => each.name === $("cell").value) ?? shown[0];
+    $("cell").value = cell?.name ?? "";
+    if (!cell || sampledOf === networkKey()) return;
+    const of = networkKey();
+    const reply = await fetch("api/cell", { method: "POST", signal, headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ cell: cell.name }) });
+    const content = await reply.json();
+    if (!reply.ok) throw new Error(content.error);
+    if (!signal.aborted) layOver({ ...content, from: `${content.draws} networks of ${DATA.run.folder}` }, of);
+  }
+  function buildSampling() {
+    $("sampling").hidden = !LIVE;
+    $("draws").value = "32";
+    $("seed").value = "0";
+    $("sample").addEventListener("click", drawSamples);
+    $("cancel_sample").addEventListener("click", () => sampling?.abort());
+    if (!DATA.run) return;
+    $("of_run").hidden = false;
+    $("run_name").textContent = DATA.run.folder + (DATA.run.left_out ? ` (${DATA.run.left_out} of a text or of one draw are left out)` : "");
+    select($("cell"), [["", "none of the folder’s"], ...DATA.run.cells.map((cell) => [cell.name, cell.title])]);
+    $("cell").addEventListener("change", () => {
+      const cell = DATA.run.cells.find((each) => each.name === $("cell").value);
+      if (!cell) return;
+      sampledOf = "";
+      if (isShown(cell)) showCell(running.signal);
+      else change((next) => { next.network = ofCell(cell); });
+    });
+  }
+
   // ---- from the address to the page
 
   async function load() {
@@ -430,6 +561,11 @@
       say(`The address cannot be read: ${error.message.slice(0, 200)}.`);
       state ??= read(START);
       return;
+    }
+    if (networkKey() !== sampledOf) {
+      sampling?.abort();
+      [sampled, sampledOf] = [null, ""];
+      $("sample_words").textContent = "";
     }
     showControls(networks[0]?.content.stack);
     $("status").textContent = "Predicting …";
@@ -457,6 +593,7 @@
       await ask("batch", state.network, { batch: state.batch, signal }).then((content) => showBatch(content, ""),
         (error) => { if (!signal.aborted) showBatch(null, error.message); });
       if (signal.aborted) return;
+      if (DATA.run) await showCell(signal);
       $("sizes").hidden = !LIVE || took < FAST;
       sizesOf = [];
       if (!LIVE || took < FAST) await askSizes(signal);
@@ -507,10 +644,15 @@
   }
   function download() {
     const quote = (text) => `"${String(text).replaceAll('"', '""')}"`;
-    const rows = [["network", "quantity", "layer", "predicted", "predicted_sem"].join(",")];
+    const rows = [["network", "quantity", "layer", "predicted", "predicted_sem", "mean", "sem", "draws"].join(",")];
     for (const each of networks) {
       for (const one of each.content.series) {
-        one.layer.forEach((layer, k) => rows.push([quote(each.name), one.quantity, layer, one.predicted[k] ?? "", one.sem[k] ?? ""].join(",")));
+        const points = each === networks[0] ? sampled?.series.find((other) => other.quantity === one.quantity) : null;
+        one.layer.forEach((layer, k) => {
+          const at = points ? points.layer.indexOf(layer) : -1;
+          rows.push([quote(each.name), one.quantity, layer, one.predicted[k] ?? "", one.sem[k] ?? "",
+            ...(at < 0 ? ["", "", ""] : [points.mean[at] ?? "", points.sem[at] ?? "", sampled.draws])].join(","));
+        });
       }
     }
     const link = make("a", { href: URL.createObjectURL(new Blob([rows.join("\n") + "\n"], { type: "text/csv" })), download: "gradbounds.csv" });
@@ -532,6 +674,7 @@
   }
 
   buildControls();
+  buildSampling();
   $("where").textContent = LIVE ? "It asks this machine alone." : `This file asks nobody: it has ${DATA.answers.about}`;
   for (const id of ["my_norm", "my_loss"]) $(id).addEventListener("input", compareMine);
   $("matrix").addEventListener("change", drawSizes);
