@@ -50,8 +50,8 @@ def drawn(question: Question) -> Iterator[dict[str, Any]]:
         parts.append(sample_block(cell, question.seed, block))
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         count = (block + 1) * cell.draws_per_block
-        found = summary(Samples(cell, np.full(count, question.seed), arrays)) if count > 1 else []
-        yield {"draws": count, "of": of, "seconds": seconds, "series": found}
+        means = summary(Samples(cell, np.full(count, question.seed), arrays)) if count > 1 else []
+        yield {"draws": count, "of": of, "seconds": seconds, "series": means}
 
 
 def summary(samples: "Samples") -> list[dict[str, Any]]:
