@@ -398,6 +398,33 @@ def comparison_lines(
     return ["", f"With {', '.join(changes)}, by theory, {at}", *_columns(heads, rows)]
 
 
+def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
+    """One sentence of what a network's gradients are beside another's.
+
+    Args:
+        name: of the network.
+        table: the `layer_table` of the one that it stands beside.
+        other: its own.
+    """
+    pairs = {}
+    for of in matrices(table):
+        here, there = (ends_of_layers(each, of, "predicted") for each in (table, other))
+        if here is not None and there is not None:
+            pairs[of] = here, there
+    if not pairs:
+        return f"{name} has no matrix of its layers in common with this network."
+    lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
+    shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
+    most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
+    moved = max(shifts, key=lambda of: shifts[of], default=most)
+    here, there = pairs[moved]
+    return (
+        f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
+        f"({matrix_name(most)}) this network's; its first layer's {matrix_name(moved)} is {there[0]:.3g} times the "
+        f"last's, here {here[0]:.3g} times."
+    )
+
+
 def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
     """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
 

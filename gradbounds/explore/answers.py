@@ -1,26 +1,31 @@
 """What the page is answered: what `gradbounds predict` finds and says, by its own functions, as data."""
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
+from itertools import dropwhile, takewhile
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from checks.stacks.gradients_by_layer import layer_table, matrices
-from gradbounds.actions.batch import predict_batch
+from gradbounds.actions.batch import law_of, predict_batch
+from gradbounds.actions.first_line import cost_of_batch
 from gradbounds.actions.predict import predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, Question
 from gradbounds.network_text import (
+    comparison_lines,
+    comparison_words,
     drawn_lines,
     ends_of_layers,
     matrix_name,
     note_lines,
     sampled_lines,
-    standing_out,
     trust_lines,
     with_cosines,
 )
+from gradbounds.plain_text import one_line
 from theory import NoRuleError, Stack
 from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.cost import Cost, quick_patterns
@@ -37,6 +42,15 @@ _LEAST_WIDTH, _MOST_WIDTH = 16, 2**20
 SIZES = ("depth", "width")
 """What it asks of several, by the field in which they differ."""
 
+MOST_COMPARED = 4
+"""Networks that are compared at once."""
+
+# Of the reason why a size cannot be.
+_LONGEST = 200
+
+# Tables of networks that may be asked for again, as those that are pinned.
+_KEPT = 16
+
 # Sampled patterns of one of several networks, over those of one alone.
 _FEWER = 8
 
@@ -49,18 +63,38 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     """The answer to a question.
 
     Args:
-        kind: what is asked: "predict", "batch", "first_step", "depth" or "width".
-        asked: `Question.read` reads it.
+        kind: what is asked: "predict", "batch", "first_step", "depth", "width" or "compare".
+        asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
         is_wanted: whether somebody still waits for it.
 
     Raises:
         ValueError: the question cannot be read, or theory has no rule for the network or no time.
         NobodyWaitsError: an answer of several predictions is not wanted any more.
     """
+    if kind == "compare":
+        return _comparison(asked, is_wanted)
     question = Question.read(asked)
     if kind in SIZES:
         return _sizes(question, kind, is_wanted)
     return ANSWERS[kind](question)
+
+
+def seconds_of_answer(kind: str, asked: Any) -> float:
+    """What an answer takes on one core, by an estimate; 0 of what is refused, and of what looks up in between.
+
+    Raises:
+        ValueError: the question cannot be read.
+    """
+    if kind not in ("predict", "batch"):
+        return 0.0
+    question = Question.read(asked)
+    stack, _ = question.network()
+    try:
+        if kind == "batch":
+            return cost_of_batch(stack, law_of(stack, question.text), None)[0].seconds
+        return way(stack, None, _budget()).cost.seconds
+    except ValueError:
+        return 0.0
 
 
 def _limits(seconds: float) -> dict[str, Any]:
@@ -78,6 +112,7 @@ def _prediction(question: Question) -> dict[str, Any]:
     result = predict_stack(
         question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, **_limits(SECONDS)
     )
+    _keep(stack, result.tables["prediction"])
     table, values = with_cosines(result.tables["prediction"]), result.values
     return {
         "title": result.about,
@@ -86,14 +121,20 @@ def _prediction(question: Question) -> dict[str, Any]:
         "python": f"gb.predict(gb.{stack!r})",
         "series": [_series(name, rows) for name, rows in table.groupby("quantity", sort=False)],
         "drawn": drawn_lines(notes),
-        "stands_out": standing_out(stack, result.tables["prediction"]),
+        "stands_out": _section("What stands out", result.lines),
         "trust": [line for line in trust_lines(stack, values["compared_with_code"] or "") if line],
         "sampled": [line for line in sampled_lines(stack, table) if line],
         "cheaper": values["cheaper"],
         "notes": [line for line in note_lines(notes) if line],
         "lines": list(result.lines),
         "paper": _of_the_paper(stack, table),
+        "taken_apart": _taken_apart(stack, table),
     }
+
+
+def _section(head: str, lines: Iterable[str]) -> list[str]:
+    """The lines from one that begins so to the next that is empty."""
+    return list(takewhile(bool, dropwhile(lambda line: not line.startswith(head), lines)))
 
 
 def _series(name: Any, rows: pd.DataFrame) -> dict[str, Any]:
@@ -123,10 +164,33 @@ def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
+def _taken_apart(stack: Stack, table: pd.DataFrame) -> list[dict[str, Any]]:
+    """What each step of Theorem 1's proof makes of the norm of the last W2, up to the bound; none outside the paper."""
+    if not stack.in_paper:
+        return []
+    from theory.paper.proof_chain import STEPS, chain  # late, since it loads sympy
+
+    whole = table[table["layer"] == 0].set_index("quantity")["predicted"]
+    last = table[(table["quantity"] == "grad_W2") & (table["layer"] == stack.depth)]["predicted"].to_numpy()
+    steps = chain(stack, whole.map(np.asarray).to_dict() | {"grad_sq_W2": last**2})
+    return [
+        {
+            "name": step.name,
+            "meaning": step.meaning,
+            "sure": step.sure,
+            "norm": float(norm),
+            "factor": float(norm / before),
+        }
+        for step, before, norm in zip(STEPS, steps.tolist(), steps.tolist()[1:], strict=False)
+    ]
+
+
 def _batch(question: Question) -> dict[str, Any]:
     """The first line of a training log."""
     question.network()
-    result = predict_batch(question.given, question.batch, question.of, patterns=None, **_limits(SECONDS))
+    result = predict_batch(
+        question.given, question.batch, question.of, text=question.text, patterns=None, **_limits(SECONDS)
+    )
     values = {name: result.values[name] for name in (
         "batch", "loss", "loss_deviation", "gradient_norm", "gradient_norm_sem", "noise_scale",
     )}  # fmt: skip
@@ -181,33 +245,91 @@ def _ways(question: Question, stack: Stack, name: str) -> tuple[dict[int, Way], 
     """
     patterns = max(2, quick_patterns(stack) // _FEWER) if is_fluctuating(stack) or holds_words(stack) else None
     ways: dict[int, Way] = {}
-    spent, refused = Cost(), 0
+    spent, too_long, refused = Cost(), [], {}
     for size in _around(stack, name):
         try:
             network, _ = question.of.read({**question.given, name: size})
             chosen = way(network, patterns, _budget())
         except NoRuleError:
             raise
-        except ValueError:  # heads that do not divide a width, a mask of so many rows, or one that takes too long
-            refused += 1
-            continue
-        if _budget().holds(spent + chosen.cost):
-            spent, ways[size] = spent + chosen.cost, chosen
+        except OverBudgetError:
+            too_long.append(size)
+        except ValueError as error:  # heads that do not divide a width, or a mask of so many rows
+            refused[size] = str(error)
         else:
-            refused += 1
+            if _budget().holds(spent + chosen.cost):
+                spent, ways[size] = spent + chosen.cost, chosen
+            else:
+                too_long.append(size)
     if not ways:
         raise OverBudgetError(f"theory of one {name} would take more than {SECONDS:g} seconds.")
-    reason = f"{refused} sizes are left out: together they take too long, or the network does not allow them."
-    return dict(sorted(ways.items())), reason if refused else ""
+    words = []
+    if name == "width" and stack.heads > 1:
+        words.append(f"heads stay {stack.heads}, and are as wide as the network makes them.")
+    if too_long:
+        words.append(f"{_listed(too_long)} would take too long together.")
+    if refused:
+        words.append(f"{_listed(refused)} cannot be, as {one_line(next(iter(refused.values())))[:_LONGEST]}")
+    return dict(sorted(ways.items())), " ".join(words)
+
+
+def _listed(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(sizes)))
 
 
 def _around(stack: Stack, name: str) -> list[int]:
-    """The network's own size, and powers of two around it, the smallest first."""
+    """The network's own size, and others around it, the smallest first.
+
+    Depths are powers of two; widths are halves and doubles of the network's, which its heads divide too.
+    """
     own_size = getattr(stack, name)
-    low, high = (1, max(64, 4 * own_size)) if name == "depth" else (own_size / 16, 16 * own_size)
-    low, high = (low, min(high, MOST_LAYERS)) if name == "depth" else (max(low, _LEAST_WIDTH), min(high, _MOST_WIDTH))
-    powers = [1 << k for k in range(math.ceil(math.log2(high)) + 1) if low <= 1 << k <= high and 1 << k != own_size]
-    return [own_size, *powers]
+    if name == "depth":
+        sizes = [1 << k for k in range(MOST_LAYERS.bit_length()) if 1 << k <= min(max(64, 4 * own_size), MOST_LAYERS)]
+    else:
+        every = [Fraction(own_size) * Fraction(2) ** k for k in range(-4, 5)]
+        sizes = [int(size) for size in every if size.denominator == 1 and _LEAST_WIDTH <= size <= _MOST_WIDTH]
+    return [own_size, *(size for size in sizes if size != own_size)]
+
+
+def _comparison(asked: Any, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+    """What the first of several networks is beside each of the others, in the words of `predict --compare`.
+
+    Raises:
+        ValueError: the question cannot be read, or a network not predicted.
+        NobodyWaitsError: the answer is not wanted any more.
+    """
+    networks, names = (asked.get(each) for each in ("networks", "names")) if isinstance(asked, dict) else (None, None)
+    if not (isinstance(networks, list) and isinstance(names, list) and 2 <= len(networks) <= MOST_COMPARED
+            and len(names) == len(networks) and all(isinstance(name, str) for name in names)):  # fmt: skip
+        raise ValueError(f"question must have 2 to {MOST_COMPARED} networks, and a name for each.")
+    stacks, tables = [], []
+    for each in networks:
+        if not is_wanted():
+            raise NobodyWaitsError
+        stack, _ = Question.read(each).network()
+        stacks.append(stack)
+        if (table := _tables.get(stack)) is None:
+            table = layer_table(way(stack, None, _budget()).predicted(), None)
+            _keep(stack, table)
+        tables.append(table)
+    others = list(zip(names, stacks, tables, strict=True))[1:]
+    return {
+        "words": [comparison_words(name, tables[0], table) for name, _, table in others],
+        "lines": [
+            line for name, stack, table in others
+            for line in comparison_lines([name], (stacks[0].tokens, stack.tokens), tables[0], table)
+        ],
+    }  # fmt: skip
+
+
+_tables: dict[Stack, pd.DataFrame] = {}
+
+
+def _keep(stack: Stack, table: pd.DataFrame) -> None:
+    """Keep a network's table, and forget the oldest of many."""
+    _tables[stack] = table
+    while len(_tables) > _KEPT:
+        _tables.pop(next(iter(_tables)), None)
 
 
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {

@@ -12,6 +12,8 @@ from typing import Any
 
 from figures.style import WEIGHTS, looks
 from gradbounds import __version__
+from gradbounds.explore.answers import MOST_COMPARED
+from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.grid import said
 from theory.configurations.published import PUBLISHED
 from theory.configurations.training_codes import NAMES
@@ -36,8 +38,12 @@ def page(answers: dict[str, Any] | None = None, *, run: dict[str, Any] | None = 
         "groups": list(_groups()),
         "models": list(PUBLISHED),
         "drawers": list(NAMES),
+        "public_runs": [
+            run | {"question": run["question"] | {"config": one_text(run["question"].get("config", ""))}}
+            for run in public_runs()
+        ],
         "colors": {name.replace("grad_sq_", "grad_"): look["color"] for name, look in WEIGHTS.items()},
-        "curves": [look["color"] for look in islice(looks(), 3)],
+        "curves": [look["color"] for look in islice(looks(), MOST_COMPARED)],
         "answers": answers,
         "run": run,
     }

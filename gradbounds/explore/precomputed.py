@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from gradbounds.explore.answers import answer
+from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
 from gradbounds.progress import counted
 from theory.configurations.published import PUBLISHED
+from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.placements import COMPOSITIONS
 
 BATCH = "512"
@@ -54,7 +56,11 @@ def answers(
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:
     """A question's name, as the page finds it: what differs from the defaults, in order."""
-    params = {name: question[name] for name in ("like", "batch") if name in question}
+    params = {name: question[name] for name in ("like", "batch", "zipf") if name in question}
+    if "config" in question:
+        params["config"] = one_text(question["config"])
+    if question.get("drawn_by", HUGGING_FACE) != HUGGING_FACE:
+        params["drawn_by"] = question["drawn_by"]
     for name, value in question.get("fields", {}).items():
         if "like" in question or value != str(said(name, FIELDS[name].default)):
             params[name] = value
@@ -68,6 +74,10 @@ def _questions(
     for model in models:
         yield "predict", {"like": model}
         yield "batch", {"like": model, "batch": BATCH}
+    for run in public_runs():
+        if run["norm"] is not None and run["question"].get("like") in models:
+            yield "predict", {name: run["question"][name] for name in ("like", "drawn_by", "fields")}
+            yield "batch", run["question"]
     for placement in placements:
         for depth in depths:
             for width in widths:

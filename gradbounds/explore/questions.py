@@ -17,7 +17,7 @@ MOST_LAYERS = 512
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "fields": dict, "like": (str, type(None)), "config": (dict, type(None)), "drawn_by": str, "batch": str,
-    "draws": str, "seed": str,
+    "draws": str, "seed": str, "zipf": str,
 }  # fmt: skip
 
 _LEAST = {"batch": 1, "draws": 2, "seed": 0}  # one draw has no error
@@ -33,6 +33,7 @@ class Question:
         batch: sequences of a batch.
         draws: networks that are sampled.
         seed: of these.
+        text: the law of words in a batch, as `--text` takes it; None where all differ.
     """
 
     of: Description
@@ -40,6 +41,7 @@ class Question:
     batch: int = 1
     draws: int = 2
     seed: int = 0
+    text: str | None = None
 
     @classmethod
     def read(cls, asked: Any) -> Self:
@@ -47,7 +49,8 @@ class Question:
 
         Args:
             asked: an object; `fields` has values as flags take them, `like`, `config`, `drawn_by` are those of
-                `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`. All may be left out.
+                `gradbounds predict`, `batch` counts sequences, `draws` networks of a `seed`,
+                `zipf` is the exponent of a law of words. All may be left out.
 
         Raises:
             ValueError: there is something else in it, or a value cannot be read.
@@ -70,7 +73,8 @@ class Question:
         of = Description(
             config=asked.get("config"), like=asked.get("like"), drawn_by=asked.get("drawn_by", HUGGING_FACE)
         )
-        return cls(of=of, given=given, **counts)
+        exponent = asked.get("zipf", "")  # and no file, which is nobody's to read
+        return cls(of=of, given=given, **counts, text=f"zipf:{exponent}" if exponent else None)
 
     def network(self) -> tuple[Stack, tuple[Note, ...]]:
         """The network, and notes on its configuration.

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer
+from gradbounds.explore.answers import ANSWERS, SIZES, NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart, answers_apart
 from gradbounds.explore.samples import RunSamples
 from gradbounds.json_output import json_text
@@ -26,7 +26,10 @@ _LONGEST_MESSAGE = 600
 # Seconds that a client may take to send its question.
 _PATIENCE = 20.0
 
-_KINDS = (*ANSWERS, *SIZES, "sample", "cell")
+_KINDS = (*ANSWERS, *SIZES, "compare", "sample", "cell")
+
+# Seconds from which on an answer has a process of its own, so that it can be cancelled and nothing waits for it.
+_SLOW = 3.0
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -51,7 +54,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.page, self.run = page.encode(), run
         # What is slow has a lock of its own, for which no other question waits.
-        self.computing, self.stepping, self.sampling = threading.Lock(), threading.Lock(), threading.Lock()
+        self.computing, self.slow, self.stepping, self.sampling = (threading.Lock() for _ in range(4))
         self.names = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -97,16 +100,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, kind: str, body: bytes) -> None:
         """Answer when those before are answered, if somebody still waits for it."""
         locks = {"first_step": self.server.stepping, "sample": self.server.sampling}
+        locks |= dict.fromkeys((*SIZES, "compare"), self.server.slow)
         try:
-            with locks.get(kind, self.server.computing):
+            asked = parsed(body, "JSON")
+            is_slow = seconds_of_answer(kind, asked) > _SLOW
+            with locks.get(kind, self.server.slow if is_slow else self.server.computing):
                 if self._is_gone():
                     self.close_connection = True
                     return
-                asked = parsed(body, "JSON")
                 if kind == "sample":
                     self._send_all(asked)
                     return
-                text = json_text(self._found(kind, asked))
+                text = json_text(self._found(kind, asked, is_slow=is_slow))
         except NobodyWaitsError:
             self.close_connection = True
         except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
@@ -114,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.OK, text.encode(), "application/json")
 
-    def _found(self, kind: str, asked: Any) -> dict[str, Any]:
+    def _found(self, kind: str, asked: Any, *, is_slow: bool) -> dict[str, Any]:
         """One answer.
 
         Raises:
@@ -125,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
             if self.server.run is None or not isinstance(asked, dict):
                 raise ValueError("cell must be asked of a run folder: gradbounds explore RUN.")
             return self.server.run.cell(asked.get("cell"))
-        computed = answer_apart if kind == "first_step" else answer
+        computed = answer_apart if is_slow or kind == "first_step" else answer
         return computed(kind, asked, is_wanted=lambda: not self._is_gone())
 
     def _send_all(self, asked: Any) -> None:

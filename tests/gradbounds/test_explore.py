@@ -14,16 +14,18 @@ import pytest
 from figures.style import WEIGHTS
 from gradbounds.cli import main
 from gradbounds.explore import apart, server
-from gradbounds.explore.answers import NobodyWaitsError, answer
+from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import page
 from gradbounds.explore.precomputed import answers
+from gradbounds.explore.public_runs import public_runs
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn, summary
 from gradbounds.explore.server import MOST_BYTES, Server
 from simulate import Cell, Run, sample, sweep
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
+from theory.stack import PAPER
 from theory.stack.groups import GROUPS
 from theory.stack.placements import COMPOSITIONS
 
@@ -155,6 +157,70 @@ def test_other_sizes(served, along):
     paper = content["paper"][-1]
     assert paper["bound"] == pytest.approx(float(bound_value(stack).value), rel=1e-12)
     assert paper["appendix_f"] == pytest.approx(norms[-1] * (2 / 3) ** ((stack.depth - 1) / 2), rel=1e-9)
+
+
+def test_widths_keep_heads_and_say_which_cannot_be(served):
+    """Powers of two would not be divided by three heads."""
+    fields = SMALL | {"width": "72", "heads": "3", "output_projection": "random"}
+    _, content = asked(served, "width", {"fields": fields})
+    assert sorted(set(content["rows"]["size"])) == [18, 36, 72, 144, 288, 576, 1152]
+    assert content["left_out"] == "heads stay 3, and are as wide as the network makes them."
+    _, content = asked(served, "width", {"fields": fields | {"heads": "24"}})
+    assert "18, 36 cannot be, as heads must divide width = " in content["left_out"]
+
+
+def test_the_bound_is_taken_apart(served):
+    """The product of the proof's factors is bound over norm, and its third factor is sqrt(d)."""
+    _, content = asked(served, "predict", {"fields": SMALL | {"placement": "post"}})
+    stack = Stack(**{name: int(value) for name, value in SMALL.items()})
+    factors = [step["factor"] for step in content["taken_apart"]]
+    norm = float(predict(stack)["grad_sq_W2"][-1]) ** 0.5
+    assert len(factors) == 6 and factors[2] == pytest.approx(8.0)
+    assert norm * np.prod(factors) == pytest.approx(float(bound_value(stack).value), rel=1e-9)
+    assert asked(served, "predict", {"fields": SMALL | {"placement": "peri"}})[1]["taken_apart"] == []
+
+
+def test_networks_are_compared_in_the_words_of_predict(served, capsys):
+    networks = [{"fields": SMALL | {"placement": placement}} for placement in ("post", "pre", "peri")]
+    _, content = asked(served, "compare", {"networks": networks, "names": ["this", "placement=pre", "<b>"]})
+    assert main(["predict", *flags_of(SMALL), "--placement", "post", "--compare", "placement=pre"]) == 0
+    lines = content["lines"][: content["lines"].index("", 1)]
+    assert "\n".join(lines) in capsys.readouterr().out
+    norms = [predict(Stack(placement=each, **{name: int(value) for name, value in SMALL.items()})) for each in PAPER]
+    ratios = [(norms[1][f"grad_sq_{role}"][-1] / norms[0][f"grad_sq_{role}"][-1]) ** 0.5 for role in ("W1", "W2", "WV")]
+    assert (
+        f"norms are {min(ratios):.3g} (" in content["words"][0] and f"to {max(ratios):.3g} times" in content["words"][0]
+    )
+    assert content["words"][1].startswith("<b>: ")  # which the page sets as text
+    for wrong in ({"networks": networks[:1], "names": ["a"]}, {"networks": networks, "names": [1, 2, 3]}, []):
+        assert asked(served, "compare", wrong)[0] == 400
+
+
+def test_public_runs_are_questions(served, capsys):
+    runs = {run["name"]: run for run in public_runs()}
+    run = runs["GPT-2 124M, llm.c"]
+    assert (run["loss"], run["norm"]) == (11.0091, 15.37)
+    for each in runs.values():
+        Question.read(each["question"]).network()
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page(), re.S)[1])
+    assert [one["name"] for one in data["public_runs"]] == [*runs]
+    assert "Megatron, GPT 7B, untied" not in runs  # whose words are no text
+
+
+def test_words_of_a_batch_may_repeat(served, capsys):
+    _, content = asked(served, "batch", {"fields": SMALL, "batch": "6", "zipf": "1.2"})
+    assert main(["predict", *flags_of(SMALL), "--batch", "6", "--text", "zipf:1.2", "--json"]) == 0
+    assert content["gradient_norm"] == json.loads(capsys.readouterr().out)["gradient_norm"]
+    assert "text must be zipf:A" in asked(served, "batch", {"fields": SMALL, "zipf": "/etc/passwd"})[1]["error"]
+
+
+def test_what_takes_long_is_answered_by_a_process_that_can_be_cancelled(served, monkeypatch):
+    assert seconds_of_answer("predict", {"fields": SMALL}) < 0.1
+    assert seconds_of_answer("predict", {"like": "gpt2", "fields": {"tokens": "1024"}}) > 3.0
+    assert seconds_of_answer("predict", {"fields": {"normalization": "tanh"}}) == 0.0
+    monkeypatch.setattr(server, "_SLOW", -1.0)
+    monkeypatch.setattr(server, "answer_apart", lambda kind, asked, is_wanted: {"apart": kind})
+    assert asked(served, "predict", {"fields": SMALL})[1]["apart"] == "predict"
 
 
 def test_sizes_that_nobody_waits_for_are_not_predicted():

@@ -7,8 +7,8 @@
   const FIELDS = new Map(DATA.groups.flatMap((group) => group.fields.map((field) => [field.name, field])));
   const START = DATA.run ? new URLSearchParams(DATA.run.cells[0].fields).toString() || "placement=post" : "like=gpt2";
   const LONGEST = 30000;
-  const MOST_PINS = 2;
-  const DASHES = [[], [8, 5], [2, 4]];
+  const MOST_PINS = DATA.curves.length - 1;
+  const DASHES = [[], [8, 5], [2, 4], [10, 4, 2, 4]];
   // An answer so fast may be followed by those of other sizes, unasked.
   const FAST = 500;
   const kept = new Map();
@@ -57,7 +57,7 @@
         JSON.parse(value);
         network.config = value;
       } else if (FIELDS.has(name)) network.fields.set(name, value);
-      else if (!["batch", "pin", "name"].includes(name)) throw new Error(`no field is called ${name.slice(0, 60)}`);
+      else if (!["batch", "zipf", "pin", "name"].includes(name)) throw new Error(`no field is called ${name.slice(0, 60)}`);
     }
     return network;
   }
@@ -75,11 +75,12 @@
       const inner = new URLSearchParams(text);
       return { network: readNetwork(inner), name: (inner.get("name") || "pinned").slice(0, 40) };
     });
-    return { network: readNetwork(params), batch: params.get("batch") || "512", pins };
+    return { network: readNetwork(params), batch: params.get("batch") || "512", zipf: params.get("zipf") || "", pins };
   }
   function write(next) {
     const params = writeNetwork(next.network);
     if (next.batch !== "512") params.set("batch", next.batch);
+    if (next.zipf) params.set("zipf", next.zipf);
     for (const pin of next.pins) {
       const inner = writeNetwork(pin.network);
       inner.set("name", pin.name);
@@ -90,7 +91,7 @@
   const now = () => location.hash.slice(1);
   function change(edit) {
     const next = { network: { ...state.network, fields: new Map(state.network.fields) }, batch: state.batch,
-      pins: [...state.pins] };
+      zipf: state.zipf, pins: [...state.pins] };
     edit(next);
     const address = write(next);
     if (address.length > LONGEST) return say(`This is too long for an address of ${LONGEST} letters.`);
@@ -112,27 +113,30 @@
     if (network.config) asked.config = JSON.parse(network.config);
     return asked;
   }
-  function key(kind, network, batch) {
+  function key(kind, network, batch, zipf) {
     const params = [...writeNetwork(network)];
     const shown = params.filter(([name, value]) => network.like || FIELDS.get(name)?.default !== value);
-    if (kind === "batch") shown.push(["batch", batch]);
+    if (kind === "batch") shown.push(["batch", batch], ...(zipf ? [["zipf", zipf]] : []));
     return `${kind}?${shown.map(([name, value]) => `${name}=${value}`).sort().join("&")}`;
   }
-  async function ask(kind, network, { batch, signal } = {}) {
-    const name = key(kind, network, batch);
+  async function post(kind, asked, signal) {
+    const reply = await fetch(`api/${kind}`, { method: "POST", signal, headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(asked) });
+    if (!reply.ok) throw new Error((await reply.json()).error);
+    return reply;
+  }
+  async function ask(kind, network, { batch, zipf, signal } = {}) {
+    const name = key(kind, network, batch, zipf);
     if (kept.has(name)) return kept.get(name);
     let content;
     if (LIVE) {
       const asked = question(network);
-      if (kind === "batch") asked.batch = batch;
-      const reply = await fetch(`api/${kind}`, { method: "POST", signal, headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(asked) });
-      content = await reply.json();
-      if (!reply.ok) throw new Error(content.error);
+      if (kind === "batch") Object.assign(asked, { batch }, zipf ? { zipf } : {});
+      content = await (await post(kind, asked, signal)).json();
     } else {
       if (!Object.hasOwn(DATA.answers.given, name)) {
         throw new Error(`This file has no answer to that. It has ${DATA.answers.about} For this, type the command: ` +
-          command(network, kind, batch));
+          command(network, kind, batch, zipf));
       }
       content = DATA.answers.given[name];
       if (content.error) throw new Error(content.error);
@@ -142,13 +146,13 @@
     return content;
   }
   const quoted = (word) => /^[\w.,:=+/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
-  function command(network, kind, batch) {
+  function command(network, kind, batch, zipf) {
     const words = ["gradbounds", "predict"];
     if (network.like) words.push("--like", network.like);
     if (network.config) words.push("--config", "config.json");
     if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
-    if (kind === "batch") words.push("--batch", batch);
+    if (kind === "batch") words.push("--batch", batch, ...(zipf ? ["--text", `zipf:${zipf}`] : []));
     if (kind === "first_step") words.push("--first-step", "--optimizer", "sgd");
     if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
     return words.map(quoted).join(" ");
@@ -172,6 +176,13 @@
     $("drawn_by").addEventListener("change", () => change((next) => { next.network.drawn_by = $("drawn_by").value; }));
     $("paper").addEventListener("click", () => change((next) => { next.network = empty(); }));
     $("batch").addEventListener("change", () => change((next) => { next.batch = $("batch").value.trim() || "512"; }));
+    $("tokens").addEventListener("change", () => setField("tokens", $("tokens").value.trim()));
+    $("zipf").addEventListener("change", () => change((next) => { next.zipf = $("zipf").value.trim(); }));
+    select($("public_run"), [["", "none"], ...DATA.public_runs.map((run, k) => [String(k), run.name])]);
+    $("public_run").addEventListener("change", () => {
+      const run = DATA.public_runs[$("public_run").value];
+      if (run) change((next) => Object.assign(next, { network: ofRun(run), batch: run.question.batch, zipf: run.question.zipf }));
+    });
     $("file").addEventListener("change", () => take($("file").files[0]));
     document.addEventListener("dragover", (event) => event.preventDefault());
     document.addEventListener("drop", (event) => {
@@ -189,7 +200,7 @@
     if (field.kind === "number") {
       input.addEventListener("input", () => {
         clearTimeout(waiting);
-        waiting = setTimeout(() => setField(field.name, input.value.trim()), 400);
+        waiting = setTimeout(() => setField(field.name, input.value.trim()), 250);
       });
       input.addEventListener("keydown", (event) => {
         const times = { ArrowUp: 2, ArrowDown: 0.5 }[event.key], size = Number(input.value || input.placeholder);
@@ -218,7 +229,9 @@
     $("drawn").hidden = !like && !config;
     $("configured").hidden = !config;
     $("configured").textContent = config ? `A config.json of ${config.length} letters describes the network.` : "";
-    if (document.activeElement !== $("batch")) $("batch").value = state.batch;
+    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", stack ? String(stack.tokens) : fields.get("tokens") ?? ""]]) {
+      if (document.activeElement !== $(id)) $(id).value = value;
+    }
     const placement = fields.get("placement") ?? stack?.placement ?? FIELDS.get("placement").default;
     for (const chip of $("chips").querySelectorAll("input")) chip.checked = chip.value === placement;
     for (const field of FIELDS.values()) {
@@ -372,6 +385,17 @@
       `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
       : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
   }
+  function showApart() {
+    const steps = networks[0].content.taken_apart, whole = steps.reduce((sum, step) => sum + Math.log(step.factor), 0);
+    $("apart").hidden = !steps.length;
+    table("apart_table", ["step", "loses a factor", "share of the logarithm", "norm up to here", "what"], steps.map((step) =>
+      [step.name + (step.sure ? "" : " (may fail)"), number(step.factor, 3), "", number(step.norm), step.meaning]));
+    [...$("apart_table").querySelectorAll("tbody tr")].forEach((row, k) => {
+      const bar = make("span", { className: "bar" });
+      bar.style.width = `${Math.max(0, (120 * Math.log(steps[k].factor)) / whole)}px`;
+      row.children[2].replaceChildren(bar);
+    });
+  }
   function drawSizes() {
     const role = $("matrix").value, rows = [];
     $("sizes_drawn").hidden = !sizesOf.length;
@@ -428,6 +452,7 @@
     select($("matrix"), [...roles]);
     $("matrix").value = roles.has(before) ? before : roles.has("grad_W2") ? "grad_W2" : [...roles.keys()][0];
     drawLayers();
+    showApart();
     $("pins").replaceChildren(...state.pins.map((pin, k) => make("li", { className: "row" },
       `${pin.name}: ${networks[k + 1]?.error ?? networks[k + 1]?.content.title ?? ""}`,
       make("button", { type: "button", onclick: () => change((next) => next.pins.splice(k, 1)) }, `Remove ${pin.name}`))));
@@ -444,15 +469,31 @@
     $("first_words").textContent = content ? content.lines.slice(from, content.lines.indexOf("", from)).join(" ") : error;
     if (content) table("shares", ["parameter", "share of the squared norm"], content.shares.map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`]));
     else $("shares").replaceChildren();
+    showPublic();
     compareMine();
+  }
+  const ofRun = ({ question: { like = "", config, drawn_by, fields } }) => ({ like, config: config === '""' ? "" : config, drawn_by,
+    fields: new Map(Object.entries(fields)) });
+  let printedOf = null;
+  function showPublic() {
+    const those = DATA.public_runs.filter((run) => run.question.batch === state.batch && networkKey(ofRun(run)) === networkKey());
+    const run = those.find((each) => String(DATA.public_runs.indexOf(each)) === $("public_run").value) ?? those[0] ?? null;
+    $("public_run").value = run ? String(DATA.public_runs.indexOf(run)) : "";
+    lines("printed", those.map((each) => `${each.name} printed loss ${each.loss}${each.norm === null ? "" : ` and gradient norm ${each.norm}`} ` +
+      `(${each.source}, ${each.date}; ${each.note}).`));
+    if (run !== printedOf) {
+      $("my_loss").value = run?.loss ?? "";
+      $("my_norm").value = run?.norm ?? "";
+      printedOf = run;
+    }
   }
   function compareMine() {
     const norm = Number($("my_norm").value.replace(",", ".")), loss = Number($("my_loss").value.replace(",", "."));
     const texts = [];
     if (batchOf && norm > 0) texts.push(`Your norm is ${number(norm / batchOf.gradient_norm, 3)} times the prediction.`);
     if (batchOf && loss > 0) texts.push(`Your loss is ${number(Math.abs(loss - batchOf.loss), 2)} ${loss >= batchOf.loss ? "above" : "below"} it.`);
-    if (batchOf && norm > 0) texts.push("Text repeats words, which the prediction without --text leaves out, and then gradients agree more. " +
-      "A log’s norm must be taken before clipping, of the mean loss, at the first step.");
+    if (batchOf && norm > 0 && !state.zipf) texts.push("Text repeats words, and then gradients agree more: its law is A, about 1 of web text.");
+    if (batchOf && norm > 0) texts.push("A log’s norm must be taken before clipping, of the mean loss, at the first step.");
     $("mine").textContent = texts.join(" ");
   }
 
@@ -487,9 +528,7 @@
     $("sample_words").textContent = "Waiting for a process that draws …";
     try {
       const asked = { ...question(state.network), draws: $("draws").value.trim() || "32", seed };
-      const reply = await fetch("api/sample", { method: "POST", signal, headers: { "Content-Type": "application/json" },
-        body: JSON.stringify(asked) });
-      if (!reply.ok) throw new Error((await reply.json()).error);
+      const reply = await post("sample", asked, signal);
       let text = "", last = null;
       for (const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
         const { value, done } = await reader.read();
@@ -523,10 +562,7 @@
     $("cell").value = cell?.name ?? "";
     if (!cell || sampledOf === networkKey()) return;
     const of = networkKey();
-    const reply = await fetch("api/cell", { method: "POST", signal, headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ cell: cell.name }) });
-    const content = await reply.json();
-    if (!reply.ok) throw new Error(content.error);
+    const content = await (await post("cell", { cell: cell.name }, signal)).json();
     if (!signal.aborted) layOver({ ...content, from: `${content.draws} networks of ${DATA.run.folder}` }, of);
   }
   function buildSampling() {
@@ -550,6 +586,16 @@
 
   // ---- from the address to the page
 
+  let waiting = 0;
+  function notBusy() {
+    clearTimeout(waiting);
+    $("busy").hidden = true;
+  }
+  function giveUp() {
+    running?.abort();
+    notBusy();
+    $("status").textContent = "Cancelled. What is below is of the network before.";
+  }
   async function load() {
     running?.abort();
     stepping?.abort();
@@ -569,7 +615,10 @@
     }
     showControls(networks[0]?.content.stack);
     $("status").textContent = "Predicting …";
-    for (const id of ["rate", "sizes_words"]) $(id).textContent = "";
+    clearTimeout(waiting);
+    waiting = setTimeout(() => { $("busy").hidden = false; }, 400);
+    for (const id of ["rate", "sizes_words", "compared"]) $(id).textContent = "";
+    $("compared_all").hidden = true;
     $("rate_all").hidden = true;
     try {
       const first = await ask("predict", state.network, { signal });
@@ -590,10 +639,13 @@
       $("status").textContent = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
-      await ask("batch", state.network, { batch: state.batch, signal }).then((content) => showBatch(content, ""),
+      await ask("batch", state.network, { batch: state.batch, zipf: state.zipf, signal }).then((content) => showBatch(content, ""),
         (error) => { if (!signal.aborted) showBatch(null, error.message); });
       if (signal.aborted) return;
+      notBusy();
       if (DATA.run) await showCell(signal);
+      await compare(signal);
+      if (signal.aborted) return;
       $("sizes").hidden = !LIVE || took < FAST;
       sizesOf = [];
       if (!LIVE || took < FAST) await askSizes(signal);
@@ -601,11 +653,26 @@
       document.body.dataset.settled = now();
     } catch (error) {
       if (signal.aborted) return;
+      notBusy();
       $("status").textContent = "";
       $("answer").hidden = true;
       showControls(null);
       say(error.message);
       document.body.dataset.shown = now();
+    }
+  }
+  async function compare(signal) {
+    if (networks.length < 2) return;
+    try {
+      if (!LIVE) throw new Error("This file compares by its curves; the served page has words too.");
+      const asked = { networks: networks.map((each) => question(each.network ?? state.network)), names: networks.map((each) => each.name) };
+      const content = await (await post("compare", asked, signal)).json();
+      if (signal.aborted) return;
+      lines("compared", content.words, "p");
+      $("compared_lines").textContent = content.lines.join("\n").trim();
+      $("compared_all").hidden = false;
+    } catch (error) {
+      if (!signal.aborted) $("compared").textContent = error.message;
     }
   }
   async function askSizes(signal) {
@@ -680,6 +747,7 @@
   $("matrix").addEventListener("change", drawSizes);
   $("sizes").addEventListener("click", () => askSizes(running.signal));
   $("step").addEventListener("click", askStep);
+  $("give_up").addEventListener("click", giveUp);
   $("cancel").addEventListener("click", () => stepping?.abort());
   $("csv").addEventListener("click", download);
   for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);

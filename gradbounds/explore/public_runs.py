@@ -1,0 +1,37 @@
+"""First lines of public training logs whose network is known, from `checks/data/public_runs.toml`."""
+
+import json
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+ZIPF = "1"
+"""The exponent of words of web text."""
+
+
+def public_runs() -> Iterator[dict[str, Any]]:
+    """What each printed, and the question that describes it.
+
+    Yields:
+        name, source, date, note, loss (the mean of its logs), norm (None where none was printed), and `question`, which
+        `Question.read` reads, with every value as text.
+    """
+    for run in tomllib.loads(files("checks").joinpath("data/public_runs.toml").read_text(encoding="utf-8"))["run"]:
+        if run["text"] != "zipf" or not ("like" in run or "config" in run):
+            continue
+        question = {name: run[name] for name in ("like", "config") if name in run} | {
+            "drawn_by": run["drawn_by"],
+            "batch": str(run["batch"]),
+            "zipf": ZIPF,
+            "fields": {
+                "tokens": str(run["tokens"]), "vocab": str(run["vocab"][0]), "embeddings": run["embeddings"],
+            },
+        }  # fmt: skip
+        printed = {name: run[name] for name in ("name", "source", "date", "note")}
+        yield printed | {"loss": run["loss"][1], "norm": run.get("norm"), "question": question}
+
+
+def one_text(config: Any) -> str:
+    """A configuration as the page has it."""
+    return json.dumps(config, separators=(",", ":"))
