@@ -81,8 +81,11 @@ def network_lines(
 def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
     """A `layer_table` with rows of the cosine between two tokens: their mean product over their mean square.
 
-    Errors of both are taken as independent, which they are not: that of the cosine is at most the sum of both.
+    Errors of both are taken as independent, which they are not: that of the cosine is at most the sum of both. A table
+    that has them stays as it is.
     """
+    if (table["quantity"] == "cosine").any():
+        return table
     rows = []
     for prefix in ("", "encoder_"):
         product, square = (

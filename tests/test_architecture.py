@@ -66,7 +66,7 @@ ARROWS = {
         "models": "statistics verdict fits large_width",
     },
     "figures": {
-        "registry": "", "style": "",
+        "registry": "", "looks": "", "style": "looks",
         "concentration": "registry style", "distribution": "registry style", "hidden_energy": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
         "coordinates": "style", "first_step": "style",

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from simulate import Samples
 
 _SQUARE, _NORM = "grad_sq_", "grad_"
+
+_COLUMNS = ("quantity", "layer", "predicted", "predicted_sem", "mean", "sem", "draws")
+_ERRORS = {"predicted": "predicted_sem", "mean": "sem"}
 
 
 def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.DataFrame:
@@ -28,23 +31,20 @@ def layer_table(prediction: Prediction | None, samples: "Samples | None") -> pd.
         of `theory.QUANTITIES`), layer (0 for what the network has once), predicted, predicted_sem (its error where
         theory samples, else 0), mean, sem, draws; NaN, and 0 draws, where there is none.
     """
-    rows = []
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for name in dict.fromkeys([*(prediction or ()), *(samples or ())]):
         known, measured = _predicted(prediction, name), _measured(samples, name)
         if _SQUARE in name:
             known, measured = known and known.root(), measured and measured.root()
-        sizes = [np.size(estimated.mean) for estimated in (known, measured) if estimated is not None]
-        columns = {
-            "quantity": name.replace(_SQUARE, _NORM),
-            "layer": np.arange(1, max(sizes) + 1) if QUANTITIES[name].per_layer else [0],
-            "predicted": np.nan if known is None else np.atleast_1d(known.mean),
-            "predicted_sem": np.nan if known is None else np.atleast_1d(known.sem),
-            "mean": np.nan if measured is None else np.atleast_1d(measured.mean),
-            "sem": np.nan if measured is None else np.atleast_1d(measured.sem),
-            "draws": 0 if measured is None else measured.draws,
-        }
-        rows.append(pd.DataFrame(columns))
-    table = pd.concat(rows, ignore_index=True)
+        count = max(np.size(estimated.mean) for estimated in (known, measured) if estimated is not None)
+        columns["quantity"] += [name.replace(_SQUARE, _NORM)] * count
+        columns["layer"] += range(1, count + 1) if QUANTITIES[name].per_layer else [0]
+        for column, estimated in (("predicted", known), ("mean", measured)):
+            for value, numbers in ((column, "mean"), (_ERRORS[column], "sem")):
+                each = np.nan if estimated is None else getattr(estimated, numbers)
+                columns[value] += np.broadcast_to(each, count).tolist()
+        columns["draws"] += [0 if measured is None else measured.draws] * count
+    table = pd.DataFrame(columns)
     return table.dropna(subset=["predicted", "mean"], how="all").reset_index(drop=True)
 
 

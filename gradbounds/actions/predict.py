@@ -28,7 +28,7 @@ from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
 from theory import NoRuleError, Prediction, Stack, predict
-from theory.configurations import drawn_by, model_type
+from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.comparisons import compared
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.coverage import holds_words
@@ -89,9 +89,7 @@ def predict_stack(
     samples = None if draws is None else _sampled(stack, draws, seed)
     table = layer_table(prediction, samples)
     beside = {changes: layer_table(predicted(each), None) for changes, each in ways.items()}
-    evidence = ""
-    if prediction is not None and drawn_by(notes) == HUGGING_FACE:
-        evidence = compared(model_type(notes), stack, frozenset(given))
+    evidence = "" if prediction is None else known_of(stack, notes, given)
     cheaper = ["", f"{_CHEAPER}: {chosen.said}."] if chosen is not None and chosen.said else []
     values: dict[str, Any] = {
         "stack": stack,
@@ -165,6 +163,11 @@ def predict_plan(
         rows.append(row)
         lines += [title(stack), *(f"  {line}" for line in takes)]
     return Result(about="what a prediction takes", values={"networks": rows}, lines=lines)
+
+
+def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> str:
+    """What is known of theory beside the code of a published model, of which these fields were given; "" if nothing."""
+    return compared(model_type(notes), stack, frozenset(given)) if drawn_by(notes) == HUGGING_FACE else ""
 
 
 def predicted(chosen: Way) -> Prediction:

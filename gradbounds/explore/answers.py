@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
-from itertools import dropwhile, takewhile
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import law_of, predict_batch
 from gradbounds.actions.first_line import cost_of_batch
-from gradbounds.actions.predict import predict_stack
+from gradbounds.actions.predict import known_of, predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, Question
 from gradbounds.network_text import (
@@ -22,6 +21,8 @@ from gradbounds.network_text import (
     matrix_name,
     note_lines,
     sampled_lines,
+    standing_out,
+    title,
     trust_lines,
     with_cosines,
 )
@@ -63,7 +64,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     """The answer to a question.
 
     Args:
-        kind: what is asked: "predict", "batch", "first_step", "depth", "width" or "compare".
+        kind: what is asked: "predict", "batch", "lines", "first_step", "depth", "width" or "compare".
         asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
         is_wanted: whether somebody still waits for it.
 
@@ -85,7 +86,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     Raises:
         ValueError: the question cannot be read.
     """
-    if kind not in ("predict", "batch"):
+    if kind not in ("predict", "batch", "lines"):
         return 0.0
     question = Question.read(asked)
     stack, _ = question.network()
@@ -108,33 +109,34 @@ def _budget() -> Budget:
 def _prediction(question: Question) -> dict[str, Any]:
     """Every layer's gradients and stream, what stands out of them, and how far theory is to be trusted."""
     stack, notes = question.network()
-    way(stack, None, _budget())  # what has no rule or takes too long is an error here, and not sampled
-    result = predict_stack(
-        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, **_limits(SECONDS)
-    )
-    _keep(stack, result.tables["prediction"])
-    table, values = with_cosines(result.tables["prediction"]), result.values
+    chosen = way(stack, None, _budget())  # what has no rule or takes too long is an error here, and not sampled
+    table = layer_table(chosen.predicted(), None)
+    _keep(stack, table)
+    shown = with_cosines(table)
     return {
-        "title": result.about,
+        "title": title(stack),
         "name": TITLES[stack.placement],
         "stack": stack,
         "python": f"gb.predict(gb.{stack!r})",
-        "series": [_series(name, rows) for name, rows in table.groupby("quantity", sort=False)],
+        "series": [_series(name, rows) for name, rows in shown.groupby("quantity", sort=False)],
         "drawn": drawn_lines(notes),
-        "stands_out": _section("What stands out", result.lines),
-        "trust": [line for line in trust_lines(stack, values["compared_with_code"] or "") if line],
-        "sampled": [line for line in sampled_lines(stack, table) if line],
-        "cheaper": values["cheaper"],
+        "stands_out": standing_out(stack, shown),
+        "trust": [line for line in trust_lines(stack, known_of(stack, notes, question.given)) if line],
+        "sampled": [line for line in sampled_lines(stack, shown) if line],
+        "cheaper": chosen.said,
         "notes": [line for line in note_lines(notes) if line],
-        "lines": list(result.lines),
-        "paper": _of_the_paper(stack, table),
-        "taken_apart": _taken_apart(stack, table),
+        "paper": _of_the_paper(stack, shown),
+        "taken_apart": _taken_apart(stack, shown),
     }
 
 
-def _section(head: str, lines: Iterable[str]) -> list[str]:
-    """The lines from one that begins so to the next that is empty."""
-    return list(takewhile(bool, dropwhile(lambda line: not line.startswith(head), lines)))
+def _lines(question: Question) -> dict[str, Any]:
+    """All that the command prints, which takes two networks more."""
+    question.network()
+    result = predict_stack(
+        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, **_limits(SECONDS)
+    )
+    return {"lines": list(result.lines)}
 
 
 def _series(name: Any, rows: pd.DataFrame) -> dict[str, Any]:
@@ -333,6 +335,6 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
 
 
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {
-    "predict": _prediction, "batch": _batch, "first_step": _first_step,
+    "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": _lines,
 }  # fmt: skip
 """What the page asks of one network, by name."""

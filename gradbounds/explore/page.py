@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from figures.style import WEIGHTS, looks
+from figures.looks import WEIGHTS, looks
 from gradbounds import __version__
 from gradbounds.explore.answers import MOST_COMPARED
 from gradbounds.explore.public_runs import one_text, public_runs

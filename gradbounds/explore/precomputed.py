@@ -103,7 +103,7 @@ def _changes() -> Iterator[tuple[str, str]]:
 
 def _answer(kind: str, question: Mapping[str, Any]) -> Any:
     try:
-        content = answer(kind, question)
+        content = answer(kind, question) | (answer("lines", question) if kind == "predict" else {})
     except ValueError as error:
         return {"error": short(str(error))}
     if "stack" in content:

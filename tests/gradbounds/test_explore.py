@@ -17,7 +17,7 @@ from gradbounds.explore import apart, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import page
-from gradbounds.explore.precomputed import answers
+from gradbounds.explore.precomputed import answers, name_of
 from gradbounds.explore.public_runs import public_runs
 from gradbounds.explore.questions import Question
 from gradbounds.explore.samples import RunSamples, drawn, summary
@@ -115,8 +115,9 @@ def test_the_page_is_answered_what_predict_prints(served, capsys, fields):
 def test_the_words_are_those_of_predict(served, capsys):
     _, content = asked(served, "predict", {"fields": SMALL | {"placement": "peri"}})
     assert main(["predict", "--all", "--placement", "peri", *flags_of(SMALL)]) == 0
-    assert "\n".join(content["lines"]) == capsys.readouterr().out.rstrip("\n")
-    assert set(content["stands_out"]) < set(content["lines"])
+    _, whole = asked(served, "lines", {"fields": SMALL | {"placement": "peri"}})
+    assert "\n".join(whole["lines"]) == capsys.readouterr().out.rstrip("\n")
+    assert set(content["stands_out"]) < set(whole["lines"])
     assert "may be off by more than 3%" in content["trust"][0]
     assert content["paper"] is None
 
@@ -205,6 +206,9 @@ def test_public_runs_are_questions(served, capsys):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page(), re.S)[1])
     assert [one["name"] for one in data["public_runs"]] == [*runs]
     assert "Megatron, GPT 7B, untied" not in runs  # whose words are no text
+    assert name_of("batch", run["question"]) == (
+        "batch?batch=512&drawn_by=nanogpt&embeddings=tied&like=gpt2&tokens=1024&vocab=50257&zipf=1"
+    )
 
 
 def test_words_of_a_batch_may_repeat(served, capsys):

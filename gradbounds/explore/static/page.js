@@ -385,6 +385,15 @@
       `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
       : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
   }
+  async function showLines() {
+    if (!$("all").open) return;
+    try {
+      const { lines: texts } = networks[0].content.lines ? networks[0].content : await ask("lines", state.network, { signal: running.signal });
+      $("lines").textContent = texts.join("\n");
+    } catch (error) {
+      if (error.name !== "AbortError") $("lines").textContent = error.message;
+    }
+  }
   function showApart() {
     const steps = networks[0].content.taken_apart, whole = steps.reduce((sum, step) => sum + Math.log(step.factor), 0);
     $("apart").hidden = !steps.length;
@@ -435,7 +444,7 @@
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
     lines("trust", [...content.sampled, ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
-    $("lines").textContent = content.lines.join("\n");
+    showLines();
     $("command").textContent = command(state.network);
     $("python").textContent = content.python;
     const roles = new Map(networks.flatMap((each) => each.content.series.filter((one) => one.matrix).map((one) => [one.quantity, one.head])));
@@ -539,7 +548,7 @@
           last = JSON.parse(part);
           if (last.error) throw new Error(last.error);
           [bar.max, bar.value] = [last.of, last.draws];
-          if (signal.aborted) return;
+          signal.throwIfAborted();
           if (last.series?.length) layOver({ ...last, from: `${last.draws < last.of ? `${last.draws} of ` : ""}${last.of} networks, seed ${seed}` }, of);
           else $("sample_words").textContent = `Drawing ${last.of} networks, some ${number(last.seconds, 1)} s …`;
         }
@@ -747,6 +756,7 @@
   $("matrix").addEventListener("change", drawSizes);
   $("sizes").addEventListener("click", () => askSizes(running.signal));
   $("step").addEventListener("click", askStep);
+  $("all").addEventListener("toggle", showLines);
   $("give_up").addEventListener("click", giveUp);
   $("cancel").addEventListener("click", () => stepping?.abort());
   $("csv").addEventListener("click", download);
