@@ -9,8 +9,8 @@ from figures.style import panels, style, value_ticks
 
 _LOOKS: dict[str, dict[str, Any]] = {
     "loop": {"color": "#3b3b3b", "marker": "^", "linestyle": ":", "label": "loop over torch.nn"},
-    "dense": {"color": "#0072b2", "marker": "s", "linestyle": "--", "label": "dense engine"},
-    "conditioned": {"color": "#d55e00", "marker": "o", "linestyle": "-", "label": "conditioned engine"},
+    "dense": {"color": "#44aa99", "marker": "s", "linestyle": "--", "label": "dense engine"},
+    "conditioned": {"color": "#332288", "marker": "o", "linestyle": "-", "label": "conditioned engine"},
     "limit": {"color": "#777777", "linestyle": "-", "linewidth": 1, "label": "limit of the conditioned engine"},
 }
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.registry import run_figure
-from figures.style import looks, panels, style
+from figures.style import BOUND, ordered, panels, style
 from theory.stack import TITLES
 
 
@@ -36,7 +36,8 @@ def concentration(table: pd.DataFrame) -> Figure:
         shown = table[table[["share", "predicted", "example"]].max(axis=1) >= least]
         for axis, placement in zip(axes, placements, strict=True):
             here = table[table["placement"] == placement]
-            for look, ((width, depth), rows) in zip(looks(), here.groupby(["width", "depth"]), strict=False):
+            sizes = list(here.groupby(["width", "depth"]))
+            for look, ((width, depth), rows) in zip(ordered(len(sizes)), sizes, strict=True):
                 seen = rows[rows["share"] > 0].iloc[::2]
                 errors = [seen["share"] - seen["low"], seen["high"] - seen["share"]]
                 axis.errorbar(
@@ -44,7 +45,7 @@ def concentration(table: pd.DataFrame) -> Figure:
                     label=f"$d = {width}$, $L = {depth}$", **look | {"linestyle": "none", "markersize": 3.5},
                 )  # fmt: skip
                 axis.plot(rows["epsilon"], rows["predicted"], color=look["color"], linewidth=1.2)
-                axis.plot(rows["epsilon"], rows["example"], color=look["color"], linewidth=0.9, linestyle="--")
+                axis.plot(rows["epsilon"], rows["example"], **BOUND | {"linewidth": 0.9})
             axis.set(
                 yscale="log", ylim=(least, 1.5), xlim=(0, 1.05 * shown["epsilon"].max()), xlabel=r"$\epsilon$",
                 title=f"{TITLES[placement]}, one token",

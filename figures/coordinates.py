@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import SYMBOLS, decimal_ticks, legend_below, looks, style, value_ticks
+from figures.style import SYMBOLS, decimal_ticks, legend_below, ordered, style, value_ticks
 
 _MOST_PANELS, _COLUMNS, _LEAST_RANGE = 12, 4, 2.0
 
@@ -26,7 +26,7 @@ def coordinates(table: pd.DataFrame) -> Figure:
             axis.remove()
         for axis, place in zip(axes, places, strict=False):
             here = table[table["place"] == place]
-            for (step, curve), look in zip(here.groupby("step"), looks(), strict=False):
+            for (step, curve), look in zip(here.groupby("step"), ordered(here["step"].nunique()), strict=True):
                 curve = curve.sort_values("width")
                 axis.errorbar(
                     curve["width"], curve["value"], yerr=2 * curve["sem"], capsize=2, linewidth=1.1,

@@ -1,16 +1,14 @@
 """How the draws scatter around the predicted mean, in the first and in the last layer."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.registry import run_figure
-from figures.style import legend_below, panels, plain_decades, style
+from figures.style import legend_below, ordered, panels, plain_decades, style
 from theory.stack import TITLES
 
-_LOOK: tuple[dict[str, Any], ...] = ({"color": "#d55e00", "linestyle": "-"}, {"color": "#0072b2", "linestyle": "--"})
+_LOOK = [{name: look[name] for name in ("color", "linestyle")} for look in ordered(2)]
 
 
 @run_figure(

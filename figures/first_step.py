@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import PAPER, SYMBOLS, looks, style, value_ticks
+from figures.style import PAPER, SYMBOLS, of_placement, style, value_ticks
 from theory.stack import TITLES
 from theory.stack.optimizers import NAMES
 
@@ -49,7 +49,8 @@ def first_step_rates(table: pd.DataFrame) -> Figure:
 
 
 def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None:
-    for look, (placement, series) in zip(looks(), rows.groupby("placement", sort=False), strict=False):
+    for placement, series in rows.groupby("placement", sort=False):
+        look = of_placement(placement)
         x = series.sort_values(against)
         line = {"color": look["color"], "linestyle": look["linestyle"], "linewidth": 1.4}
         axis.plot(x[against], x["critical_rate"], **line, label=TITLES[placement])
@@ -62,7 +63,7 @@ def _panel(axis: Axes, optimizer: str, against: str, rows: pd.DataFrame) -> None
     if optimizer == "adam":
         for name, rate in PUBLISHED.items():
             axis.axhline(rate, **PAPER)
-            axis.annotate(name, (0.02, rate), xycoords=("axes fraction", "data"), fontsize=6, va="bottom")
+            axis.annotate(name, (0.02, rate), xycoords=("axes fraction", "data"), fontsize=7, va="bottom")
     value_ticks(axis, sorted(set(rows[against])))
     axis.set_yscale("log")  # after it, which takes minor ticks away
     other = "depth" if against == "width" else "width"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from figures.registry import run_figure
-from figures.style import MEASURED, PAPER, PREDICTED, panels, style
+from figures.style import MEASURED, PAPER, PREDICTED, of_placement, panels, style
 from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
@@ -48,7 +48,7 @@ def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
         figure, drawn = panels(len(placements), share_y=False, axes=axes)
         for axis, placement in zip(drawn, placements, strict=True):
             here = rows[rows["placement"] == placement].sort_values("layer")
-            layer = here["layer"].to_numpy()
+            layer, color = here["layer"].to_numpy(), of_placement(placement)["color"]
             if placement == "pre":
                 axis.fill_between(
                     layer,
@@ -64,8 +64,10 @@ def hidden_energy(table: pd.DataFrame, *, axes: Sequence[Axes] | None = None) ->
                 # A flat line needs a frame, or noise would fill the panel.
                 reach = float(max(0.1, 1.3 * ((here["mean"] - energy).abs() + 2 * here["sem"]).max()))
                 axis.set_ylim(energy - reach, energy + 1.5 * reach)
-            axis.plot(layer, here["predicted"], label="large-width theory", **PREDICTED)
-            axis.errorbar(layer, here["mean"], yerr=2 * here["sem"], label="samples (± 2 s.e.)", **MEASURED)
+            axis.plot(layer, here["predicted"], label="large-width theory", color=color, **PREDICTED)
+            axis.errorbar(
+                layer, here["mean"], yerr=2 * here["sem"], label="samples (± 2 s.e.)", color=color, **MEASURED
+            )
             first = here.iloc[0]
             symbol = (
                 r"$\mathbb{E}\|x^{5}_{l}\|^2/d$" if placement == "post" else r"$\mathbb{E}\|x\|^2/d$ after $l$ layers"

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import looks, panels, plain_decades, style, value_ticks
+from figures.style import of_placement, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -19,7 +19,8 @@ def placements(norms: pd.DataFrame) -> Figure:
         figure, (against, over) = panels(2)
         figure.set_size_inches(7.6, 3.9)
         deepest = norms["depth"].max()
-        for look, (_, rows) in zip(looks(), norms.groupby("placement", sort=False), strict=False):
+        for placement, rows in norms.groupby("placement", sort=False):
+            look = of_placement(placement)
             last = rows[rows["layer"] == rows["depth"]].sort_values("depth")
             profile = rows[rows["depth"] == deepest].sort_values("layer")
             line = {name: look[name] for name in ("color", "linestyle")}
@@ -47,9 +48,6 @@ def placements(norms: pd.DataFrame) -> Figure:
 def _name_ends(axis: Axes, norms: pd.DataFrame, deepest: int) -> None:
     """Write each placement's name where its curve ends, in its colour; names of curves that meet stand apart."""
     last = norms[norms["layer"] == deepest]
-    colors = {
-        str(placement): look["color"] for placement, look in zip(norms["placement"].unique(), looks(), strict=False)
-    }
     ends = {
         str(placement): float(np.log(end)) for placement, end in zip(last["placement"], last["predicted"], strict=True)
     }
@@ -59,6 +57,6 @@ def _name_ends(axis: Axes, norms: pd.DataFrame, deepest: int) -> None:
         at = max(end, at + gap)
         axis.annotate(
             TITLES[placement], (deepest, np.exp(end)), (1.04, (at - low) / (high - low)), fontsize=8, va="center",
-            textcoords="axes fraction", color=colors[placement], annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colors[placement], "linewidth": 0.6},
+            textcoords="axes fraction", color=of_placement(placement)["color"], annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": of_placement(placement)["color"], "linewidth": 0.6},
         )  # fmt: skip

@@ -4,13 +4,17 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from figures.style import legend_below, looks, plain_decades, style
+from figures.style import legend_below, ordered, plain_decades, style
 
 _LEAST_RANGE = 2.0
+# What differs by less over layers and depths is said in words, and has no panels.
+_CONSTANT = 1.02
 
 
 def probe(table: pd.DataFrame) -> Figure:
     """Mean energy of every layer's output, and root mean square of its gradient, ± 2 standard errors, at one width.
+
+    An energy that is the same in every layer and at every depth stands below the panels.
 
     Args:
         table: `checks.models.probe.profile_table`: columns width, depth, part, layer, energy, energy_sem, gradient,
@@ -20,12 +24,20 @@ def probe(table: pd.DataFrame) -> Figure:
     rows = table[table["width"] == width]
     parts = list(dict.fromkeys(rows["part"]))
     labels = {"energy": r"$\|x_l\|^2/d$ after the layer", "gradient": r"norm of the layer's gradient"}
+    note = "means over seeds, ± 2 s.e."
+    if (energy := rows["energy"]).max() < _CONSTANT * energy.min():
+        note += rf"; $\|x_l\|^2/d = {energy.mean():.3g}$ after every layer"
+        del labels["energy"]
     with style():
-        figure = Figure(figsize=(7.0, 0.4 + 2.7 * len(parts)), layout="constrained", dpi=160)
-        grid = figure.subplots(len(parts), 2, squeeze=False)
-        for axes, part in zip(grid, parts, strict=True):
+        shape = (len(parts), 2) if len(labels) == 2 else (-(-len(parts) // 2), min(2, len(parts)))
+        figure = Figure(figsize=(7.0, 0.6 + 2.9 * shape[0]), layout="constrained", dpi=160)
+        grid = figure.subplots(*shape, squeeze=False).reshape(-1, len(labels))
+        for axis in grid[len(parts) :].flat:
+            axis.remove()
+        for axes, part in zip(grid, parts, strict=False):
             for axis, (quantity, label) in zip(axes, labels.items(), strict=True):
-                for (depth, curve), look in zip(rows[rows["part"] == part].groupby("depth"), looks(), strict=False):
+                curves = list(rows[rows["part"] == part].groupby("depth"))
+                for (depth, curve), look in zip(curves, ordered(len(curves)), strict=True):
                     axis.errorbar(
                         curve["layer"], curve[quantity], yerr=2 * curve[f"{quantity}_sem"], capsize=2, linewidth=1.1,
                         **({"markersize": 4} | look), label=f"$L = {depth}$",
@@ -37,5 +49,5 @@ def probe(table: pd.DataFrame) -> Figure:
                 low, high = axis.get_ylim()
                 axis.set_ylim(min(low, middle / _LEAST_RANGE), max(high, middle * _LEAST_RANGE))
                 plain_decades(axis.yaxis)
-        legend_below(figure, 6, "means over seeds, ± 2 s.e.")
+        legend_below(figure, 6, note)
     return figure

@@ -10,7 +10,7 @@ from theory.paper.proof_chain import STEPS
 from theory.stack import TITLES
 
 # Light to dark and hatched in turn, so that neighbours stay apart in grey.
-_COLORS = ("#9ecae1", "#d55e00", "#f0c27b", "#0072b2", "#bdbdbd", "#3b3b3b")
+_COLORS = ("#88ccee", "#cc6677", "#ddcc77", "#117733", "#bdbdbd", "#332288")
 
 # Factors below are lines on the axis.
 _SEEN = 1.1
@@ -53,12 +53,12 @@ def proof_slack(table: pd.DataFrame) -> Figure:
                     )  # fmt: skip
                 axis.plot([position - 0.42, position + 0.42], [steps[0]] * 2, color="black", linewidth=2)
                 axis.annotate(
-                    f"×{steps[-1] / steps[0]:,.0f}", (position, steps[-1]), ha="center", va="bottom", fontsize=7,
+                    f"×{steps[-1] / steps[0]:,.0f}", (position, steps[-1]), ha="center", va="bottom", fontsize=8,
                     xytext=(0, 2), textcoords="offset points",
                 )  # fmt: skip
             names = [f"$d = {width}$\n$L = {depth}$\n$n = {tokens}$" for (tokens, depth, width), _ in bars]
             axis.set(yscale="log", title=TITLES[placement])
-            axis.set_xticks(range(len(bars)), names, fontsize=7)
+            axis.set_xticks(range(len(bars)), names, fontsize=7.5)
             axis.grid(axis="x", visible=False)
         # Room for the numbers above the bars.
         axes[0].set_ylim(table["measured"].min() / 3, table["measured"].max() * 4)

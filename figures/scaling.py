@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures.registry import run_figure
-from figures.style import BOUND, MEASURED, PREDICTED, SYMBOLS, legend_below, panels, style, value_ticks
+from figures.style import BOUND, MEASURED, PREDICTED, SYMBOLS, legend_below, of_placement, panels, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -121,8 +121,11 @@ def _beside_theory(
         for axis, (placement, rows) in zip(drawn, chosen, strict=True):
             at = rows[x].to_numpy()
             axis.plot(at, rows["bound"], label="Theorem 1, with constants", **BOUND)
-            axis.plot(at, rows["predicted"], label="large-width theory", **PREDICTED)
-            axis.errorbar(at, rows[y], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, **MEASURED)
+            color = of_placement(placement)["color"]
+            axis.plot(at, rows["predicted"], label="large-width theory", color=color, **PREDICTED)
+            axis.errorbar(
+                at, rows[y], yerr=2 * rows["sem"], label="samples (± 2 s.e.)", zorder=3, color=color, **MEASURED
+            )
             axis.set(title=f"{TITLES[placement]}, {setting(rows, against)}", **settings)
             value_ticks(axis, sorted(set(at)))
         drawn[0].set_ylabel(ylabel)

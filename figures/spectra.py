@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, StrMethodFormatter
 
-from figures.style import looks, panels, style, value_ticks
+from figures.style import PLACEMENTS, of_placement, panels, plain_decades, style, value_ticks
 from theory.stack import title
 
 _NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
@@ -48,38 +48,27 @@ def curvature(densities: pd.DataFrame, found: pd.DataFrame, predicted: pd.DataFr
 
 def _seeds(axis: Axes, models: pd.DataFrame) -> None:
     names: list[str] = []
-    for (placement, matrix), look in _looks(models).items():
-        rows = models[(models["placement"] == placement) & (models["matrix"] == matrix)]
-        axis.plot([len(names)] * len(rows), rows["largest"], **look | {"linestyle": "none"})
+    for (placement, matrix), rows in models.groupby(["placement", "matrix"]):
+        axis.plot([len(names)] * len(rows), rows["largest"], **_look(placement, matrix) | {"linestyle": "none"})
         names.append(f"{title(placement)},\n{_NAMES[str(matrix)]}")
     axis.set(yscale="log", ylabel="largest eigenvalue", title="each seed", xlim=(-0.5, len(names) - 0.5))
+    plain_decades(axis.yaxis)
     axis.set_xticks(range(len(names)), names, fontsize=7)
 
 
-def _looks(models: pd.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
-    """How a matrix of a placement looks in every panel."""
-    placements = dict(zip(sorted(models["placement"].unique()), looks(), strict=False))
-    return {
-        (str(placement), str(matrix)): placements[placement] | {"markersize": 5} | _MATRICES[str(matrix)]
-        for placement, matrix in models.groupby(["placement", "matrix"]).groups
-    }
+def _look(placement: object, matrix: object) -> dict[str, Any]:
+    """How a matrix of a placement looks in every panel; of what is no placement, such as a module, in grey."""
+    look = of_placement(placement) if placement in PLACEMENTS else {"color": "#3b3b3b", "marker": "o"}
+    return look | {"markersize": 5} | _MATRICES[str(matrix)]
 
 
 def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
-    for (placement, rows), look in zip(table.groupby("placement"), looks(), strict=False):
-        floor, color = rows["one"].min(), look["color"]
+    for placement, rows in table.groupby("placement"):
+        look, floor = _look(placement, rows["matrix"].iloc[0]), rows["one"].min()
         axis.fill_between(rows["eigenvalue"], rows["low"].clip(lower=floor), rows["high"].clip(lower=floor),
-                          color=color, alpha=0.2, linewidth=0)  # fmt: skip
-        alone = rows["alone"].notna()
-        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor).mask(alone), color=color,
-                  linestyle=look["linestyle"], label=f"{title(placement)}, mean")  # fmt: skip
-        axis.plot(rows["eigenvalue"], rows["median"].clip(lower=floor), color=color, linestyle=":", linewidth=1,
-                  label=f"{title(placement)}, median of seeds")  # fmt: skip
-        if alone.any():
-            seeds = ", ".join(f"{number:g}" for number in sorted(rows["alone"].dropna().unique()))
-            label = f"{title(placement)}, one seed alone: {seeds}"
-            axis.plot(rows["eigenvalue"], rows["mean"].where(alone), color=color, marker=look["marker"], markevery=4,
-                      markersize=2.5, linestyle="none", label=label)  # fmt: skip
+                          color=look["color"], alpha=0.2, linewidth=0)  # fmt: skip
+        axis.plot(rows["eigenvalue"], rows["mean"].clip(lower=floor), color=look["color"],
+                  linestyle=look["linestyle"], label=title(placement))  # fmt: skip
     size = f", $d = {table['width'].iloc[0]}$, $L = {table['depth'].iloc[0]}$" if len(table) else ""
     axis.set(
         yscale="log",
@@ -88,16 +77,15 @@ def _density(axis: Axes, table: pd.DataFrame, name: str) -> None:
         ylabel="density",
         title=name + size,
     )
-    axis.legend(title="band: probes and seeds", title_fontsize=8, fontsize=7)
+    axis.legend(title="mean; band: probes and seeds;\npeaks broadened by 1% of the range", title_fontsize=7)
 
 
 def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataFrame | None) -> None:
     """Geometric means over seeds against one size: the depth at the largest width, the width at the least depth."""
     other, letters = ("width", "depth")[against == "width"], {"depth": "L", "width": "d"}
     at = models[other].max() if other == "width" else models[other].min()
-    look = _looks(models)
     for (placement, matrix), rows in models[models[other] == at].groupby(["placement", "matrix"]):
-        grouped, mark = np.log(rows.set_index(against)["largest"]).groupby(level=0), look[str(placement), str(matrix)]
+        grouped, mark = np.log(rows.set_index(against)["largest"]).groupby(level=0), _look(placement, matrix)
         # Seeds differ by factors.
         mean, factor = np.exp(grouped.mean()), np.exp(2 * grouped.sem().fillna(0.0))
         axis.errorbar(
@@ -106,9 +94,12 @@ def _largest(axis: Axes, models: pd.DataFrame, against: str, predicted: pd.DataF
         )  # fmt: skip
     if predicted is not None:
         rows = predicted[(predicted["quantity"] == "largest") & (predicted[other] == at)]
-        for number, (_, group) in enumerate(rows.groupby("placement")):
+        for number, (placement, group) in enumerate(rows.groupby("placement")):
             label = "theory, Gauss-Newton" if number == 0 else None
-            axis.plot(group[against], group["predicted"], color="black", linewidth=0.8, linestyle=":", label=label)
+            axis.plot(
+                group[against], group["predicted"], color=_look(placement, "gauss-newton")["color"], linewidth=3,
+                alpha=0.3, label=label,
+            )  # fmt: skip
     sizes = sorted(models[against].unique())
     axis.set(yscale="log", xlabel=f"{against} ${letters[against]}$", ylabel="largest eigenvalue",
              title=f"at ${letters[other]} = {at}$, geometric mean ± 2 s.e.")  # fmt: skip

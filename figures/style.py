@@ -1,24 +1,32 @@
 """One look for every figure: size, fonts, and marks that stay apart in grey."""
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_hex
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
+from figures.looks import CURVES
+from figures.looks import PLACEMENTS as PLACEMENTS
 from figures.looks import WEIGHTS as WEIGHTS
 from figures.looks import looks as looks
 
-MEASURED: dict[str, Any] = {"color": "#d55e00", "marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
-PREDICTED: dict[str, Any] = {"color": "#0072b2", "linestyle": "-", "linewidth": 1.4}
-BOUND: dict[str, Any] = {"color": "#3b3b3b", "linestyle": "--", "linewidth": 1.4}
+# Of sizes and steps, from the least to the greatest: in grey as well.
+_FROM, _TO = np.array([0.82, 0.62, 0.84]), np.array([0.20, 0.02, 0.33])
+_NEUTRAL = "#3b3b3b"
+MEASURED: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "capsize": 2.5}
+PREDICTED: dict[str, Any] = {"linestyle": "-", "linewidth": 1.4}
+BOUND: dict[str, Any] = {"color": _NEUTRAL, "linestyle": "--", "linewidth": 1.4}
 PAPER: dict[str, Any] = {"color": "#777777", "linestyle": ":", "linewidth": 1.6}
 
 SYMBOLS = {"width": "width $d$", "depth": "depth $L$"}
@@ -49,6 +57,18 @@ def style(axes: Sequence[Axes] | None = None) -> Iterator[None]:
         yield
 
 
+def of_placement(name: object) -> dict[str, Any]:
+    """Colour, mark and line of a placement, the same in every figure."""
+    return PLACEMENTS[str(name)]
+
+
+def ordered(count: int) -> list[dict[str, Any]]:
+    """Looks of so many sizes or steps, from light to dark, with marks and lines as those of `looks`."""
+    shades = np.linspace(_FROM, _TO, count) if count > 1 else _TO[None]
+    marks = itertools.islice(itertools.cycle(CURVES), count)
+    return [mark | {"color": to_hex(shade)} for mark, shade in zip(marks, shades, strict=True)]
+
+
 def panels(
     count: int, *, share_x: bool = False, share_y: bool = True, axes: Sequence[Axes] | None = None
 ) -> tuple[Figure, list[Axes]]:
@@ -64,12 +84,15 @@ def panels(
             raise ValueError(f"axes must have one entry for each panel, which are {count}, got {len(axes)}.")
         return axes[0].figure.figure, list(axes)
     rows = 2 if count == 4 else 1
-    figure = Figure(figsize=(3.5 * count / rows, 3.1 * rows), layout="constrained", dpi=160)
+    wide = 3.5 if count / rows <= 2 else 3.0
+    figure = Figure(figsize=(wide * count / rows, 3.1 * rows), layout="constrained", dpi=160)
     return figure, list(figure.subplots(rows, count // rows, sharex=share_x, sharey=share_y, squeeze=False).flat)
 
 
 def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Sequence[Axes] | None = None) -> None:
     """One legend of all panels, below them, or inside the first of the axes that were given, which lists that one's.
+
+    What differs between panels in the placement's colour alone is listed in grey.
 
     Raises:
         ValueError: curves of one label look different in two panels, so that no one legend tells them.
@@ -80,8 +103,13 @@ def legend_below(figure: Figure, columns: int = 3, title: str = "", *, axes: Seq
     handles: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            if _look(handles.setdefault(label, handle)) != _look(handle):
+            before = handles.setdefault(label, handle)
+            if _look(before) == _look(handle):
+                continue
+            if _uncoloured(_look(before)) != _uncoloured(_look(handle)):
                 raise ValueError(f"label {label!r} must have one look in all panels, got {_look(handle)} beside it.")
+            _, line, mark = _look(handle)
+            handles[label] = Line2D([], [], color=_NEUTRAL, linestyle=line, marker=mark, markersize=4, linewidth=1.4)
     if handles:
         figure.legend(
             handles.values(), handles, loc="outside lower center", ncols=columns, title=title or None, title_fontsize=8,
@@ -92,6 +120,12 @@ def _look(handle: Any) -> tuple[Any, ...]:
     """Colour, line and mark of a curve, with error bars or without; nothing of other artists."""
     line = handle[0] if isinstance(handle, Container) else handle
     return (line.get_color(), line.get_linestyle(), line.get_marker()) if isinstance(line, Line2D) else ()
+
+
+def _uncoloured(look: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A look with all colours of placements, and the grey that stands for them, as one."""
+    free = {_NEUTRAL, *(own["color"] for own in PLACEMENTS.values())}
+    return ("", *look[1:]) if look and look[0] in free else look
 
 
 def value_ticks(axes: Axes, values: list[float]) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures.style import decimal_ticks, legend_below, looks, panels, style, value_ticks
+from figures.style import decimal_ticks, legend_below, looks, of_placement, ordered, panels, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -33,9 +33,10 @@ def training_steps(table: pd.DataFrame, limits: pd.DataFrame | None = None) -> F
         figure, axes = panels(len(drawn), share_y=False)
         for axis, (name, (layer, title)) in zip(axes, drawn.items(), strict=True):
             here = rows[(rows["quantity"] == name) & (rows["layer"] == layer)]
-            for look, ((placement, width), series) in zip(
-                looks(), here.groupby(["placement", "width"], sort=False), strict=False
-            ):
+            marks = dict(zip(sorted(set(here["width"])), looks(), strict=False))
+            for (placement, width), series in here.groupby(["placement", "width"], sort=False):
+                # Colour tells the placement, mark and dashes the width.
+                look = marks[width] | {"color": of_placement(placement)["color"]}
                 x = series.sort_values("step")
                 mean, error = x["mean"].to_numpy(), 2 * x["sem"].to_numpy()
                 if name != "loss":
@@ -77,7 +78,7 @@ def coordinate_check(table: pd.DataFrame, exponents: pd.DataFrame | None = None,
 
     Args:
         table: as that of `training_steps`, with at least two widths.
-        exponents: one row per placement, depth, quantity and step: exponent, low, high in d, which legends name.
+        exponents: one row per placement, depth, quantity and step: exponent, low, high in d, which titles name.
         curves: how many steps are drawn, from the first to the last, about evenly on a log axis.
 
     Raises:
@@ -99,26 +100,26 @@ def coordinate_check(table: pd.DataFrame, exponents: pd.DataFrame | None = None,
         for line, (quantity, (layer, title)) in zip(grid, drawn.items(), strict=True):
             for axis, placement in zip(line, placements, strict=True):
                 chosen = rows[rows["quantity"].eq(quantity) & rows["layer"].eq(layer) & rows["placement"].eq(placement)]
-                for look, step in zip(looks(), steps, strict=False):
+                for look, step in zip(ordered(len(steps)), steps, strict=True):
                     series = chosen[chosen["step"].eq(step) & chosen["mean"].gt(0)].sort_values("width")
-                    label = f"$k = {step}$" + _power(exponents, placement, depth, quantity, step)
                     root = series["mean"] ** 0.5
-                    axis.errorbar(
-                        series["width"], root, yerr=series["sem"] / root, label=label, **(look | {"markersize": 4})
-                    )
-                axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+                    bars = series["sem"] / root
+                    axis.errorbar(series["width"], root, yerr=bars, label=f"step {step}", **(look | {"markersize": 4}))
+                powers = [_power(exponents, placement, depth, quantity, step) for step in steps]
+                axis.set_title("\n".join(power for power in powers if power), fontsize=8)
                 axis.set_xlabel("width $d$")
                 value_ticks(axis, sorted(set(rows["width"])))
                 axis.set_yscale("log")  # after `value_ticks`, which takes minor ticks away
                 decimal_ticks(axis)
             line[0].set_ylabel(title)
         for axis, placement in zip(grid[0], placements, strict=True):
-            axis.set_title(f"{TITLES[str(placement)]}, $L = {depth}$")
+            axis.set_title("\n".join([f"{TITLES[str(placement)]}, $L = {depth}$", axis.get_title()]).strip())
+        legend_below(figure, 4, "means over networks, ± 2 s.e.")
     return figure
 
 
 def _power(exponents: pd.DataFrame | None, placement: object, depth: int, quantity: str, step: int) -> str:
-    """What a legend says of the fitted power of d, where there is one."""
+    """What a panel says of the fitted power of d at a step, where there is one."""
     if exponents is None or not len(exponents):
         return ""
     same = exponents[
@@ -130,7 +131,7 @@ def _power(exponents: pd.DataFrame | None, placement: object, depth: int, quanti
     if len(same) != 1:
         return ""
     row = same.iloc[0]
-    return rf": $d^{{{row['exponent']:.2f}\pm{(row['high'] - row['low']) / 2:.2f}}}$"
+    return rf"step {step}: $d^{{{row['exponent']:.2f}\pm{(row['high'] - row['low']) / 2:.2f}}}$"
 
 
 def placement_losses(table: pd.DataFrame, rates: str) -> Figure:
@@ -146,7 +147,8 @@ def placement_losses(table: pd.DataFrame, rates: str) -> Figure:
         figure, axes = panels(len(depths))
         for axis, depth in zip(axes, depths, strict=True):
             chosen = rows[rows["depth"] == depth].groupby("placement", sort=False)
-            for look, (placement, series) in zip(looks(), chosen, strict=False):
+            for placement, series in chosen:
+                look = of_placement(placement)
                 x = series.sort_values("step")
                 every = -(-len(x) // 12)
                 axis.errorbar(

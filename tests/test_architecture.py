@@ -69,7 +69,7 @@ ARROWS = {
         "registry": "", "looks": "", "style": "looks",
         "concentration": "registry style", "distribution": "registry style", "hidden_energy": "registry style",
         "layer_profile": "registry style", "proof_chain": "registry style", "scaling": "registry style",
-        "coordinates": "style", "first_step": "style",
+        "coordinates": "style", "eigenvalues": "style", "first_step": "style",
         "placements": "style", "probe": "style", "relaxations": "style", "spectra": "style",
         "training_steps": "style",
     },

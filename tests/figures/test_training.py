@@ -33,7 +33,7 @@ def test_training_steps(table):
 
 
 def test_coordinate_check(table):
-    """A line a step against the width, and the fitted power in the legend; the step before the first has no line."""
+    """A line a step against the width, and the fitted power in the title; the step before the first has no line."""
     exponents = pd.DataFrame(
         [{"placement": "pre", "depth": 2, "quantity": "logit_change_sq", "step": 2,
           "exponent": 0.5, "low": 0.48, "high": 0.52}]
@@ -41,12 +41,13 @@ def test_coordinate_check(table):
     figure = coordinate_check(table, exponents)
     features, _, logits, _ = figure.axes
     assert [axis.get_yscale() for axis in figure.axes] == ["log"] * 4
-    assert [bars.get_label() for bars in features.containers] == ["$k = 1$", "$k = 2$"]
+    assert [bars.get_label() for bars in features.containers] == ["step 1", "step 2"]
     assert features.containers[1].lines[0].get_xdata() == pytest.approx([64, 256])
     assert features.containers[1].lines[0].get_ydata() == pytest.approx([8**0.5, 32**0.5])
     bar = logits.containers[0].lines[2][0].get_segments()[1][:, 1]
     assert bar == pytest.approx([4 - 0.1 / 4, 4 + 0.1 / 4])
-    assert figure.axes[3].containers[1].get_label() == r"$k = 2$: $d^{0.50\pm0.02}$"
+    assert figure.axes[3].get_title() == r"step 2: $d^{0.50\pm0.02}$"
+    assert [axis.get_title() for axis in figure.axes[:3]] == ["Post-LN, $L = 2$", "Pre-LN, $L = 2$", ""]
     with pytest.raises(ValueError, match="^table must have at least two widths, got 1"):
         coordinate_check(table[table["width"] == 64])
 

@@ -1,4 +1,6 @@
-"""Section 3.4 on real models: gradients over the layers, the last layer against depth, ingredients, hidden norms."""
+"""Section 3.4 on real models: gradients over the layers, against depth, by ingredient and matrix; hidden norms."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -6,15 +8,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from figures.style import looks, style
+from figures.style import WEIGHTS, of_placement, panels, style
 from theory.paper.claims import CLAIMS
 from theory.stack import TITLES
 
 _WHOLE = "nothing"
+# Colour tells the placement.
+_PARTS: dict[str, dict[str, Any]] = {
+    "decoder": {"marker": "o", "linestyle": "-", "fillstyle": "full"},
+    "encoder": {"marker": "s", "linestyle": "--", "fillstyle": "none"},
+}
 
 
-def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame, excess: pd.DataFrame) -> Figure:
-    """Panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth, hidden norms.
+def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame) -> Figure:
+    """Panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth by ingredient.
 
     All of one initialization; error bars are ± 2 standard errors over seeds.
 
@@ -22,20 +29,31 @@ def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame, exces
         profiles: `gradbounds.studies.fig3.table.profiles`.
         last: `gradbounds.studies.fig3.table.last_norms`.
         shares: `gradbounds.studies.fig3.table.shares`; it has no panel where no ingredient was switched off.
+    """
+    shares = shares[shares["placement"] == "post"]
+    with style():
+        figure, axes = panels(4 if len(shares) else 3, share_y=False)
+        figure.set_size_inches(8.2 if len(shares) else 9.0, 6.4 if len(shares) else 3.6)
+        for axis, placement in zip(axes, ("post", "pre"), strict=False):
+            _profile(axis, profiles[profiles["placement"] == placement], placement)
+        _depths(axes[2], last)
+        if len(shares):
+            _ingredients(axes[3], shares)
+    return figure
+
+
+def fig3_matrices(profiles: pd.DataFrame, excess: pd.DataFrame) -> Figure:
+    """Panels: norms of every matrix of Post-LN's decoder over the layers, and how far hidden norms exceed their mean.
+
+    Args:
+        profiles: `gradbounds.studies.fig3.table.profiles`.
         excess: `gradbounds.studies.fig3.table.excess_shares`.
     """
     with style():
-        figure = Figure(figsize=(10.5, 6.6), layout="constrained", dpi=160)
-        shares = shares[shares["placement"] == "post"]
-        below = "llliiihhh" if len(shares) else "..lllhhh."
-        axes = figure.subplot_mosaic(f"pppqqqmmm\n{below}", gridspec_kw={"wspace": 0.0})
-        for name, placement in (("p", "post"), ("q", "pre")):
-            _profile(axes[name], profiles[profiles["placement"] == placement], placement)
-        _matrices(axes["m"], profiles[profiles["placement"] == "post"])
-        _depths(axes["l"], last)
-        if len(shares):
-            _ingredients(axes["i"], shares)
-        _hidden(axes["h"], excess)
+        figure, axes = panels(2, share_y=False)
+        figure.set_size_inches(8.2, 4.2)
+        _matrices(axes[0], profiles[profiles["placement"] == "post"])
+        _hidden(axes[1], excess)
     return figure
 
 
@@ -48,52 +66,49 @@ def _log(axis: Axes) -> None:
 
 def _profile(axis: Axes, table: pd.DataFrame, placement: str) -> None:
     whole = table[(table["without"] == _WHOLE) & (table["matrix"] == "W2") & (table["depth"] == table["depth"].min())]
-    look = looks()
+    color = of_placement(placement)["color"]
     for part, rows in whole.groupby("part"):
-        rows, mark = rows.sort_values("layer"), next(look)
+        rows, look = rows.sort_values("layer"), _PARTS[str(part)]
         if "predicted" in rows:
             axis.plot(
-                rows["layer"], rows["predicted"], color=mark["color"], linewidth=3, alpha=0.35, label=f"{part}, theory"
+                rows["layer"], rows["predicted"], color=color, linestyle=look["linestyle"], label=f"{part}, theory"
             )
         axis.errorbar(
-            rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2,
-            **({"markersize": 4} | mark | {"linestyle": "none"}), label=f"{part}, E‖∇‖",
+            rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2, color=color, linestyle="none",
+            markersize=5, marker=look["marker"], fillstyle=look["fillstyle"], label=f"{part}, mean norm",
         )  # fmt: skip
-        axis.plot(
-            rows["layer"],
-            rows["norm of mean"],
-            color=mark["color"],
-            marker="x",
-            linestyle="none",
-            label=f"{part}, ‖E∇‖",
-        )
+        if "norm of mean" in rows:
+            axis.plot(
+                rows["layer"], rows["norm of mean"], color=color, marker="x", linestyle="none",
+                label=f"{part}, norm of mean",
+            )  # fmt: skip
     axis.set(xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$", title=TITLES[placement])
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _log(axis)
-    axis.legend(fontsize=7)
+    axis.legend()
 
 
 def _matrices(axis: Axes, table: pd.DataFrame) -> None:
     whole = table[
         (table["without"] == _WHOLE) & (table["part"] == "decoder") & (table["depth"] == table["depth"].min())
     ]
-    for (matrix, rows), look in zip(whole.groupby("matrix"), looks(), strict=False):
-        rows = rows.sort_values("layer")
+    for matrix, rows in whole.groupby("matrix"):
+        rows, look = rows.sort_values("layer"), WEIGHTS[f"grad_sq_{matrix}"]
         axis.errorbar(
             rows["layer"], rows["mean norm"], yerr=2 * rows["mean norm sem"], capsize=2, linewidth=1,
-            **({"markersize": 4} | look), label=matrix,
+            linestyle="--" if str(matrix).startswith("X") else "-", markersize=4, **look,
         )  # fmt: skip
         if "predicted" in rows:
             axis.plot(rows["layer"], rows["predicted"], color=look["color"], linewidth=4, alpha=0.2)
     axis.set(xlabel="layer $l$", ylabel="E‖∇‖ of each matrix", title="Post-LN, decoder; bands: theory")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     _log(axis)
-    axis.legend(fontsize=7, ncols=2)
+    axis.legend(ncols=2, loc="center left", bbox_to_anchor=(0.0, 0.45))
 
 
 def _depths(axis: Axes, last: pd.DataFrame) -> None:
-    for (placement, rows), look in zip(last.groupby("placement"), looks(), strict=False):
-        grouped = rows.groupby("depth")["value"]
+    for placement, rows in last.groupby("placement"):
+        look, grouped = of_placement(placement), rows.groupby("depth")["value"]
         axis.errorbar(
             grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2,
             **({"markersize": 4} | look), label=TITLES[str(placement)],
@@ -105,26 +120,23 @@ def _depths(axis: Axes, last: pd.DataFrame) -> None:
 
 
 def _ingredients(axis: Axes, rows: pd.DataFrame) -> None:
-    axis.set(title="Post-LN, decoder: growth a layer", xlabel=r"slope of $\ln\|\partial\mathcal{L}/\partial W^{2,l}\|$")
-    first = rows.iloc[0]
-    names = ["all", *("no " + rows["without"])]
-    values = [first["growth with"], *rows["growth"]]
-    errors = [first["sem with"], *rows["sem"]]
-    theory = [first["predicted with"], *rows["predicted"]]
-    places = np.arange(len(names))[::-1]
+    rows, color = rows.sort_values("share_predicted"), of_placement("post")["color"]
+    places = np.arange(len(rows))
     axis.errorbar(
-        values, places, xerr=2 * np.array(errors), fmt="o", color="#d55e00", markersize=4, capsize=2.5, label="models"
-    )
-    axis.plot(theory, places, "d", color="#0072b2", fillstyle="none", markersize=7, label="theory")
-    axis.set_yticks(places, names)
+        rows["share"], places, xerr=2 * rows["share_sem"], fmt="o", color=color, markersize=4, capsize=2.5,
+        label="models",
+    )  # fmt: skip
+    axis.plot(rows["share_predicted"], places, "D", color=color, fillstyle="none", markersize=8, label="theory")
+    axis.set(title="Post-LN, decoder: what carries the growth", xlabel="share of the growth that goes with it")
+    axis.set_yticks(places, rows["without"])
     axis.axvline(0, color="#777777", linewidth=0.8)
-    axis.legend()
+    axis.legend(loc="lower right")
 
 
 def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
     excess = excess[excess["depth"] == excess["depth"].min()]
-    for (placement, rows), look in zip(excess.groupby("placement"), looks(), strict=False):
-        grouped = rows.groupby("epsilon")["share"]
+    for placement, rows in excess.groupby("placement"):
+        look, grouped = of_placement(placement), rows.groupby("epsilon")["share"]
         axis.errorbar(
             grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), linewidth=1,
             **({"markersize": 3} | look), label=TITLES[str(placement)],

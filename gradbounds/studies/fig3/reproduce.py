@@ -13,7 +13,7 @@ import pandas as pd
 
 from gradbounds.result import Result
 from gradbounds.studies.fig3.claims import section_3_4
-from gradbounds.studies.fig3.figure import fig3
+from gradbounds.studies.fig3.figure import fig3, fig3_matrices
 from gradbounds.studies.fig3.table import (
     LEAST_PAIRS,
     ablated,
@@ -117,7 +117,10 @@ def reproduce(request: Fig3Request, text: ParallelText, out: Path, *, dry_run: b
         tables={"fig3": frame, "profiles": profiles(frame), "growth": grown},
         lines=[*_profile_lines(frame), *_growth_lines(grown)],
         verdicts=verdicts,
-        figures={"fig3": lambda: fig3(profiles(first), last_norms(first), shares(growth(first)), excess_shares(first))},
+        figures={
+            "fig3": lambda: fig3(profiles(first), last_norms(first), shares(growth(first))),
+            "fig3_matrices": lambda: fig3_matrices(profiles(first), excess_shares(first)),
+        },
         differences=[f"DIFFERS {v.claim}, {v.part}" for v in verdicts if v.agreement == "differs"],
     )
     write_whole(out / "about.json", (json.dumps(session() | {"device": request.device}, indent=1) + "\n").encode())

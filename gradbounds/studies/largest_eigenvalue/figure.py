@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import decimal_ticks, legend_below, looks, style
+from figures.style import decimal_ticks, legend_below, ordered, style
 
 _TITLES = {"post": "Post-LN", "pre": "Pre-LN"}
 
@@ -27,9 +27,14 @@ def hessian_eigenvalue(found: pd.DataFrame, *, tokens: int, vocab: int) -> Figur
             }
             for row, table in rows.items():
                 axis = axes[row, column]
-                for (width, line), look in zip(table.groupby("width"), looks(), strict=False):
+                widths = list(table.groupby("width"))
+                for (width, line), look in zip(widths, ordered(len(widths)), strict=True):
                     line = line.sort_values("x")
-                    axis.plot(line["x"], line["theory"], **(look | {"marker": "none"}), linewidth=1.2)
+                    # Thin between the settings: theory is known at these alone.
+                    axis.plot(
+                        line["x"], line["theory"], color=look["color"], linewidth=0.6, marker="_", markersize=13,
+                        markeredgewidth=1.6,
+                    )  # fmt: skip
                     axis.errorbar(
                         line["x"], line["ratio"], yerr=2 * line["ratio_sem"], capsize=2.5, label=f"$d={width}$",
                         **({"markersize": 5} | look | {"linestyle": "none"}),
@@ -40,5 +45,5 @@ def hessian_eigenvalue(found: pd.DataFrame, *, tokens: int, vocab: int) -> Figur
             axes[1, column].set(title=f"{title}, $V={vocab}$", xlabel=r"width over labels: $d/n$")
         for axis in axes[:, 0]:
             axis.set_ylabel(r"$\lambda_{\max}(H)/\lambda_{\max}(G)$")
-        legend_below(figure, 5, "marks: networks, ± 2 s.e.; lines between their settings: theory")
+        legend_below(figure, 5, "marks: networks, ± 2 s.e.; bars across, joined by a line: theory")
     return figure

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from figures.style import legend_below, looks, panels, style, value_ticks
+from figures.style import legend_below, of_placement, panels, style, value_ticks
 from theory.stack import TITLES
 
 
@@ -22,11 +22,11 @@ def stable_rates(table: pd.DataFrame, width: int) -> Figure:
     losses = list(dict.fromkeys(rows["loss"]))
     with style():
         figure, axes = panels(len(losses), share_y=False)
+        figure.set_size_inches(3.8 * len(losses), 4.2)
         for axis, loss in zip(axes, losses, strict=True):
             here = rows[rows["loss"] == loss]
-            for shift, (look, (placement, group)) in enumerate(
-                zip(looks(), here.groupby("placement", sort=False), strict=False)
-            ):
+            for shift, (placement, group) in enumerate(here.groupby("placement", sort=False)):
+                look = of_placement(placement)
                 bounded = group[group.groupby("depth")["bounded"].transform("mean") > 0.5]
                 quartiles = bounded.groupby("depth")["eta_max"].quantile([0.25, 0.5, 0.75]).unstack()
                 depth, middle = quartiles.index.to_numpy(float), quartiles[0.5].to_numpy()

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
-from figures.style import legend_below, looks, panels, style
+from figures.style import legend_below, looks, of_placement, ordered, panels, style
 from gradbounds.studies.warmup.outcomes import TrainingRow
 from theory.stack import TITLES
 
@@ -32,11 +32,17 @@ def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> 
         f"SGD, rate {sgd_peak:g}": [("sgd", p, sgd_peak) for p in ("post", "pre")],
     }
     drawn = {title: curves for title, kinds in panel.items() if (curves := _curves(runs, kinds))}
+    looks_of = _looks_of_kinds(runs)
     with style():
         figure, axes = panels(max(1, len(drawn)))
         for axis, (title, curves) in zip(axes, drawn.items(), strict=False):
-            for look, (label, seeds) in zip(looks(), curves.items(), strict=False):
+            several = len({placement for placement, *_ in curves}) > 1
+            for (placement, warmup, reading), seeds in curves.items():
                 x, values = seeds[0]["updates"], _aligned(seeds)
+                look, label = looks_of[warmup, reading], _said(warmup, reading)
+                if several:  # then colour and dashes tell the placement, and the mark the warm-up
+                    own = {name: of_placement(placement)[name] for name in ("color", "linestyle")}
+                    look, label = look | own, f"{TITLES[placement]}, {label}"
                 axis.plot(x, np.nanmean(values, axis=0), label=label, **({"markersize": 4} | look))
                 axis.fill_between(
                     x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=look["color"], alpha=0.2, linewidth=0
@@ -45,19 +51,27 @@ def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> 
             axis.axhline(words, color="#777777", linestyle=":", linewidth=1.4)
             axis.set_xlabel("update")
             axis.set_title(title)
-            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
-        for axis in axes[::2]:
-            axis.set_ylabel("validation loss, nats a token\n(dotted: word frequencies)")
+        for axis in axes[:: 2 if len(axes) > 1 else 1]:
+            axis.set_ylabel("validation loss, nats a token")
+        legend_below(figure, 3, "means, shaded: least to most of the seeds; dotted: word frequencies")
     return figure
 
 
-def _curves(runs: Sequence[TrainingRow], kinds: Sequence[tuple[str, str, float]]) -> dict[str, list[TrainingRow]]:
-    """The runs of a panel by what the legend says of them."""
+def _curves(
+    runs: Sequence[TrainingRow], kinds: Sequence[tuple[str, str, float]]
+) -> dict[tuple[str, int, str], list[TrainingRow]]:
+    """The runs of a panel by placement, warm-up and reading."""
     return {
-        (f"{TITLES[placement]}, " if len(kinds) > 1 else "") + _said(warmup, reading): seeds
+        (placement, warmup, reading): seeds
         for optimizer, placement, rate in kinds
         for (warmup, reading), seeds in _kinds(runs, optimizer, placement, rate).items() if reading != "fixed"
     }  # fmt: skip
+
+
+def _looks_of_kinds(runs: Sequence[TrainingRow]) -> dict[tuple[int, str], dict[str, Any]]:
+    """A look for each warm-up and reading, the same in every panel and figure, also where one of them lacks another."""
+    kinds = sorted({(run["warmup"], run["reading"]) for run in runs}, key=lambda kind: (kind[1] == "fixed", kind))
+    return dict(zip(kinds, looks(), strict=False))
 
 
 def warmup_ends(runs: Sequence[TrainingRow]) -> Figure:
@@ -69,8 +83,7 @@ def warmup_ends(runs: Sequence[TrainingRow]) -> Figure:
         runs: rows with optimizer, placement, warmup, peak, reading, first and final.
     """
     of_adam = sorted((r for r in runs if r["optimizer"] == "adam"), key=_order)
-    # A kind has its look in both panels, also where one of them lacks another.
-    kinds = dict(zip(dict.fromkeys((r["warmup"], r["reading"]) for r in of_adam), looks(), strict=False))
+    kinds = _looks_of_kinds(runs)
     with style():
         figure, axes = panels(2)
         for axis, placement in zip(axes, ("post", "pre"), strict=True):
@@ -98,7 +111,7 @@ def warmup_ends(runs: Sequence[TrainingRow]) -> Figure:
             axis.set_xlabel(r"largest rate $\eta$")
             axis.set_title(f"{TITLES[placement]}, Adam")
         axes[0].set_ylabel("final validation loss, nats a token")
-        legend_below(figure, 4)
+        legend_below(figure, 4, "means, bars: least to most of the seeds")
     return figure
 
 
@@ -118,7 +131,7 @@ def warmup_gradients(runs: Sequence[TrainingRow], peak: float) -> Figure:
             warmed = [
                 r for kind, seeds in _kinds(runs, "adam", placement, peak).items() if kind[0] == longest for r in seeds
             ]
-            for look, place in zip(looks(), range(3), strict=False):
+            for look, place in zip(ordered(3), range(3), strict=True):
                 places = [list(r["layers"].items())[place] for r in warmed if len(r["layers"]) == 3]
                 if not places:
                     continue
@@ -128,7 +141,7 @@ def warmup_gradients(runs: Sequence[TrainingRow], peak: float) -> Figure:
             axis.set_xlabel("layer $l$ of the decoder")
             axis.set_title(f"{TITLES[placement]}, Adam, warm-up {longest}, rate {peak:g}")
         axes[0].set_ylabel(r"$\Vert\partial\mathcal{L}/\partial W^2\Vert$")
-        legend_below(figure, 3)
+        legend_below(figure, 3, "geometric means, bars: least to most of the seeds")
     return figure
 
 
@@ -165,7 +178,7 @@ def warmup_rates(runs: Sequence[TrainingRow], peak: float) -> Figure:
             axis.set_xlabel("update")
             axis.set_title(f"{TITLES[placement]}, Adam, {_said(warmup, reading)}")
         axes[0].set_ylabel("learning rate")
-        legend_below(figure, 4)
+        legend_below(figure, 4, "medians over the seeds")
     return figure
 
 

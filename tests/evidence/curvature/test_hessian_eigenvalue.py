@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from gradbounds.figure_files import save
@@ -105,7 +106,7 @@ def hessian_ends(network: SmallStack, seed: int) -> tuple[float, float]:
     return float(min(values)), float(max(values))
 
 
-def draw(found: dict[str, Any]) -> None:
+def figure_of(found: dict[str, Any]) -> Figure:
     """The figure of the page."""
     rows = []
     for name, line in found["settings"].items():
@@ -113,8 +114,12 @@ def draw(found: dict[str, Any]) -> None:
         ratio, error = line["measured"]["ratio"]
         rows.append([placement, *map(int, sizes), ratio, error, line["theory"]["ratio"]])
     columns = ["placement", "width", "tokens", "vocab", "ratio", "ratio_sem", "theory"]
-    figure = hessian_eigenvalue(pd.DataFrame(rows, columns=columns), tokens=4, vocab=1024)
-    for path in save(figure, Path("docs/figures"), "hessian_eigenvalue"):
+    return hessian_eigenvalue(pd.DataFrame(rows, columns=columns), tokens=4, vocab=1024)
+
+
+def draw(found: dict[str, Any]) -> None:
+    """Into the page's folder."""
+    for path in save(figure_of(found), Path("docs/figures"), "hessian_eigenvalue"):
         if path.suffix == ".svg":
             path.unlink()
 

@@ -98,14 +98,14 @@ def test_the_figure(cells):
     table = relaxation_table(cells, BASE)
     figure = draw(table)
     effect, width, depth, profile = figure.axes
-    assert [label.get_text() for label in effect.get_yticklabels()] == ["nothing", "GELU", "causal mask"]
+    assert [label.get_text() for label in effect.get_yticklabels()] == ["unchanged", "GELU", "causal mask"]
     assert (effect.get_xscale(), width.get_xscale(), depth.get_xscale(), profile.get_xscale()) == (
         "log", "linear", "linear", "log",
     )  # fmt: skip
     for axis, name in zip(figure.axes, ("effect", "width", "depth", "profile"), strict=True):
         shown = np.concatenate([bars.lines[0].get_xdata() for bars in axis.containers])
         np.testing.assert_allclose(np.asarray(shown, float), table[name])
-        ticks = np.concatenate([line.get_xdata() for line in axis.lines if line.get_marker() == "|"])
+        ticks = np.concatenate([line.get_xdata() for line in axis.lines if line.get_marker() == "D"])
         assert set(table[f"{name}_predicted"]) <= set(ticks)
     assert "± 2 s.e." in figure.legends[0].get_title().get_text()
 
@@ -149,7 +149,7 @@ def test_along_a_field(png_alone, tmp_path, capsys):
     assert sorted(table["value"]) == [0.0, 0.0, 1.0, 1.0]
     assert table["entropy"].notna().tolist() == [False, True] * 2
     figure = draw_path(table, "query_key_scale")
-    assert figure.axes[3].get_xlabel() == "query key scale"
+    assert figure.axes[3].get_xlabel() == "scale $s$ of queries and keys"
     for axis, name in zip(figure.axes, ("effect", "width", "depth", "profile", "correlation", "entropy"), strict=True):
         shown = np.concatenate([bars.lines[0].get_ydata() for bars in axis.containers])
         np.testing.assert_allclose(np.asarray(shown, float), table.sort_values(["placement", "value"])[name])
