@@ -182,10 +182,9 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
         broadening: its standard deviation, of the range of all nodes.
 
     Returns:
-        Columns placement, width, depth, matrix, eigenvalue, and density of whole matrices: mean and median over seeds
-        (of each seed's mean over its probes), low and high (least and greatest) over probes and seeds; one: a tenth of
-        the peak that one eigenvalue has in one of them; alone: the seed without which the mean is below that, NaN
-        where there is none or fewer than three seeds.
+        Columns placement, width, depth, matrix, eigenvalue, and density of whole matrices: mean over seeds (of each
+        seed's mean over its probes), low and high (least and greatest) over probes and seeds; one: a tenth of the peak
+        that one eigenvalue has in one of them.
     """
     frames = []
     whole = table[(table["probe"] >= 0) & (table["block"] == WHOLE)]
@@ -201,18 +200,8 @@ def densities(table: pd.DataFrame, points: int = 400, broadening: float = 0.01) 
                 }
             )
             seeds = curves.T.groupby(level=0).mean().T
-            values = {"eigenvalue": grid, "mean": seeds.mean(axis=1), "median": seeds.median(axis=1)}
+            values = {"eigenvalue": grid, "mean": seeds.mean(axis=1)}
             values |= {"low": curves.min(axis=1), "high": curves.max(axis=1)}
             values["one"] = 0.1 * stats.norm.pdf(0.0, scale=spread) / models["dimension"].iloc[0] / curves.shape[1]
-            values["alone"] = _alone(seeds, values["one"])
             frames.append(pd.DataFrame(values).assign(placement=placement, width=width, depth=depth, matrix=matrix))
     return pd.concat(frames, ignore_index=True)
-
-
-def _alone(seeds: pd.DataFrame, floor: float) -> pd.Series:
-    """Per point the seed, a column, that alone lifts the mean above the floor."""
-    if seeds.shape[1] < LEAST_SEEDS:
-        return pd.Series(float("nan"), index=seeds.index)
-    others = seeds.sum(axis=1) - seeds.max(axis=1)
-    alone = (seeds.mean(axis=1) >= floor) & (others / (seeds.shape[1] - 1) < floor)
-    return seeds.idxmax(axis=1).where(alone)

@@ -75,19 +75,6 @@ def test_summaries():
     assert np.trapezoid(curve["mean"], curve["eigenvalue"]) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_a_seed_alone_is_told_from_all():
-    """Where one seed of four carries the mean of a density: its name; the median is without it. Not of two seeds."""
-    seeds = [spectrum("post", 2, seed, 10.0 if seed == 3 else 1.0) for seed in range(4)]
-    curve = densities(pd.concat(seeds)).set_index("eigenvalue")
-    far, near = curve.loc[9.0:10.5], curve.loc[0.0:0.2]
-    assert (far["alone"].dropna() == 3).all()
-    assert far.loc[9.9:10.1, "alone"].notna().all()
-    assert near["alone"].isna().all()
-    assert far["median"].max() < far["one"].max() < far["mean"].max()
-    assert near["median"].max() == pytest.approx(near["mean"].max(), rel=0.5)
-    assert densities(pd.concat(seeds[2:]))["alone"].isna().all(), "of two seeds each is alone"
-
-
 def command(folder, out, *more):
     files = write(folder)
     sizes = "--width 8 --depth 1 --heads 2 --vocab 20 --pairs 8 --steps 3 --probes 2 --seeds 1".split()
