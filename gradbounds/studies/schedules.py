@@ -70,3 +70,39 @@ class Schedule:
         if self.start is not None:
             return self.peak * min(1.0, math.sqrt(self.start / update))
         return self.peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearDecay:
+    """BERT's rates: t/T of the peak up to t = T, then a line down to zero behind the last update.
+
+    Attributes:
+        peak: η, the largest rate.
+        warmup: T, the updates of the linear warm-up; 1 is none.
+        end: the last update, at least T; its rate is the last that is above zero.
+
+    Raises:
+        ValueError: a value is outside its range.
+
+    Source: Devlin et al. (2019), appendix A.2.
+    """
+
+    peak: float
+    warmup: int = 1
+    end: int
+
+    def __post_init__(self) -> None:
+        check_rate("peak", self.peak)
+        check_count("warmup", self.warmup, 1)
+        check_count("end", self.end, self.warmup)
+
+    def rate(self, update: int) -> float:
+        """The rate of an update, from 1; never zero.
+
+        Raises:
+            ValueError: the update is below 1, or behind the last.
+        """
+        check_count("update", update, 1)
+        if update > self.end:
+            raise ValueError(f"update must be at most end = {self.end}, got {update}.")
+        return self.peak * min(update / self.warmup, (self.end + 1 - update) / (self.end + 1 - self.warmup))

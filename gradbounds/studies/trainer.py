@@ -5,22 +5,18 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from gradbounds.studies.measurements import gradient_norms, layer_energies
-from gradbounds.studies.ordering import Order
-from gradbounds.studies.training import Trained, Training
+from gradbounds.studies.task import Task
+from gradbounds.studies.training import Text, Trained, Updates
 from simulate.counts import check_count
 from simulate.modules.factories import Made, seeded
 from simulate.runs.cell import check_device
 from simulate.runs.files import whole_file
-from simulate.translation.model import Translation, Translator, padded, parameter_count, translation_loss
-from simulate.translation.parallel_text import PADDING, Ids, ParallelText
 
 # Numbers that a checkpoint has at most for each of the model's: itself and two moments, of four bytes.
 _BYTES_A_NUMBER = 3 * 4
@@ -49,9 +45,9 @@ AtStep = Callable[[Step], dict[str, float]]
 
 
 def train(
-    training: Training,
-    text: ParallelText,
-    validation: ParallelText,
+    training: Updates[Text],
+    text: Text,
+    validation: Text,
     *,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
@@ -64,7 +60,7 @@ def train(
     Args:
         training: how.
         text: to train on, of the model's vocabulary.
-        validation: pairs that are not trained on, in ids of the same vocabulary.
+        validation: what is not trained on, in ids of the same vocabulary.
         checkpoint: a file, written whole or not at all every `checkpoint_every` updates and at the end. If it is there,
             the run goes on from it: with the same losses on a CPU with equally many threads, to rounding on CUDA.
         checkpoint_every: updates.
@@ -78,13 +74,11 @@ def train(
     """
     check_count("checkpoint_every", checkpoint_every, 1)
     check_device(device)
-    for name, pairs in (("text", text), ("validation", validation)):
-        if pairs.vocab != training.translation.vocab:
-            raise ValueError(f"vocab must be the {name}'s {pairs.vocab}, got {training.translation.vocab}.")
+    task = training.task(text, validation, device)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None:
-        _check_room(path, training.translation)
-    run = _Run(training, text, validation, device, at_step)
+        _check_room(path, task)
+    run = _Run(training, task, device, at_step)
     if path is not None and path.exists():
         run.load(path)
     if not run.done and not run.shown.losses:
@@ -99,47 +93,31 @@ def train(
 
 
 class _Run:
-    def __init__(
-        self,
-        training: Training,
-        text: ParallelText,
-        validation: ParallelText,
-        device: str,
-        at_step: AtStep | None = None,
-    ) -> None:
-        self.training, self.text, self.validation, self.device = training, text, validation, device
-        self.at_step = at_step
+    def __init__(self, training: Updates[Text], task: Task, device: str, at_step: AtStep | None = None) -> None:
+        self.training, self.task, self.device, self.at_step = training, task, device, at_step
         with seeded(training.seed):
-            self.model = Translator(training.translation).to(device)
+            self.model = task.make_model().to(device)
         self.optimizer = training.make_optimizer(self.model)
-        self.order = Order(text, tokens=training.batch_tokens, seed=training.seed)
         self.shown = Trained()
-        digests = [_digest(pairs) for pairs in (text, validation)]
-        described = [(f.name, getattr(training, f.name)) for f in fields(training)]
-        self.identity = repr([described, digests, at_step is not None])
+        model, digests = task.described
+        updates = [(f.name, getattr(training, f.name)) for f in fields(training) if f.name != model[0]]
+        self.identity = repr([[model, *updates], digests, at_step is not None])
 
     @property
     def done(self) -> bool:
         return len(self.shown.losses) >= self.training.updates or not self.shown.finite
 
-    def tensors(self, text: ParallelText, pairs: Ids) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids of the source, of the target's words, and of those after each."""
-        source, target = (padded([ids[pair] for pair in pairs]).to(self.device) for ids in (text.sources, text.targets))
-        labels = target[:, 1:]
-        return source, target[:, :-1].masked_fill(labels == PADDING, PADDING), labels
-
-    def loss(self, text: ParallelText, pairs: Ids, *, smoothing: bool = True, reduction: str = "mean") -> Tensor:
-        source, inputs, labels = self.tensors(text, pairs)
-        t = self.training.translation if smoothing else replace(self.training.translation, smoothing=0.0)
+    def rounding(self) -> torch.autocast:
         kind = torch.device(self.device).type
-        with torch.autocast(kind, dtype=torch.bfloat16, enabled=self.training.precision == "bf16"):
-            return translation_loss(t, self.model(source, inputs), labels, reduction=reduction)
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self.training.precision == "bf16")
 
     def gradient(self, update: int) -> float:
         """The loss of an update's mini-batch, with its dropout; its gradient is in the parameters."""
         self.optimizer.zero_grad(set_to_none=True)
         with seeded(_seed(self.training.seed, update)):
-            loss = self.loss(self.text, self.order.batch(update))
+            inputs, labels = self.task.batch(update)
+            with self.rounding():
+                loss = self.task.loss(self.model(*inputs), labels)
         loss.backward()
         return float(loss.detach())
 
@@ -165,9 +143,8 @@ class _Run:
         """The step that led here from `before`, with the model as it was before it as long as the context lasts."""
         parameters = dict(self.model.named_parameters())
         after = {name: p.detach().clone() for name, p in parameters.items()}
-        source, inputs, labels = self.tensors(self.text, self.order.batch(update))
-        loss = partial(translation_loss, self.training.translation, labels=labels)
-        module = Made("translation model", self.model, (source, inputs), loss)
+        inputs, labels = self.task.batch(update)
+        module = Made(self.task.name, self.model, inputs, lambda output: self.task.loss(output, labels))
         direction = {name: (before[name] - after[name]) / rate for name in parameters}
         self.optimizer.zero_grad(set_to_none=True)
         self.put(before)
@@ -183,35 +160,28 @@ class _Run:
                 parameter.copy_(values[name])
 
     def measure(self) -> None:
-        """Append the validation loss, the gradients and the hidden energies at the parameters as they are."""
+        """Append the validation loss, and what else the task measures, at the parameters as they are."""
         after = len(self.shown.losses)
         self.shown.measured.append((after, "", 0, "", "validation loss", self.validation_loss()))
-        states: dict[tuple[str, int], list[Tensor]] = {}
-        with layer_energies(self.model, states):
+        with self.task.watched(self.model) as rows:
             self.gradient(min(after + 1, self.training.updates))
-        norms = gradient_norms(self.model)
-        self.shown.measured += [(after, *place, "gradient norm", float(norm)) for place, norm in norms.items()]
-        self.shown.measured += [
-            (after, *at, "", "hidden energy", float(torch.cat(x).mean())) for at, x in states.items()
-        ]
+        self.shown.measured += [(after, *row) for row in rows]
         self.optimizer.zero_grad(set_to_none=True)
 
     def validation_loss(self) -> float:
-        order = Order(self.validation, tokens=8 * self.training.batch_tokens, seed=0)
-        total, tokens = 0.0, 0
+        total, labelled = 0.0, 0
         fast = torch.backends.mha.get_fastpath_enabled()
         self.model.eval()
         torch.backends.mha.set_fastpath_enabled(False)  # another arithmetic than the one that is trained
         try:
-            with torch.no_grad():
-                for number in range(1, len(order) + 1):
-                    pairs = order.batch(number)
-                    total += float(self.loss(self.validation, pairs, smoothing=False, reduction="sum"))
-                    tokens += sum(len(self.validation.targets[pair]) - 1 for pair in pairs)
+            with torch.no_grad(), self.rounding():
+                for inputs, labels, count in self.task.validation():
+                    total += float(self.task.validation_sum(self.model(*inputs), labels))
+                    labelled += count
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
             self.model.train()
-        return total / tokens
+        return total / labelled
 
     def save(self, path: Path) -> None:
         kept = {
@@ -239,21 +209,14 @@ def _seed(seed: int, update: int) -> int:
     return int.from_bytes(hashlib.sha256(f"dropout:{seed}:{update}".encode()).digest()[:6], "big")
 
 
-def _digest(text: ParallelText) -> str:
-    """Of the pairs' ids: the same files may be read with fewer pairs."""
-    digest = hashlib.sha256()
-    for ids in (*text.sources, *text.targets):
-        digest.update(ids.tobytes())
-    return digest.hexdigest()
-
-
-def _check_room(path: Path, translation: Translation) -> None:
+def _check_room(path: Path, task: Task) -> None:
     """Refuse a disk that cannot hold a checkpoint beside the one it replaces.
 
     Raises:
         ValueError: it cannot.
     """
-    needed = 2 * _BYTES_A_NUMBER * parameter_count(translation)
+    with torch.device("meta"):
+        needed = 2 * _BYTES_A_NUMBER * sum(p.numel() for p in task.make_model().parameters())
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if (free := shutil.disk_usage(folder).free) < needed:
         raise ValueError(

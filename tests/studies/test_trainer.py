@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from gradbounds.studies import trainer as module
 from gradbounds.studies.measurements import matrices
 from gradbounds.studies.ordering import Order
-from gradbounds.studies.schedules import Schedule
+from gradbounds.studies.schedules import LinearDecay, Schedule
 from gradbounds.studies.trainer import train
 from gradbounds.studies.training import Training
 from simulate.runs.execution import worker_context
@@ -52,6 +52,20 @@ def test_rates(fields, rates):
     schedule = Schedule(peak=8.0, **fields)
     assert {update: schedule.rate(update) for update in rates} == pytest.approx(rates, rel=1e-14)
     assert min(schedule.rate(update) for update in range(1, 12)) > 0
+
+
+@pytest.mark.parametrize(
+    ("warmup", "rates"),
+    [(1, {1: 8.0, 2: 7.2, 5: 4.8, 10: 0.8}), (4, {1: 2.0, 4: 8.0, 5: 48 / 7, 10: 8 / 7}), (10, {9: 7.2, 10: 8.0})],
+)
+def test_rates_that_fall_to_zero(warmup, rates):
+    """Up to T, then a line that is zero behind the tenth and last update."""
+    schedule = LinearDecay(peak=8.0, warmup=warmup, end=10)
+    assert {update: schedule.rate(update) for update in rates} == pytest.approx(rates, rel=1e-14)
+    with pytest.raises(ValueError, match="update must be at most end = 10, got 11"):
+        schedule.rate(11)
+    with pytest.raises(ValueError, match="end must be an integer of at least 12, got 10"):
+        replace(schedule, warmup=12)
 
 
 def test_readings_agree_where_the_warmup_is_the_start():
