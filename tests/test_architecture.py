@@ -48,6 +48,7 @@ ARROWS = {
         "modules": "counts runs",
         "training": "counts text network runs",
         "translation": "counts text",
+        "pretraining": "counts text",
         "curvature": "network runs modules training translation",
     },
     "checks": {
