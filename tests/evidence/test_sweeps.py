@@ -10,7 +10,7 @@ from scipy import stats
 
 from checks.fits import power_law
 from gradbounds.cli import main
-from gradbounds.studies.warmup.reproduce import read_rows
+from gradbounds.studies.kept_rows import read_rows
 from simulate.runs.precision import Goal
 from tests.helpers.evidence_file import record
 from tests.helpers.experiments import coverage, exponent_alarms, power

@@ -16,9 +16,7 @@ import numpy as np
 from scipy import stats
 
 from checks.verdict import Setting, Verdict
-from gradbounds.studies.measurements import ALMOST
-from gradbounds.studies.warmup.grid import PaperRates
-from gradbounds.studies.warmup.outcomes import (
+from gradbounds.studies.comparisons import (
     Comparison,
     TrainingRow,
     above_trained,
@@ -29,6 +27,8 @@ from gradbounds.studies.warmup.outcomes import (
     paired,
     trained_in,
 )
+from gradbounds.studies.measurements import ALMOST
+from gradbounds.studies.warmup.grid import PaperRates
 from gradbounds.studies.warmup.rows import ALL, How, Runs, rows, two_kinds, with_seeds
 
 _ABOVE_TRAINED = "nats a token above 95% of the loss of word frequencies"

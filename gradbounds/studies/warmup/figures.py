@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from figures.style import legend_below, looks, of_placement, ordered, panels, style
-from gradbounds.studies.warmup.outcomes import TrainingRow
+from gradbounds.studies.comparisons import TrainingRow
 from theory.stack import TITLES
 
 _NAMES = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD", "adamw": "AdamW"}

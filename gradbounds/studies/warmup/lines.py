@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from gradbounds.studies.warmup.outcomes import STUCK, TrainingRow, median_time, time_to
+from gradbounds.studies.comparisons import STUCK, TrainingRow, median_time, time_to
 
 _KIND = ("optimizer", "placement", "warmup", "reading", "peak")
 

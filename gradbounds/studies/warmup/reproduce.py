@@ -1,6 +1,5 @@
 """`gradbounds reproduce warmup`: train the runs of a grid, judge the paper's statements on training, and draw them."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +19,14 @@ from checks.results import DATA
 from checks.verdict import Setting
 from gradbounds.clusters.place import executing
 from gradbounds.result import Result
+from gradbounds.studies.comparisons import TrainingRow
+from gradbounds.studies.kept_rows import read_rows, rows_file
 from gradbounds.studies.trainer import train
 from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from gradbounds.studies.warmup.grid import Grid, Planned, read_grid
 from gradbounds.studies.warmup.lines import outcome_lines
-from gradbounds.studies.warmup.outcomes import TrainingRow, measured_row, unigram_loss
+from gradbounds.studies.warmup.outcomes import measured_row, unigram_loss
 from gradbounds.studies.warmup.runs import finished, name_of, run_all
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -35,7 +36,7 @@ from simulate.runs.files import write_whole
 from simulate.runs.sample import one_thread
 from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import ParallelText, read_pairs
-from theory.stack.documents import content_of, read_document
+from theory.stack.documents import content_of
 
 _PRESETS = resources.files("gradbounds.studies.warmup") / "presets"
 # Updates from which a dry run tells the time.
@@ -168,43 +169,8 @@ def _scaled(rows: Sequence[TrainingRow], optimizer: str, scaled: Sequence[float]
     return [rate for rate in scaled if any(isclose(rate, peak) for peak in peaks)] or [0.0]
 
 
-def rows_file(rows: Sequence[TrainingRow], command: str) -> bytes:
-    """Rows as JSON, a line each; what is not finite is null."""
-    lines = ",\n".join(json.dumps(_no_nan(row)) for row in rows)
-    return f'{{"command": {json.dumps(command)},\n"rows": [\n{lines}\n]}}\n'.encode()
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a file that `rows_file` made.
-
-    Raises:
-        ValueError: it is missing, or is no such file.
-    """
-    try:
-        rows = read_document(path, "known", "JSON")["rows"]
-        return [{name: _nan(value) for name, value in row.items()} for row in rows]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"known must be a file of rows that `reproduce warmup` wrote, got {str(path)!r}: {error}"
-        ) from error
-
-
 def _known(path: Path | None) -> dict[str, dict[str, Any]]:
     return {} if path is None else {str(row.get("name")): row for row in read_rows(path)}
-
-
-def _no_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _no_nan(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_no_nan(part) for part in value]
-    return None if isinstance(value, float) and value - value != 0 else value
-
-
-def _nan(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_nan(part) for part in value]
-    return float("nan") if value is None else value
 
 
 def setting_of(grid: Grid, text: ParallelText, rows: Sequence[TrainingRow]) -> Setting:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isclose
 
 from checks.verdict import Setting, Subject, Verdict, Word, sentence
-from gradbounds.studies.warmup.outcomes import WORSE, Comparison, TrainingRow, compare, paired
+from gradbounds.studies.comparisons import WORSE, Comparison, TrainingRow, compare, paired
 from theory.stack import TITLES
 
 How = Callable[[Sequence[TrainingRow], Sequence[TrainingRow]], Comparison]

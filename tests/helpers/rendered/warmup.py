@@ -5,8 +5,9 @@ from statistics import fmean
 from typing import Any
 
 from checks.verdict import Verdict
+from gradbounds.studies.kept_rows import read_rows
 from gradbounds.studies.warmup.claims import judge
-from gradbounds.studies.warmup.reproduce import grid_named, read_rows
+from gradbounds.studies.warmup.reproduce import grid_named
 from theory.stack import TITLES
 
 ROWS = Path(__file__).parents[3] / "checks" / "data" / "warmup" / "warmup-small.json"

@@ -7,19 +7,12 @@ import pandas as pd
 import pytest
 
 from checks.results import DATA, load_results, results
+from gradbounds.studies.comparisons import compare, lead, mean_over_seeds, median_time, outcome, time_to
+from gradbounds.studies.kept_rows import read_rows
 from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.grid import PaperRates
-from gradbounds.studies.warmup.outcomes import (
-    compare,
-    lead,
-    mean_over_seeds,
-    measured_row,
-    median_time,
-    outcome,
-    time_to,
-    unigram_loss,
-)
-from gradbounds.studies.warmup.reproduce import COMMITTED, grid_named, read_rows
+from gradbounds.studies.warmup.outcomes import measured_row, unigram_loss
+from gradbounds.studies.warmup.reproduce import COMMITTED, grid_named
 from simulate.translation.parallel_text import BEGIN, END, ParallelText
 
 RATES = PaperRates(adam=((4e-3, 8e-3), (8e-3, 1.6e-2)), fixed=(8e-4, 1.6e-3), sgd=(2.5e-2,))
