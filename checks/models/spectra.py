@@ -21,9 +21,8 @@ WHOLE = "all"
 NAMES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix"}
 """Matrices in prose."""
 
-EXTREME, ALONG = -1, -2
-"""Probes that are none: the two extreme eigenvalues; and v'Gv, the radial part and the rest of v'Hv, with v the top
-direction of the Gauss-Newton matrix."""
+ALONG = -2
+"""A probe that is none: v'Gv, the radial part and the rest of v'Hv, with v Gauss-Newton's top direction."""
 
 LEAST_SEEDS = 3
 RATIO_MARGIN = 0.1
@@ -34,23 +33,25 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
     """One row per matrix: trace, Frobenius norm and negative mass over probes, and extreme eigenvalues.
 
     Args:
-        table: columns of `MODEL`, probe, node, weight and dimension: the quadrature of every probe; probes
-            `EXTREME` and `ALONG` have what these say instead, with no weight.
+        table: columns of `MODEL`, probe, node, weight, residual and dimension: the quadrature of every probe, with
+            residuals where its outer nodes are the extreme eigenvalues; `ALONG` has what it says, with no weight.
 
     Returns:
         Columns of `MODEL`; dimension; trace, frobenius (by Hutchinson's estimate from the same probes), negative (share
         of the spectrum below −1e-3 of the largest absolute node), each with _sem over probes (NaN for one); smallest
-        and largest, NaN where they were not asked for; along_gauss_newton, along_radial and along_rest, of Gauss-Newton
-        matrices whose top direction was asked for.
+        (NaN of Gauss-Newton matrices) and largest; along_gauss_newton, along_radial and along_rest, of Gauss-Newton
+        matrices; the last five NaN where extremes were not asked for.
     """
     rows = []
     for key, group in table.groupby(MODEL, sort=False):
         probes = group[group["probe"] >= 0]
-        extreme = group.loc[group["probe"] == EXTREME, "node"]
+        ends = probes.loc[probes["residual"].notna(), "node"]
         along = group.loc[group["probe"] == ALONG, "node"].tolist() or [float("nan")] * 3
         row = dict(zip(MODEL, key, strict=True)) | {"dimension": int(group["dimension"].iloc[0])}
         row |= dict(zip(("along_gauss_newton", "along_radial", "along_rest"), along, strict=True))
-        row |= {"smallest": extreme.min(skipna=False), "largest": extreme.max()}
+        # Of many eigenvalues 0 no such method has the smallest.
+        low = float("nan") if row["matrix"] == "gauss-newton" else ends.min()
+        row |= {"smallest": low, "largest": ends.max()}
         if len(probes):
             edge = -1e-3 * probes["node"].abs().max()
             parts = [_moments(probe, edge) for _, probe in probes.groupby("probe")]
@@ -64,7 +65,8 @@ def summaries(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _moments(probe: pd.DataFrame, edge: float) -> tuple[float, float, float]:
-    quadrature = Quadrature(probe["node"].to_numpy(), probe["weight"].to_numpy(), int(probe["dimension"].iloc[0]))
+    nodes, weights, residuals = (probe[name].to_numpy() for name in ("node", "weight", "residual"))
+    quadrature = Quadrature(nodes, weights, residuals, int(probe["dimension"].iloc[0]))
     return quadrature.moment(1), quadrature.moment(2), quadrature.mass_below(edge)
 
 

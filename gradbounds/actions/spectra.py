@@ -1,6 +1,5 @@
 """Spectra at initialization, measured into a folder that a later command continues; what is printed and drawn."""
 
-import hashlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,32 +11,31 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.models.spectra import ALONG, EXTREME, WHOLE, curvature_exponents, densities, residual_shares, summaries
+from checks.models.spectra import ALONG, WHOLE, curvature_exponents, densities, residual_shares, summaries
 from figures.spectra import curvature
 from gradbounds.actions.hessian_subjects import Subject
 from gradbounds.result import Result
 from gradbounds.table_cache import cached
 from gradbounds.units import duration
 from simulate.counts import check_count
+from simulate.curvature.krylov import Krylov
 from simulate.curvature.loss_along import curvature_along
-from simulate.curvature.operators import MATRICES, Matrix, extreme_eigenvalues, probe_spectrum, top_direction
+from simulate.curvature.operators import MATRICES, Matrix, by_names, probe_seed, probe_spectrum
 from simulate.curvature.problems import Problem
 from simulate.runs.cell import check_device
 from theory.stack import title
 
 Job = tuple[Subject, int, Matrix, str, int]
-"""Subject, seed, matrix, block and probe, which may be `EXTREME` or `ALONG` of `checks.models.spectra`."""
+"""Subject, seed, matrix, block and probe."""
 
 
 # The CPU's generator keeps the last 32 bits of a seed.
-# 2: the inputs of a stack are independent of its first W^V.
-_VERSION = 2
+# 2: the inputs of a stack are independent of its first W^V. 3: the first probe of a whole matrix has its extremes.
+_VERSION = 3
 _LARGEST_SEED = 2**32
 
-# Of the top eigenvalue whose vector is asked for: parts of v'Hv need no more.
-_OF_DIRECTION = 1e-2
-
-# Of both extreme eigenvalues, mostly.
+# Of extreme eigenvalues, and what that takes mostly.
+_TOLERANCE = 1e-4
 _EXTREME_PRODUCTS = 21
 
 
@@ -86,10 +84,12 @@ class SpectraRequest:
             for seed in range(self.seed, self.seed + self.seeds):
                 for matrix in MATRICES:
                     for block in blocks:
-                        whole = self.extreme and block == WHOLE
-                        first = 0 if not whole else ALONG if matrix == "gauss-newton" else EXTREME
-                        for probe in range(first, self.probes):
+                        for probe in range(self.probes):
                             yield subject, seed, matrix, block, probe
+
+    def to_the_ends(self, block: str, probe: int) -> bool:
+        """Whether a probe's steps go on until they have the extreme eigenvalues."""
+        return self.extreme and block == WHOLE and probe == 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,15 +123,15 @@ def run_spectra(request: SpectraRequest, out: Path) -> Spectra:
         if latest is None or latest[0] != (subject, seed):
             latest = None  # one network is in memory at a time
             latest = (subject, seed), subject.problem(seed, request.device)
-        patterns = (subject.blocks | {WHOLE: ("*",)})[block]
-        return _one(request, latest[1], matrix, patterns, probe, seed)
+        return _one(request, latest[1], matrix, (subject.blocks | {WHOLE: ("*",)})[block], probe, seed, block=block)
 
     for number, (subject, seed, matrix, block, probe) in enumerate(jobs, start=1):
         key = subject.key | {"seed": seed, "matrix": matrix, "block": block, "probe": probe} | wanted
+        key |= {"extreme": True} if request.to_the_ends(block, probe) else {}
         rows, new = cached(out, key, _VERSION, partial(spectrum, subject, seed, matrix, block, probe))
         fresh += new
         frames.append(rows.assign(placement=subject.placement, width=subject.width, depth=subject.depth, seed=seed,
-                                  matrix=matrix, block=block, probe=probe))  # fmt: skip
+                                  matrix=matrix, block=block))  # fmt: skip
         if new:
             left = (time.perf_counter() - start) * (len(jobs) - number) / fresh
             print(f"{number} of {len(jobs)} spectra, {duration(left)} left", file=sys.stderr, flush=True)
@@ -153,21 +153,30 @@ def spectra_result(spectra: Spectra, *, extreme: bool, beside: pd.DataFrame | No
 
 
 def _one(
-    request: SpectraRequest, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int
-) -> pd.DataFrame:
-    """Nodes and weights of one probe; or the two extreme eigenvalues; or v'Hv in parts, v the top direction."""
-    own_seed = int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
+    request: SpectraRequest, problem: Problem, matrix: Matrix, patterns: tuple[str, ...], probe: int, seed: int, *,
+    block: str,
+) -> pd.DataFrame:  # fmt: skip
+    """Nodes, weights and residuals of a probe; the latter are NaN, and v'Hv in parts is missing, without the ends."""
+    own_seed = probe_seed(seed, probe)
     size = sum(p.numel() for p in problem.parameters(patterns))
-    if probe == ALONG:
-        parts = asdict(curvature_along(problem, top_direction(problem, seed=own_seed, tolerance=_OF_DIRECTION)))
-        return pd.DataFrame({"node": parts.values(), "weight": float("nan"), "dimension": size})
-    if probe == EXTREME:
-        low, high = extreme_eigenvalues(problem, matrix, seed=own_seed)
-        return pd.DataFrame({"node": [low, high], "weight": [float("nan")] * 2, "dimension": size})
-    quadrature = probe_spectrum(
-        problem, matrix, steps=request.steps, seed=own_seed, patterns=patterns, reorthogonalize=request.reorthogonalize
-    )  # fmt: skip
-    return pd.DataFrame({"node": quadrature.nodes, "weight": quadrature.weights, "dimension": size})
+    if not request.to_the_ends(block, probe):
+        found = probe_spectrum(
+            problem, matrix, steps=request.steps, seed=own_seed, patterns=patterns,
+            reorthogonalize=request.reorthogonalize,
+        )  # fmt: skip
+        return _rows(probe, found.nodes, found.weights, float("nan"), size)
+    kept = Krylov()
+    found = probe_spectrum(problem, matrix, steps=request.steps, seed=own_seed, kept=kept, tolerance=_TOLERANCE)
+    rows = _rows(probe, found.nodes, found.weights, found.residuals, size)
+    if matrix != "gauss-newton":
+        return rows
+    parts = asdict(curvature_along(problem, by_names(problem, kept.top_vector())))
+    return pd.concat([rows, _rows(ALONG, list(parts.values()), float("nan"), float("nan"), size)], ignore_index=True)
+
+
+def _rows(probe: int, nodes: Any, weights: Any, residuals: Any, size: int) -> pd.DataFrame:
+    columns = {"probe": probe, "node": nodes, "weight": weights, "residual": residuals, "dimension": size}
+    return pd.DataFrame(columns)
 
 
 def cost_summary(request: SpectraRequest, of_what: str = "") -> Result:
@@ -179,9 +188,10 @@ def cost_summary(request: SpectraRequest, of_what: str = "") -> Result:
     """
     request.check()
     jobs = list(request.jobs())
-    products = sum(_EXTREME_PRODUCTS if probe < 0 else request.steps for *_, probe in jobs)
+    most = max(request.steps, _EXTREME_PRODUCTS) if request.extreme else request.steps
+    products = sum(most if request.to_the_ends(block, probe) else request.steps for *_, block, probe in jobs)
     largest = max(request.subjects, key=lambda subject: subject.parameters)
-    kept_vectors = request.steps if request.reorthogonalize else 3
+    kept_vectors = most if request.reorthogonalize or request.extreme else 3
     memory = 4 * (largest.parameters * (kept_vectors + 8) + largest.activations)
     aside = "" if largest.activations else " besides its activations"
     words = (

@@ -1,9 +1,9 @@
-"""Stochastic Lanczos quadrature: the spectral measure of a symmetric operator, as seen by random probes.
+"""Lanczos' method: the spectral measure of a symmetric operator as seen by a probe, and its extreme eigenvalues.
 
-Libraries return a density smoothed onto a grid. What is asked here, the nodes and weights of every probe, from which
-mass, moments, tails and their errors follow without smoothing, none was found to return.
+Both come from one run. Libraries return a density smoothed onto a grid, or eigenvalues without the measure. What is
+asked here, the nodes and weights of every probe with the residuals of the outer ones, none was found to return.
 
-Source: Ubaru, Chen and Saad (2017); Ghorbani, Krishnan and Xiao (2019), appendix.
+Source: Ubaru, Chen and Saad (2017); Ghorbani, Krishnan and Xiao (2019), appendix; Parlett (1980), chapter 13.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 from torch import Tensor
 
+from simulate.curvature.krylov import Krylov
+
 Array = NDArray[np.float64]
 
 
@@ -25,11 +27,13 @@ class Quadrature:
     Attributes:
         nodes: Ritz values θ, ascending; the outer ones approach A's extreme eigenvalues from within.
         weights: w, nonnegative, of sum 1.
+        residuals: |A x − θ x| of every node's unit vector x, but for rounding: A has an eigenvalue so near to θ.
         dimension: of A.
     """
 
     nodes: Array
     weights: Array
+    residuals: Array
     dimension: int
 
     def moment(self, power: int) -> float:
@@ -42,49 +46,64 @@ class Quadrature:
 
 
 def quadrature(
-    product: Callable[[Tensor], Tensor], probe: Tensor, steps: int, *, reorthogonalize: bool = True
+    product: Callable[[Tensor], Tensor],
+    probe: Tensor,
+    steps: int,
+    *,
+    reorthogonalize: bool = True,
+    kept: Krylov | None = None,
+    until: Callable[[Quadrature], bool] | None = None,
 ) -> Quadrature:
     """Lanczos from one probe.
 
     It ends early where the Krylov space is exhausted (a probe with components in few eigenspaces, a repeated
-    eigenvalue): the quadrature is exact then.
+    eigenvalue): the quadrature is exact then. Sums over a vector's numbers are in float64, whatever its precision.
 
     Args:
         product: A x of a symmetric A, (n,) to (n,).
-        probe: of any norm, (n,), of the precision in which products are wanted.
+        probe: of any norm, (n,), of the precision in which products are wanted and vectors kept.
         steps: products, at most.
         reorthogonalize: keep all steps' vectors, steps * n numbers, and make each new one orthogonal to them, twice.
             Without it converged eigenvalues come back as copies, which share their weight.
+        kept: steps that were done before, from which it goes on, and where those of now are kept.
+        until: whether what was found so far is enough.
 
     Raises:
-        ValueError: the probe is 0, or a product is not finite.
+        ValueError: the probe is 0, a product is not finite, or kept steps are of another probe.
     """
     norm = torch.linalg.vector_norm(probe)
     if not norm > 0 or steps < 1:
         raise ValueError(f"probe must not be 0, and steps at least 1, got norm {float(norm):g} and {steps} steps.")
-    direction = probe / norm
-    basis, before = [direction], torch.zeros_like(direction)
-    alphas: list[float] = []
-    betas: list[float] = []
-    scale = 0.0
-    tiny = torch.finfo(probe.dtype).eps
-    for step in range(min(steps, probe.numel())):
+    kept = Krylov() if kept is None else kept
+    kept.begin(probe / norm)
+    most = min(steps, probe.numel())
+    while len(kept.alphas) < most and not kept.exhausted:
+        if until is not None and kept.alphas and until(_found(kept, probe.numel())):
+            break
+        direction = kept.vectors[-1].to(probe.device)  # a folder's are the CPU's
         image = product(direction)
         if not torch.isfinite(image).all():
             raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
-        alphas.append(float(direction @ image))
-        scale = max(scale, float(torch.linalg.vector_norm(image)))
-        image = image - alphas[-1] * direction - (betas[-1] if betas else 0.0) * before
+        image = image.to(torch.float64, copy=True)  # it may be the direction itself
+        alpha = float(direction.double() @ image)
+        image -= alpha * direction.double()
+        if kept.betas:
+            image -= kept.betas[-1] * kept.vectors[-2].to(image)
         for _ in range(2 if reorthogonalize else 0):
-            for vector in basis:
-                image = image - (vector @ image) * vector
+            for vector in kept.vectors:
+                wide = vector.to(image)
+                image -= (wide @ image) * wide
         beta = float(torch.linalg.vector_norm(image))
+        scale = max(float(np.linalg.norm(row)) for row in zip([*kept.alphas, alpha], [*kept.betas, beta], strict=True))
         # What is left of an exhausted space is rounding.
-        if beta <= 10 * tiny * scale * (step + 1) ** 0.5 or step + 1 == min(steps, probe.numel()):
-            break
-        betas.append(beta)
-        before, direction = direction, image / beta
-        if reorthogonalize:
-            basis.append(direction)
-    nodes, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[: len(alphas) - 1]))
-    return Quadrature(nodes, vectors[0] ** 2, probe.numel())
+        if beta <= 10 * torch.finfo(probe.dtype).eps * scale * len(kept.vectors) ** 0.5:
+            beta = 0.0
+        kept.append(alpha, beta, (image / beta).to(probe.dtype) if beta else None)
+        if not reorthogonalize:
+            kept.forget()
+    return _found(kept, probe.numel())
+
+
+def _found(kept: Krylov, dimension: int) -> Quadrature:
+    nodes, vectors = eigh_tridiagonal(np.array(kept.alphas), np.array(kept.betas[:-1]))
+    return Quadrature(nodes, vectors[0] ** 2, kept.betas[-1] * np.abs(vectors[-1]), dimension)

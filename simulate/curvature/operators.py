@@ -1,5 +1,6 @@
 """The Hessian and the Gauss-Newton matrix of a loss, as operators: products by curvlinops, extremes, and probes."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -7,16 +8,15 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
+from simulate.curvature.krylov import Krylov
 from simulate.curvature.lanczos import Quadrature, quadrature
 from simulate.curvature.problems import Problem
 
 Matrix = Literal["hessian", "gauss-newton"]
-# Of Arnoldi's method: vectors between restarts, and restarts before it gives up.
-_VECTORS = 20
-_RESTARTS = 200
+# Of Lanczos' method before it gives up.
+_MOST_STEPS = 1000
 MATRICES: tuple[Matrix, ...] = ("hessian", "gauss-newton")
 
 
@@ -91,6 +91,11 @@ def product(found: Any, vector: Tensor) -> Tensor:
     return image
 
 
+def probe_seed(seed: int, probe: int) -> int:
+    """Of a probe of the network of a seed: every one is a vector of its own."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{probe}".encode()).digest()[:4], "big")
+
+
 def probe_spectrum(
     problem: Problem,
     matrix: Matrix,
@@ -99,18 +104,51 @@ def probe_spectrum(
     seed: int,
     patterns: Sequence[str] = ("*",),
     reorthogonalize: bool = True,
+    kept: Krylov | None = None,
+    tolerance: float | None = None,
 ) -> Quadrature:
-    """Lanczos quadrature of one probe of independent signs."""
+    """Lanczos quadrature of one probe of independent signs, and with it extreme eigenvalues.
+
+    Args:
+        problem: of the model.
+        matrix: which.
+        steps: products: at most, or at least where there is a tolerance.
+        seed: of the probe.
+        patterns: globs of the parameters.
+        reorthogonalize: as `quadrature` has it.
+        kept: as `quadrature` has it.
+        tolerance: of the outer nodes' residuals, relative to these: more steps are taken until they are as small; of a
+            Gauss-Newton matrix the largest node's alone, as it has no negative eigenvalue and many that are 0.
+
+    Raises:
+        ValueError: a product is not finite, or the tolerance is not reached.
+    """
     linear = operator(problem, matrix, patterns)
     generator = torch.Generator().manual_seed(seed)
     signs = torch.randint(2, (linear.shape[1],), generator=generator).to(linear.device, linear.dtype) * 2 - 1
-    return quadrature(lambda v: product(linear, v), signs, steps, reorthogonalize=reorthogonalize)
+    if tolerance is None:
+        return quadrature(lambda v: product(linear, v), signs, steps, reorthogonalize=reorthogonalize, kept=kept)
+    ends = [-1] if matrix == "gauss-newton" else [0, -1]
+    # A residual is not below what rounding makes of a product.
+    least = max(tolerance, 10 * torch.finfo(linear.dtype).eps)
+
+    def reached(found: Quadrature) -> bool:
+        small = (found.residuals[ends] <= least * np.abs(found.nodes[ends])).all()
+        return len(found.nodes) >= min(steps, _MOST_STEPS) and bool(small)
+
+    found = quadrature(
+        lambda v: product(linear, v), signs, max(steps, _MOST_STEPS), kept=kept, until=reached,
+        reorthogonalize=reorthogonalize,
+    )  # fmt: skip
+    if not reached(found) and len(found.nodes) >= _MOST_STEPS:
+        raise ValueError(f"tolerance must be one that is reached, got {tolerance:g}, and not in {_MOST_STEPS} steps.")
+    return found
 
 
 def extreme_eigenvalues(
     problem: Problem, matrix: Matrix, *, seed: int, patterns: Sequence[str] = ("*",), tolerance: float = 1e-4
 ) -> tuple[float, float]:
-    """The smallest and the largest eigenvalue, by Arnoldi's method as scipy has it.
+    """The smallest and the largest eigenvalue.
 
     A Gauss-Newton matrix has no negative eigenvalue, and many that are 0, which no such method tells apart: its
     smallest is NaN here.
@@ -120,22 +158,13 @@ def extreme_eigenvalues(
         matrix: which.
         seed: of the first vector.
         patterns: globs of the parameters.
-        tolerance: relative, of eigenvalues; 0 is machine precision.
+        tolerance: of residuals, relative to eigenvalues; 0 is machine precision.
 
     Raises:
-        ValueError: it does not converge.
+        ValueError: as `probe_spectrum`.
     """
-    linear = operator(problem, matrix, patterns)
-    if linear.shape[1] < 2:
-        raise ValueError(f"patterns must match at least 2 numbers for extreme eigenvalues, got {linear.shape[1]}.")
-    if matrix == "gauss-newton":
-        return float("nan"), float(_eigsh(linear, 1, "LA", seed, tolerance)[0][0])
-    # Both ends of one Krylov space, which costs what one end does; scipy asks for more dimensions than eigenvalues.
-    if linear.shape[1] > 2:
-        low, high = np.sort(_eigsh(linear, 2, "BE", seed, tolerance)[0])
-    else:
-        low, high = (_eigsh(linear, 1, which, seed, tolerance)[0][0] for which in ("SA", "LA"))
-    return float(low), float(high)
+    nodes = probe_spectrum(problem, matrix, steps=1, seed=seed, patterns=patterns, tolerance=tolerance).nodes
+    return float("nan") if matrix == "gauss-newton" else float(nodes[0]), float(nodes[-1])
 
 
 def top_direction(
@@ -147,40 +176,19 @@ def top_direction(
         problem: of the model.
         seed: of the first vector.
         patterns: globs of the parameters.
-        tolerance: relative, of the eigenvalue.
+        tolerance: of the residual, relative to the eigenvalue.
 
     Raises:
-        ValueError: it does not converge.
+        ValueError: as `probe_spectrum`.
     """
-    linear = operator(problem, "gauss-newton", patterns)
-    vector = torch.as_tensor(_eigsh(linear, 1, "LA", seed, tolerance)[1][:, 0]).to(linear.device, linear.dtype)
+    kept = Krylov()
+    probe_spectrum(problem, "gauss-newton", steps=1, seed=seed, patterns=patterns, kept=kept, tolerance=tolerance)
+    return by_names(problem, kept.top_vector(), patterns)
+
+
+def by_names(problem: Problem, vector: Tensor, patterns: Sequence[str] = ("*",)) -> dict[str, Tensor]:
+    """A vector of parameters, (n,), in the shapes of these, by their names."""
     chosen = problem.parameters(patterns)
     names = {id(p): name for name, p in problem.model.named_parameters()}
     parts = vector.split([p.numel() for p in chosen])
     return {names[id(p)]: part.view_as(p) for p, part in zip(chosen, parts, strict=True)}
-
-
-def _eigsh(linear: Any, k: int, which: str, seed: int, tolerance: float) -> tuple[Any, Any]:
-    """Eigenvalues and vectors of an operator, by scipy.
-
-    Raises:
-        ValueError: they do not converge, or a product is not finite.
-    """
-    size = linear.shape[1]
-    dtype = np.float64 if linear.dtype == torch.float64 else np.float32
-    start = np.random.default_rng(seed).standard_normal(size).astype(dtype)
-
-    def applied(vector: Any) -> Any:
-        image = product(linear, torch.as_tensor(vector.ravel()).to(linear.device, linear.dtype))
-        if not torch.isfinite(image).all():
-            raise ValueError("operator must give finite products, and gave one that is not: is the loss finite?")
-        return image.cpu().numpy()
-
-    exported = LinearOperator((size, size), matvec=applied, dtype=dtype)
-    how = {"v0": start, "tol": tolerance, "ncv": min(size, _VECTORS), "maxiter": _RESTARTS}
-    try:
-        values, vectors = eigsh(exported, k=k, which=which, **how)
-    except ArpackError as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(f"tolerance must be one that is reached, got {tolerance:g}: {first}") from error
-    return values, vectors

@@ -108,7 +108,8 @@ def translation_problem(
     with seeded(seed):
         model = _OfWords(Translator(replace(translation, dropout=0.0))).to(device, dtype)
     lengths = np.array([len(ids) - 1 for ids in text.targets])
-    order = np.argsort(lengths, kind="stable")
+    # Of sources too, within pairs of one target length: padding is computed, for nothing.
+    order = np.lexsort((np.array([len(ids) for ids in text.sources]), lengths))
     data = []
     for pairs in np.array_split(order, -(-len(text) // piece)):
         source, target = (padded([ids[k] for k in pairs]).to(device) for ids in (text.sources, text.targets))

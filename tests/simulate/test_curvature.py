@@ -52,6 +52,10 @@ def test_the_exact_hessian():
     values = torch.linalg.eigvalsh(hessian).numpy()
     assert extreme_eigenvalues(problem, "hessian", seed=0, tolerance=0) == pytest.approx(values[[0, -1]], rel=1e-6)
     probes = [probe_spectrum(problem, "hessian", steps=4, seed=seed) for seed in range(12)]
+    for one in probes:
+        nearest = np.abs(values - one.nodes[:, None]).min(1)
+        assert (nearest <= one.residuals + 1e-12).all()
+        assert nearest[[0, -1]].max() > 1e-6, "not converged: the bound is no rounding"
     assert all(abs(one.weights.sum() - 1) < 1e-6 for one in probes)
     for power, target in ((1, hessian.trace()), (2, hessian.square().sum())):
         found = [one.moment(power) for one in probes]
