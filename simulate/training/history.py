@@ -143,19 +143,42 @@ def known_of(
     """
     norms = torch.linalg.vector_norm(rows, dim=2, keepdim=True, dtype=torch.float64)
     norms = norms.masked_fill(norms == 0.0, 1.0)
-    # Where little is new, rounding has left some of P in Q; the second time it is removed.
     first, basis, sizes, unit = split(rows / norms.to(rows.dtype), own.directions, NEGLIGIBLE[rows.dtype])
-    second, turn, stretch, unit = split(unit, own.directions, 0.5)
+    if not bool((sizes != 0.0).any()):
+        return first * norms
+    second, directions, factor = orthonormal(unit, _beside(basis.to(rows.dtype), rows), own.directions)
     sized = basis * sizes[:, None]
-    known, shares = first + _beside(sized, rows) @ second, sized @ (turn * stretch[:, None])
-    if not bool((stretch != 0.0).any()):
-        return known * norms
-    # Turned back: an eigenbasis jumps where eigenvalues are equal, and no number may hang on a last bit.
-    back = basis @ turn
-    directions = torch.bmm(_beside(back.to(rows.dtype), unit), unit)
+    known = first + _beside(sized, rows) @ second
     across = torch.bmm(directions, other.images.mT) - torch.bmm(fresh, other.directions.mT)
     own.append(directions, torch.baddbmm(fresh, across, other.directions))
-    return torch.cat([known, _beside(shares @ back.mT, rows)], 2) * norms
+    return torch.cat([known, _beside(sized @ basis.mT, rows) @ factor], 2) * norms
+
+
+def orthonormal(
+    unit: Rows, basis: Float[Tensor, "draws rows rows"], known: Float[Tensor, "draws known width"]
+) -> tuple[Float[Tensor, "draws rows known"], Rows, Square]:
+    """Rows Q of norm 1 or 0, but for rounding, as B P + Uᵀ L D; B and L in float64. No GPU waits.
+
+    Of little that was new, rounding has left some of P in Q, and angles that are not quite right: so little that a
+    factor of Cholesky exists. An eigenbasis jumps where eigenvalues are equal, and no number may hang on a last bit:
+    Q is turned back first.
+
+    Args:
+        unit: Q.
+        basis: U, which Q was turned by.
+        known: P.
+    """
+    within = torch.bmm(unit, known.mT)
+    rest = torch.baddbmm(unit, within, known, alpha=-1.0)
+    # Where most of a row was rounding, nothing is new; a draw that has diverged stays NaN.
+    nothing = (torch.linalg.vector_norm(rest, dim=2) <= 0.5)[:, :, None]
+    back = torch.bmm(basis, rest.masked_fill_(nothing, 0.0))
+    turned = basis.masked_fill(nothing.mT, 0.0)
+    there = torch.bmm(turned, turned.mT)
+    missing = torch.eye(there.shape[1], dtype=there.dtype, device=there.device) - there
+    lower = torch.linalg.cholesky_ex(torch.baddbmm(missing, back, back.mT)).L
+    directions = torch.linalg.solve_triangular(lower, back, upper=False)
+    return within.double(), directions, torch.bmm(there, lower).double()
 
 
 def _beside(small: Tensor, other: Tensor) -> Tensor:
