@@ -10,8 +10,13 @@ import pytest
 
 from gradbounds.cli import main
 from gradbounds.recipe import read_recipe
-from simulate import Cell, Run, sample
+from simulate import Cell, Execution, Run, sample
+from simulate.runs.provenance import manifest
 from simulate.runs.sweep import sample_into
+from simulate.training.cells import arrays_in, training_cell
+from simulate.training.optimizers import Optimizer
+from simulate.training.schedule import Schedule, roles
+from simulate.training.train import train_block, train_task
 from theory import Stack
 
 # gradbounds sweep --placement post pre --width 8 --depth 1 --draws 4 --tokens 2 --vocab 3 --seed 3
@@ -88,3 +93,49 @@ def test_the_recipe_of_an_older_manifest_has_own_for_its_zeros(tmp_path):
     again = tmp_path / "manifest.toml"
     again.write_text('own = "null"\n' + (ZEROS / "manifest.toml").read_text())
     assert [stack.branch_scale for stack in read_recipe(again).stacks()] == [0.0, 0.5]
+
+
+# Both by the engine that draws no matrices, from before it waited once in training for a use of a map:
+# gradbounds sweep --placement post pre --width 16 --depth 2 --tokens 3 --vocab 5 --draws 4 --seed 3
+#   --engine conditioned
+# gradbounds train --placement post pre --width 16 --depth 1 --tokens 3 --vocab 5 --draws 4 --seed 3 --steps 4
+#   --learning-rate 0.05 --engine conditioned
+CONDITIONED = Path(__file__).parents[1] / "data" / "before_one_wait"
+ROUNDING = {"rtol": 1e-3, "atol": 1e-5}
+
+
+def test_draws_of_the_conditioned_engine_continue(tmp_path):
+    """The first block stays as it is and is what is sampled now, to rounding; another lands beside it."""
+    run = Run.open(shutil.copytree(CONDITIONED / "sweep", tmp_path / "run"))
+    before = {one.cell.name: one for one in run.samples()}
+    cells = [one.cell for one in before.values()]
+    assert run.request["cells"] == manifest("sweep", cells, draws=4, seed=3)["request"]["cells"]
+    sample_into(cells, draws=65, seed=3, run=run)
+    assert sorted(block for _, _, block in run.landed()) == [0, 0, 1, 1]
+    for one in run.samples():
+        new = sample(one.stack, draws=128, seed=3, engine="conditioned")
+        for name, values in one.items():
+            np.testing.assert_array_equal(values[:64], before[one.cell.name][name], err_msg=name)
+            np.testing.assert_allclose(new[name], values, **ROUNDING, err_msg=name)
+
+
+def test_training_by_the_conditioned_engine_continues(tmp_path):
+    """Likewise, over four steps of training."""
+    run = Run.open(shutil.copytree(CONDITIONED / "train", tmp_path / "run"))
+    cells = []
+    for placement in ("post", "pre"):
+        stack = Stack(placement=placement, width=16, depth=1, tokens=3, vocab=5)
+        schedule = Schedule.of(
+            roles(stack), steps=4, learning_rate=0.05, optimizer=Optimizer(), factors=None, batch="same"
+        )
+        cells.append(training_cell(stack, schedule, engine="conditioned"))
+    assert run.request["cells"] == manifest("train", cells, draws=4, seed=3)["request"]["cells"]
+    before = arrays_in(run, cells, 3, 64)
+    sample_into(cells, draws=65, seed=3, run=run, execution=Execution(work=train_task, at_once=1))
+    assert sorted(block for _, _, block in run.landed()) == [0, 0, 1, 1]
+    for cell, old, both in zip(cells, before, arrays_in(run, cells, 3, 128), strict=True):
+        new = train_block(cell, cell.trained, cell.block_seed(3, 0), 64)
+        assert set(new) == set(old)
+        for name, values in old.items():
+            np.testing.assert_array_equal(both[name][:64], values, err_msg=name)
+            np.testing.assert_allclose(new[name], values, **ROUNDING, err_msg=name)
