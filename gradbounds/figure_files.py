@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from figures.style import style
@@ -22,6 +23,7 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
         ValueError: the folder cannot be written.
     """
     paths = []
+    _lay_out(figure)
     for suffix in ("svg", "png"):
         picture = io.BytesIO()
         with style():
@@ -29,7 +31,19 @@ def save(figure: Figure, folder: Path, name: str, *, drawn_from: str = "") -> li
             metadata: dict[str, str | None] = {"Date": None} if suffix == "svg" else {}
             metadata |= {"Description": drawn_from} if drawn_from else {}
             figure.savefig(picture, format=suffix, metadata=metadata)
-            figure.set_layout_engine(None)  # keeps where things are: to find it takes a third of the time
         paths.append(folder / f"{name}.{suffix}")
         write_whole(paths[-1], picture.getvalue())
     return paths
+
+
+def _lay_out(figure: Figure) -> None:
+    """Find where things are, once for all files and as in an SVG; to save would draw everything once more for that."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        return
+    with style():
+        FigureCanvasSVG(figure)
+        figure.dpi = 72.0
+        engine.execute(figure)
+    figure.dpi = dpi
+    figure.set_layout_engine(None)
