@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
 
-from simulate.runs.blocks import block_files, check_distinct, next_number, readable, rows_of
+from simulate.runs.blocks import KEY, block_files, check_distinct, next_number, readable, rows_of, tables_of
 from simulate.runs.files import remove_temporaries, write_whole
 from simulate.runs.manifests import FORMAT, MANIFEST, read_manifest
 from simulate.runs.tables import (
@@ -40,6 +39,8 @@ from theory.stack import Stack
 from theory.stack.quantities import QUANTITIES
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simulate.runs.cell import Cell
     from simulate.runs.sample import Samples
 
@@ -200,8 +201,8 @@ class Run:
             ValueError: a file is damaged or not of a sweep, or a draw stands there twice.
         """
         landed: set[Landed] = set()
-        for rows in self.tables(["cell", "seed", "block"]):
-            blocks = rows.group_by(rows.column_names).aggregate([])
+        for rows in self._held([*KEY, "block"]):
+            blocks = rows.group_by(["cell", "seed", "block"]).aggregate([])
             landed.update(zip(*(blocks[name].to_pylist() for name in ("cell", "seed", "block")), strict=True))
         return landed
 
@@ -216,7 +217,7 @@ class Run:
         """
         from simulate.runs.sample import Samples  # late: it loads torch
 
-        tables = list(self.tables())
+        tables = self._held(None)
         if not tables:
             raise ValueError(f"run must hold draws, but {str(self.folder)!r} has none; sweep into it first.")
         table = self._sampled(pa.concat_tables(tables, promote_options="permissive"))
@@ -239,7 +240,7 @@ class Run:
         """
         return [cell_of_table(table, self._windows) for table in self.manifest.get("networks", [])]
 
-    def frames(self) -> Iterator[pd.DataFrame]:
+    def frames(self) -> "Iterator[pd.DataFrame]":
         """The draws as data frames, one per file of the run: a row per draw and layer, as `Samples.to_frame` has it.
 
         Raises:
@@ -272,10 +273,21 @@ class Run:
                 before the first table is given.
         """
         files = self.files()
-        check_distinct(files)
+        check_distinct(files, tables_of(files, KEY))
         for file in files:
             if file.stat().st_mtime >= since:
                 yield readable(lambda f=file: rows_of(f, columns), file)
+
+    def _held(self, columns: list[str] | None) -> list[pa.Table]:
+        """All tables at once, read once; columns are those of `KEY` and more, or all.
+
+        Raises:
+            ValueError: as `tables`.
+        """
+        files = self.files()
+        tables = tables_of(files, columns)
+        check_distinct(files, tables)
+        return tables
 
     def files(self) -> list[Path]:
         """The paths of the files of draws, in the order in which they landed.
