@@ -87,21 +87,21 @@ def with_more(energies: SquaredNorms, more: SquaredNorms) -> SquaredNorms:
 
 def uniform_attention(stack: Stack) -> Branch[Kernel]:
     """Attention with zero queries and keys: A x W^V W^O with fixed weights A, the mean token if there is no mask."""
-    gains = {role: gain(stack, role) for role in weight_shapes(stack)}
-    value_gain, projection_gain = gains["WV"], gains.get("WO", 1.0)
+    projected = "WO" in weight_shapes(stack)
+    value_gain, projection_gain = gain(stack, "WV"), gain(stack, "WO") if projected else 1.0
 
     def branch(tokens: KernelLayout[Kernel], kernel: Kernel) -> tuple[Kernel, BranchPullback[Kernel], Recorded]:
         mean = tokens.attend(kernel)
         values = mean * value_gain
-        if "WO" in gains:
+        if projected:
             values = tokens.images(values, stack.heads * stack.key_width)
 
         def pullback(gradient: Kernel, _: Overlaps[Kernel]) -> tuple[Kernel, SquaredNorms]:
             below = gradient * projection_gain
-            energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if "WO" in gains else {}
+            energies = {"WO": tokens.total(values * gradient) * inner_ratio(stack)} if projected else {}
             energies["WV"] = tokens.total(mean * below)
             at_values = tokens.attend_back(below)
-            biases = {"WV": at_values} | ({"WO": gradient} if "WO" in gains else {})
+            biases = {"WV": at_values} | ({"WO": gradient} if projected else {})
             return at_values * value_gain, energies | of_biases(stack, tokens, **biases)
 
         return values * projection_gain, pullback, {}

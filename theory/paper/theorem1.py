@@ -91,6 +91,7 @@ def low_tail() -> sp.Expr:
     return (fraction[0] / leading) / sp.expand(fraction[1] / leading)
 
 
+@cache
 def probability() -> sp.Expr:
     """The stated probability 0.99 − δ − ε/(0.9 + ε): E1, Y ≤ (1 + ε) EY, and `low_tail`.
 
@@ -141,8 +142,14 @@ def _allowed_failure(token: Stack) -> float:
     # δ falls and the last term grows: one minimum, at a few standard deviations of ‖x‖² over its mean, and flat there.
     epsilons = np.geomspace(1.5, 8.0, 12) * token.width**-0.5
     deltas = excess_probability(token, epsilons)
-    stated = sp.lambdify((epsilon, delta), probability())(epsilons, deltas)
+    stated = _numeric_probability()(epsilons, deltas)
     return float(np.clip(1 - stated, 0.0, 1.0).min())
+
+
+@cache
+def _numeric_probability() -> Callable[..., Any]:
+    numeric: Callable[..., Any] = sp.lambdify((epsilon, delta), probability())
+    return numeric
 
 
 def loss_gradient_bound() -> sp.Expr:
