@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
-from scipy.optimize import nnls
 
 from simulate.runs.cell import Cell
 from simulate.runs.cost import block_bytes, block_work
@@ -103,6 +102,8 @@ def _rates(cell: Cell, enough: float) -> np.ndarray:
         cell: how to sample, and where.
         enough: seconds after which nothing is repeated any more.
     """
+    from scipy.optimize import nnls  # late: to sample takes none of it
+
     probes = [Cell(stack, cell.engine, cell.device, cell.dtype) for stack in _PROBES]
     seconds, end = [], time.perf_counter() + enough
     for probe in probes:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import torch
 
@@ -40,7 +39,7 @@ def session() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "pandas": pd.__version__,
+        "pandas": version("pandas"),
         "pyarrow": pa.__version__,
         "system": platform.platform(),
         "processor": f"{processor()}, {torch.backends.cpu.get_cpu_capability()}",

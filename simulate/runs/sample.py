@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
@@ -27,6 +27,9 @@ from simulate.runs.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
 from theory.stack import Stack
 from theory.stack.quantities import NamedArrays
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +64,10 @@ class Samples(NamedArrays):
         """The number of draws."""
         return len(self.seeds)
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per draw and layer, one column per quantity; layer 0 holds the quantities of the whole network."""
+        import pandas as pd  # late: workers do without it, and it takes a third of a second to load
+
         constants = cell_columns(self.cell)
         if self.cell.text is not None:
             constants["text"] = self.cell.text.source

@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -18,6 +17,8 @@ from theory.stack.registry import failures
 from theory.stack.stack import NAMED, OWN
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from simulate.runs.cell import Cell
 
 Floats = NDArray[np.floating]
@@ -184,7 +185,7 @@ def quantity_arrays(rows: pa.Table, starts: Sequence[int], stacks: Sequence[Stac
     return arrays
 
 
-def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> pd.DataFrame:
+def layer_frame(draws: "pd.DataFrame", values: Mapping[str, tuple[Floats, NDArray[np.bool_]]]) -> "pd.DataFrame":
     """One row per draw and layer, quantities in columns: layer 0 holds those of the whole network, l those of layer l.
 
     Args:
@@ -192,6 +193,8 @@ def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[
             the encoder, where it is another.
         values: per quantity its numbers, draw after draw and layer after layer, and which draws have them.
     """
+    import pandas as pd  # late: workers do without it, and it takes a third of a second to load
+
     depth = draws["depth"].to_numpy()
     other = draws["encoder_depth"].fillna(0).to_numpy(int) if "encoder_depth" in draws else 0  # not in older files
     of_encoder = np.where(other, other, depth)
@@ -207,8 +210,10 @@ def layer_frame(draws: pd.DataFrame, values: Mapping[str, tuple[Floats, NDArray[
     return pd.DataFrame(columns)
 
 
-def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> pd.DataFrame:
+def rows_frame(rows: pa.Table, sources: Mapping[str, str]) -> "pd.DataFrame":
     """`layer_frame` of rows of any number of cells, texts named by their sources."""
+    import pandas as pd
+
     values = {}
     for name, quantity in QUANTITIES.items():
         if name in rows.column_names:
