@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
-from bench import curvature, depth, drawing, engines, predictions, probing, scale, store, training
+from bench import commands, curvature, depth, drawing, engines, predictions, probing, scale, store, training
 
 REPORTS = {
     "batches": depth.batches,
+    "commands": commands.report,
     "costs": predictions.costs,
     "curvature": curvature.report,
     "depth": depth.report,
