@@ -131,8 +131,8 @@ def coordinate_steps(
             on_module(done, len(sizes) * seeds)
     return Stepped(
         frame=pd.DataFrame(rows, columns=COLUMNS),
-        owners={size: found.owners for size, found in places.items()},
-        order={size: found.order for size, found in places.items()},
+        owners={size: of_size.owners for size, of_size in places.items()},
+        order={size: of_size.order for size, of_size in places.items()},
         steppers=steppers,
         rules=rules,
         alarms=tuple(alarms),
@@ -256,13 +256,13 @@ class _Steps:
         firsts = {owner.parameter: self._first[owner.weight] for owner in self._by_place[name]}
         self._asking = True
         try:
-            whole, own = own_changes(part, firsts, args, kwargs, y, state)
+            whole, squares = own_changes(part, firsts, args, kwargs, y, state)
         finally:
             self._asking = False
         start = self._starts.get((name, call))
         if whole is not None and start is not None and start.shape == whole.shape:
             self._put((name, "", "passed"), mean_square(whole, start))
-        for parameter, square in own.items():
+        for parameter, square in squares.items():
             self._put((name, parameter, "own"), square)
 
     def _kept(self, loss: Tensor) -> bool:

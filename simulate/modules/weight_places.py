@@ -52,10 +52,10 @@ class WeightPlaces:
 
     def by_place(self) -> dict[str, list[Owner]]:
         """Weights of every module that uses some."""
-        found: dict[str, list[Owner]] = {}
+        owners: dict[str, list[Owner]] = {}
         for owner in self.owners:
-            found.setdefault(owner.place, []).append(owner)
-        return found
+            owners.setdefault(owner.place, []).append(owner)
+        return owners
 
 
 def named_places(module: nn.Module) -> dict[nn.Module, str]:
