@@ -15,6 +15,6 @@ _Study: Any = reduce(or_, [Annotated[kind, tyro.conf.subcommand(word)] for word,
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce(Group):
-    """Repeat an experiment of the paper on your own texts: its Fig. 3, or what it says of warm-up."""
+    """Repeat an experiment of the paper on your own texts: its Fig. 3, its Fig. 5, or what it says of warm-up."""
 
     what: _Study

@@ -1,10 +1,23 @@
-"""The masked language model beside transformers' BertForMaskedLM with the same weights."""
+"""The masked language model beside transformers' BertForMaskedLM, and the runs of pre-training, one a part."""
+
+import time
 
 import pytest
 import torch
 
+from gradbounds.studies.bert.design import described, design_named
+from gradbounds.studies.bert.reproduce import COMMITTED
+from gradbounds.studies.bert.runs import one_run, row_of
+from gradbounds.studies.bert.task import unigram_loss
+from gradbounds.studies.kept_rows import rows_file
+from gradbounds.studies.trainer import train
 from simulate.pretraining.model import MaskedLanguageModel, MaskedModel, masked_loss
-from simulate.pretraining.text import PADDING, WORDS
+from simulate.pretraining.text import PADDING, WORDS, read_masked_text
+from simulate.runs.files import write_whole
+from simulate.runs.provenance import processor
+from simulate.runs.sample import one_thread
+from tests.helpers.dictionary_text import dictionary_text, missing
+from tests.helpers.evidence_file import record
 
 pytestmark = pytest.mark.evidence
 
@@ -75,3 +88,67 @@ def test_against_transformers():
             continue
         torch.testing.assert_close(gradients.pop(name), parameter.grad, rtol=1e-9, atol=1e-12)
     assert not gradients
+
+
+DIGEST = "c94716321a77c4e124421cb9b238bcaf137fc352198235645b092ced4d25f889"
+"""Of the text: dict-gcide 0.48.5+nmu2 and wordnet-base 1:3.0-37."""
+
+PILOT = {"placement": "pre", "peak": 1.8e-3, "warmup": 480, "seed": 0}
+PILOT_UPDATES = 1200
+
+
+def planned(folder, arm):
+    """A run of the design `small` with its texts; skipped where the text is not installed."""
+    if lacking := missing():
+        pytest.skip(f"apt-get install {' '.join(lacking)}")
+    design = design_named("small")
+    (run,) = (run for run in design.runs if described(run) == arm)
+    file = folder / "english.txt"
+    if not file.is_file():
+        write_whole(file, dictionary_text())
+    text = read_masked_text(file, length=design.model.length, vocab=design.model.vocab)
+    assert text.digest == DIGEST, "other versions of the packages make other runs"
+    return run, design.texts(text)
+
+
+class Enough(Exception):
+    """A pilot has taken its updates."""
+
+
+def test_pilot(kept_folder):
+    """The first updates of one run: whether the design's size learns more than how frequent words are, by 15%."""
+    run, texts = planned(kept_folder, PILOT)
+    checkpoint, start = kept_folder / "pilot.pt", time.process_time()
+
+    def stop(update, loss, rate):
+        if update == PILOT_UPDATES:
+            raise Enough
+
+    with one_thread(), pytest.raises(Enough):
+        train(run, *texts, checkpoint=checkpoint, checkpoint_every=PILOT_UPDATES // 5, on_update=stop)
+    measured = torch.load(checkpoint, weights_only=True)["measured"]
+    unigram, losses = (
+        unigram_loss(*texts),
+        [value for *_, statistic, value in measured if statistic == "validation loss"],
+    )
+    record("bert-pilot", {
+        "run": PILOT, "updates of the whole run": run.updates, "unigram": unigram,
+        "updates": [row[0] for row in measured], "tokens": [row[0] * run.batch_tokens for row in measured],
+        "validation": losses, "below word frequencies": 1 - losses[-1] / unigram,
+        "CPU hours": (time.process_time() - start) / 3600, "processor": processor(), "dtype": run.precision,
+        "stopped": f"behind update {PILOT_UPDATES}",
+    }, short=True)  # fmt: skip
+    assert losses[-1] <= 0.85 * unigram
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("warmup", [1, 480])
+@pytest.mark.parametrize("peak", [6e-4, 1.8e-3])
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_run(kept_folder, placement, peak, warmup, seed):
+    """One run, from its checkpoint on if it was stopped; its row into checks/data/bert, whatever came of it."""
+    run, texts = planned(kept_folder, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
+    row = row_of(run, texts, one_run(run, texts, kept_folder, "cpu"), unigram_loss(*texts))
+    name = f"{placement}-{peak:g}-{warmup}-{seed}"
+    write_whole(COMMITTED / f"{name}.json", rows_file([row], f"make evidence PART=bert-{name.replace('.', '_')}"))
+    assert row["updates"][-1] == run.updates or row["outcome"] == "diverged"

@@ -1,0 +1,96 @@
+"""Verdicts on the paper's pre-training: B1 to B3, from a table of runs. No run is about B4.
+
+The smaller rate and the warm-up stand for Post-LN's in the paper, the larger rate without a warm-up for Pre-LN's. A row
+judges only where the arm that should have trained, if the claim is true, did so in a majority of seeds; otherwise its
+premise fails. Intervals are over seeds, 95%, by Student's t.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from checks.verdict import Setting, Subject, Verdict, Word, sentence
+from gradbounds.studies.comparisons import (
+    Comparison,
+    TrainingRow,
+    above_trained,
+    end_of,
+    lead,
+    mean_over_seeds,
+    paired,
+    trained_in,
+)
+from theory.stack import TITLES
+
+_ABOVE = "nats a hidden word above 95% of the loss of word frequencies"
+_AHEAD = "ln of how many times fewer updates Pre-LN takes to Post-LN's end (below 0: the reverse)"
+
+
+def judge(table: Sequence[TrainingRow], setting: Setting, size: str) -> list[Verdict]:
+    """Every statement that a table has two seeds of.
+
+    Args:
+        table: the runs, as `row_of` has them, of one design.
+        setting: the models and the text.
+        size: of the models, where it is not the paper's.
+    """
+    return list(_verdicts(table, setting, size)) if table else []
+
+
+def _verdicts(table: Sequence[TrainingRow], setting: Setting, size: str) -> Iterator[Verdict]:
+    low, high = (end({run["peak"] for run in table}) for end in (min, max))
+    no, long = (end({run["warmup"] for run in table}) for end in (min, max))
+
+    def arm(placement: str, peak: float, warmup: int) -> list[TrainingRow]:
+        wanted = placement, peak, warmup
+        return [run for run in table if (run["placement"], run["peak"], run["warmup"]) == wanted]
+
+    def row(claim: str, part: str, compared: Comparison, worse: bool, unit: str, note: str = "") -> Verdict:
+        word: Word = (
+            "premise fails" if not compared.judges
+            else "undecided" if compared.answer == "undecided"
+            else "holds" if (compared.answer == "worse") == worse
+            else "fails"
+        )  # fmt: skip
+        about = sentence(unit) + sentence(note)
+        if not compared.judges:
+            about += sentence(", where {} of {} runs that should have trained did", compared.trained, compared.seeds)
+        return Verdict(
+            claim=claim, subject=Subject(quantity=part, kind="comparison"), verdict=word,
+            claimed=sentence("above {:g}" if worse else "at most {:g}", 0.0), predicted=float("nan"),
+            measured=compared.mean, interval=compared.interval, agreement="undecided", setting=setting, note=about,
+            size=size,
+        )  # fmt: skip
+
+    pre, warmed = arm("pre", high, no), arm("pre", high, long)
+    if len(paired(pre, warmed)) > 1:
+        part = f"{TITLES['pre']}, no warm-up, rate {high:g}: trains"
+        yield row("B1", part, above_trained(pre, warmed), False, _ABOVE)
+    post = arm("post", high, no)
+    if len(paired(post, pre)) > 1:
+        part = f"{TITLES['post']}, no warm-up, rate {high:g}: does not train, where {TITLES['pre']} does"
+        yield row("B2", part, above_trained(post, pre), True, _ABOVE)
+    usual = arm("post", low, long)
+    if len(paired(pre, usual)) > 1:
+        part = f"{TITLES['pre']} without warm-up at {high:g}, {TITLES['post']} with one at {low:g}"
+        yield row("B3", part, _ahead(pre, usual), True, _AHEAD)
+    best = [_best([arm(placement, peak, warmup) for peak in (low, high) for warmup in (no, long)])
+            for placement in ("pre", "post")]  # fmt: skip
+    if len(paired(*best)) > 1:
+        words = " and ".join(
+            f"{TITLES[runs[0]['placement']]} at {runs[0]['peak']:g} after {runs[0]['warmup']} updates of warm-up"
+            for runs in best
+        )
+        note = ", each at the rate and warm-up at which it ends lowest here: " + words
+        yield row("B3", f"{TITLES['pre']} and {TITLES['post']}, each at its best", _ahead(*best), True, _AHEAD, note)
+
+
+def _best(arms: Sequence[list[TrainingRow]]) -> list[TrainingRow]:
+    """The runs that end lowest in the mean over seeds, among those with most seeds."""
+    most = max(map(len, arms))
+    return min((runs for runs in arms if len(runs) == most), key=lambda runs: sum(map(end_of, runs)))
+
+
+def _ahead(runs: list[TrainingRow], others: list[TrainingRow]) -> Comparison:
+    """By how much some runs are ahead of others, where one of the two has trained: neither is a control."""
+    pairs = paired(runs, others)
+    trained = max(trained_in(group) for group in zip(*pairs, strict=True))
+    return mean_over_seeds([lead(*pair) for pair in pairs], margin=0.0, trained=trained)

@@ -1,0 +1,151 @@
+"""`gradbounds reproduce bert`: pre-train the models of a design, judge the paper's statements, and draw Fig. 5."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from checks.results import DATA
+from checks.verdict import Setting
+from gradbounds.result import Result
+from gradbounds.studies.bert.claims import judge
+from gradbounds.studies.bert.design import Design, design_named, price, price_lines
+from gradbounds.studies.bert.figure import pretraining_losses
+from gradbounds.studies.bert.runs import finished, name_of, one_run, row_of
+from gradbounds.studies.bert.task import unigram_loss
+from gradbounds.studies.comparisons import TrainingRow
+from gradbounds.studies.kept_rows import read_rows, rows_file
+from gradbounds.units import duration
+from simulate.counts import check_count
+from simulate.pretraining.model import MaskedModel
+from simulate.pretraining.text import MaskedText, read_masked_text
+from simulate.runs.cell import check_device
+from simulate.runs.files import write_whole
+from simulate.runs.sample import one_thread
+
+COMMITTED = DATA / "bert"
+"""Rows of finished runs, a file for each run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BertRequest:
+    """What is run.
+
+    Attributes:
+        preset: a name in the folder presets, or a TOML file of the same form.
+        text: to learn from.
+        out: folder of finished runs, table and figure.
+        known: a file of rows, or a folder of such files, whose runs are not run again.
+        seeds: only the first so many of the design; None for all.
+        device: of every run.
+    """
+
+    preset: str
+    text: Path
+    out: Path
+    known: Path | None = None
+    seeds: int | None = None
+    device: str = "cpu"
+
+
+def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
+    """Train, judge and draw; what the folder holds already is not trained again. The price is said before.
+
+    Returns:
+        0: a statement that fails is a result.
+
+    Raises:
+        ValueError: an argument is outside its range, a text or a file is not what it must be, or a preset that needs a
+            GPU has none.
+    """
+    check_device(request.device)
+    design = design_named(request.preset)
+    runs = list(design.runs)
+    if request.seeds is not None:
+        check_count("seeds", request.seeds, 1)
+        runs = [run for run in runs if run.seed < request.seeds]
+    with one_thread():
+        seconds = price(runs[0], request.device)
+    if design.gpu and request.device == "cpu" and not dry_run:
+        raise ValueError(
+            f"device must be cuda for the preset {request.preset!r}: on this CPU a run takes about {duration(seconds)} "
+            f"({seconds / 3600:.2g} hours), and all {len(runs)} as many times that."
+        )
+    known = _known(request.known)
+    model = design.model
+    text = read_masked_text(request.text, length=model.length, vocab=model.vocab)
+    texts = design.texts(text)
+    names = [name_of(run, texts) for run in runs]
+    left = [
+        run for run, name in zip(runs, names, strict=True)
+        if name not in known and not finished(run, texts, request.out)
+    ]  # fmt: skip
+    priced = price_lines(design, len(left), seconds, request.device)
+    if dry_run:
+        return Result(about="what pre-training takes", values={"takes": priced}, lines=priced)
+    for line in priced:
+        print(line, file=sys.stderr, flush=True)
+    unigram = unigram_loss(*texts)
+    rows: list[TrainingRow] = []
+    for place, (run, name) in enumerate(zip(runs, names, strict=True), start=1):
+        row = known.get(name)
+        if row is None:
+            row = row_of(run, texts, one_run(run, texts, request.out, request.device), unigram)
+            if run in left:
+                print(f"run {place} of {len(runs)}: {row['outcome']}, {row['final']:.3f}", file=sys.stderr, flush=True)
+        rows.append(row)
+        write_whole(request.out / "rows.json", rows_file(rows, command_of(request)))
+    verdicts = judge(rows, setting_of(design, text, rows), size_of(model))
+    return Result(
+        about="pre-training with and without warm-up",
+        values={"runs": [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]},
+        lines=[*outcome_lines(rows), ""],
+        verdicts=verdicts,
+        figures={"losses": partial(pretraining_losses, rows)},
+    )
+
+
+def command_of(request: BertRequest) -> str:
+    """The command that gives the same rows, with folders of the project for those of this machine."""
+    seeds = "" if request.seeds is None else f" --seeds {request.seeds}"
+    stem = Path(request.preset).stem
+    return f"gradbounds reproduce bert --preset {stem} --text {request.text.name}{seeds} --out runs/bert-{stem}"
+
+
+def _known(path: Path | None) -> dict[str, Mapping[str, Any]]:
+    if path is None:
+        return {}
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return {str(row.get("name")): row for file in files for row in read_rows(file)}
+
+
+def outcome_lines(rows: Sequence[TrainingRow]) -> list[str]:
+    """A line for each arm: its final loss, the mean over seeds, and what became of its runs."""
+    arms: dict[tuple[Any, ...], list[TrainingRow]] = {}
+    for row in rows:
+        arms.setdefault((row["placement"], row["warmup"], row["peak"]), []).append(row)
+    lines = [f"{'placement':9} {'warm-up':>7} {'rate':>7} {'final loss':>10}  outcomes"]
+    for (placement, warmup, peak), seeds in arms.items():
+        outcomes = [row["outcome"] for row in seeds]
+        counts = ", ".join(f"{outcomes.count(word)} {word}" for word in dict.fromkeys(outcomes))
+        lines.append(f"{placement:9} {warmup:7d} {peak:7g} {fmean(row['final'] for row in seeds):10.3f}  {counts}")
+    return [*lines, f"Word frequencies alone: {rows[0]['unigram']:.3f} nats a hidden word."]
+
+
+def setting_of(design: Design, text: MaskedText, rows: Sequence[TrainingRow]) -> Setting:
+    """The models and the text."""
+    m, run = design.model, design.runs[0]
+    return Setting(
+        networks=f"{m.depth} layers",
+        ranges=(("d", m.width, m.width), ("V", m.vocab, m.vocab)),
+        more=f"masked words of {text.name}, {run.updates} updates of {run.batch_tokens} tokens, "
+        f"{len({row['seed'] for row in rows})} seeds",
+    )
+
+
+def size_of(model: MaskedModel) -> str:
+    """The width, where it is not BERT's."""
+    return "" if model.width == MaskedModel().width else f"d = {model.width}"
