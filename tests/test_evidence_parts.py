@@ -46,7 +46,9 @@ def test_every_evidence_file_has_one_part():
 
 
 def test_no_part_is_long():
-    assert all(part.minutes <= 30 for part in PARTS.values())
+    """One run, which no part can be of, may take longer than other parts."""
+    runs = {name for name, part in PARTS.items() if len(part.tests) == 1 and "::test_one_run[" in part.tests[0]}
+    assert all(part.minutes <= (90 if name in runs else 30) for name, part in PARTS.items())
 
 
 def test_the_list_has_every_part(capsys):

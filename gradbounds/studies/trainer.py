@@ -54,6 +54,7 @@ def train(
     device: str = "cpu",
     at_step: AtStep | None = None,
     on_update: Callable[[int, float, float], None] | None = None,
+    on_measure: Callable[[Trained], None] | None = None,
 ) -> Trained:
     """Train a model, or go on where a run with the same checkpoint stopped.
 
@@ -67,6 +68,7 @@ def train(
         device: where.
         at_step: gives statistics of the first step, and of every `every`-th, as `gradbounds.studies.trained_step` does.
         on_update: called with the update, its loss and its rate.
+        on_measure: called with what the run has shown, whenever that is measured.
 
     Raises:
         ValueError: an argument is outside its range, vocabularies differ, the checkpoint is of another run or cannot be
@@ -87,6 +89,8 @@ def train(
         run.update()
         if path is not None and (run.done or len(run.shown.losses) % checkpoint_every == 0):
             run.save(path)
+        if on_measure is not None and run.shown.measured[-1][0] == len(run.shown.losses):
+            on_measure(run.shown)
         if on_update is not None:
             on_update(len(run.shown.losses), run.shown.losses[-1], run.shown.rates[-1])
     return run.shown

@@ -15,7 +15,11 @@ class Warmup(WithJson):
     target: Annotated[Path, Flag(help="text to translate to, line by line")]
     out: Annotated[Path, Flag(help="folder; a run that has finished there is never run again")]
     preset: Annotated[
-        str, Flag(help="grid of runs: small, paper (for a GPU), or a TOML file of the same form", metavar="NAME|FILE")
+        str,
+        Flag(
+            help="grid of runs: small, prefix (1000 updates at d = 512), paper (for a GPU), or a TOML file like these",
+            metavar="NAME|FILE",
+        ),
     ] = "small"
     seeds: Annotated[int | None, optional("only the first so many seeds of the grid", "INT", "all")] = None
     known: Annotated[

@@ -84,6 +84,7 @@ class Grid:
         units: of the vocabulary.
         validation_pairs: pairs of the text that no run is trained on.
         text_seed: of which pairs these are.
+        prefix: whether runs are the beginning of longer ones, and judged by whether they fail alone.
     """
 
     runs: tuple[Planned, ...]
@@ -93,6 +94,7 @@ class Grid:
     units: Units
     validation_pairs: int
     text_seed: int
+    prefix: bool = False
 
     def texts(self, text: ParallelText) -> tuple[ParallelText, ParallelText]:
         """What is trained on, and what is not."""
@@ -100,7 +102,7 @@ class Grid:
 
 
 def read_grid(content: str | bytes) -> Grid:
-    """A grid from TOML; gradbounds/studies/warmup/presets has two, with comments.
+    """A grid from TOML; gradbounds/studies/warmup/presets has three, with comments.
 
     Raises:
         ValueError: it is no TOML, a key is missing or unknown, or a value is outside its range.
@@ -109,8 +111,10 @@ def read_grid(content: str | bytes) -> Grid:
         given = parsed(content, "TOML")
     except ValueError as error:
         raise ValueError(f"grid must be TOML: {error}.") from error
-    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "rate_seeds"})
+    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "prefix", "rate_seeds"})
     check_count("rate_seeds", given.get("rate_seeds", 0), 0)
+    if not isinstance(given.get("prefix", False), bool):
+        raise ValueError(f"prefix must be true or false, got {given['prefix']!r}.")
     text = given["text"]
     _check_keys("text", text, {"units", "validation_pairs", "seed"})
     model = dict(given["model"])
@@ -136,7 +140,7 @@ def read_grid(content: str | bytes) -> Grid:
     )
     return Grid(
         runs=tuple(planned), paper=rates, start=given["start"], translation=translation, units=text["units"],
-        validation_pairs=text["validation_pairs"], text_seed=text["seed"],
+        validation_pairs=text["validation_pairs"], text_seed=text["seed"], prefix=given.get("prefix", False),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, war
 from gradbounds.studies.warmup.grid import Grid, Planned, read_grid
 from gradbounds.studies.warmup.lines import outcome_lines
 from gradbounds.studies.warmup.outcomes import measured_row, unigram_loss
+from gradbounds.studies.warmup.prefixes import arms
 from gradbounds.studies.warmup.runs import finished, name_of, run_all
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -131,7 +132,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     # In the grid's order, wherever a run was done.
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
-    verdicts = judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
+    verdicts = [] if grid.prefix else judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
     scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
     adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
     of_adam = [row for row in rows if row["optimizer"] == "adam"]
@@ -139,7 +140,7 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     result = Result(
         about="training with and without warm-up",
         values={"runs": [_flat(row) for row in rows]},
-        lines=[*outcome_lines(rows), ""],
+        lines=[*outcome_lines(rows), "", *(map(str, arms(rows)) if grid.prefix else ())],
         verdicts=[v for v in verdicts if not v.relaxed],
         below=["", "At rates that stand for none of the paper's:", *others] if others else [],
         figures={

@@ -1,5 +1,6 @@
 """The runs of a grid in processes; each that has finished is a file of the folder, and is never run again."""
 
+import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, as_completed
 from pathlib import Path
@@ -13,6 +14,7 @@ from gradbounds.studies.training import MEASURED, Trained
 from gradbounds.studies.warmup.grid import Planned
 from gradbounds.table_cache import cached, file_of
 from simulate.runs.execution import Execution
+from simulate.runs.files import write_whole
 from simulate.runs.sample import one_thread
 from simulate.translation.parallel_text import ParallelText
 
@@ -91,18 +93,44 @@ def one_run(
     key = _key(planned, texts)
     file = file_of(out, key, _VERSION)
     checkpoint = out / "checkpoints" / f"{file.stem}.pt"
+    record = _record(out, file.stem)
 
     def make() -> pd.DataFrame:
         with one_thread():
             trained = train(
                 planned.training, *texts, checkpoint=checkpoint, device=device,
                 at_step=step_rates if planned.rates else None, on_update=on_update,
+                on_measure=lambda shown: _write(record, _table(shown)),
             )  # fmt: skip
         return _table(trained)
 
     table, _ = cached(out, key, _VERSION, make)
     checkpoint.unlink(missing_ok=True)
+    record.unlink(missing_ok=True)
     return table
+
+
+def cut_off(planned: Planned, texts: Texts, out: Path) -> pd.DataFrame | None:
+    """What a run had shown when it was last measured, as `one_run` gives it; None where that is not kept.
+
+    Raises:
+        ValueError: the record is damaged.
+    """
+    record = _record(out, name_of(planned, texts))
+    try:
+        return pd.read_parquet(record) if record.is_file() else None
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"out must hold whole records, but {str(record)!r} is damaged; move it away.") from error
+
+
+def _record(out: Path, name: str) -> Path:
+    return out / "records" / f"{name}.parquet"
+
+
+def _write(record: Path, table: pd.DataFrame) -> None:
+    content = io.BytesIO()
+    table.to_parquet(content, index=False)
+    write_whole(record, content.getvalue())
 
 
 def _table(trained: Trained) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from gradbounds.studies.trainer import train
 from gradbounds.studies.warmup import runs as kept
 from gradbounds.studies.warmup.grid import read_grid
 from gradbounds.studies.warmup.lines import outcome_lines
+from gradbounds.studies.warmup.outcomes import measured_row
 from gradbounds.studies.warmup.reproduce import grid_named
 from gradbounds.studies.warmup.runs import run_all
 from simulate.runs.execution import Execution, InProcess
@@ -90,6 +91,50 @@ def test_the_grid_of_the_paper_s_sizes():
     assert len(found.runs) == 3 * (20 + 8 + 4 + 1)
     assert parameter_count(found.translation) == pytest.approx(41.8e6, rel=0.01)
     assert {run.training.schedule.peak for run in found.runs} == {1e-4, 5e-4, 1e-3, 5e-3}
+
+
+def test_the_grid_of_a_prefix():
+    """Seven arms of three seeds at the paper's sizes, no rate of which decays."""
+    found = grid_named("prefix")
+    assert found.prefix
+    assert found.translation == grid_named("paper").translation
+    arms = {(d["placement"], d["warmup"], d["peak"]) for d in (run.described() for run in found.runs)}
+    assert arms == {
+        ("post", 1, 1e-3), ("post", 500, 1e-3), ("post", 4000, 1e-3), ("pre", 1, 1e-3), ("pre", 4000, 1e-3),
+        ("post", 1, 5e-4), ("post", 500, 5e-4),
+    }  # fmt: skip
+    assert [run.training.seed for run in found.runs] == [0] * 7 + [1] * 7 + [2] * 7
+    assert {run.training.schedule.rate(1000) / run.training.schedule.peak for run in found.runs} == {1.0, 0.25}
+
+
+def test_a_run_that_is_cut_off_leaves_its_record(files, tmp_path):
+    """The table up to the update that was measured last, which makes a row; a finished run leaves none."""
+    grid = read_grid(GRID)
+    texts = grid.texts(read_pairs(*files, vocab=40))
+
+    def killed(update, *_):
+        if update == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kept.one_run(grid.runs[0], texts, tmp_path, "cpu", killed)
+    record = kept.cut_off(grid.runs[0], texts, tmp_path)
+    row = measured_row(record, 4.0, grid.start)
+    assert row["updates"] == [0, 2]
+    whole = kept.one_run(grid.runs[0], texts, tmp_path, "cpu")
+    assert measured_row(whole, 4.0, grid.start)["validation"][:2] == row["validation"]
+    assert kept.cut_off(grid.runs[0], texts, tmp_path) is None
+    (tmp_path / "records" / f"{kept.name_of(grid.runs[0], texts)}.parquet").write_bytes(b"half")
+    with pytest.raises(ValueError, match="^out must hold whole records"):
+        kept.cut_off(grid.runs[0], texts, tmp_path)
+
+
+def test_a_prefix_is_judged_by_failures_alone(blank_pictures, files, grid, tmp_path, capsys):
+    grid.write_text("prefix = true\n" + GRID, encoding="utf-8")
+    assert main(command(files, tmp_path / "run", grid)) == 0
+    said = capsys.readouterr().out
+    assert "post T = 1, 0.01: undecided before update 4 (seed 0 open, seed 1 open)" in said
+    assert "W1" not in said
 
 
 def test_runs_are_kept_judged_and_never_run_again(blank_pictures, files, grid, tmp_path, capsys, monkeypatch):
@@ -181,7 +226,7 @@ def test_bad_input(files, grid, tmp_path, capsys):
         (missing, "target must be"),
         (other, "source and target must have equally many lines"),
         (command(files, out, large), "vocab must be from 5 to 50"),
-        (command(files, out, "smal"), "preset must be paper or small, or a TOML file, got 'smal'."),
+        (command(files, out, "smal"), "preset must be paper or prefix or small, or a TOML file, got 'smal'."),
         (command(files, out, grid, "--known", str(files[0])), "known must be a file of rows"),
         (command(files, out, grid, "--workers", "0"), "workers must be an integer of at least 1, got 0."),
         (command(files, out, grid, "--seeds", "0"), "seeds must be an integer of at least 1, got 0."),
