@@ -7,9 +7,12 @@ import pytest
 
 import gradbounds as gb
 from gradbounds import Stack, TextLaw, noise_scale, predict
+from theory.mean_field.attention.words import probe_weights
 from theory.mean_field.inputs import attention_pattern, word_inputs
 from theory.mean_field.kernels import MatrixLayout
 from theory.mean_field.recursion import recursion
+from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.token_groups import token_groups
 
 SMALL = Stack(width=256, depth=3, tokens=32, vocab=64, placement="pre")
 QUERIES = {"query_key_scale": 1.0, "heads": 2, "output_projection": "random", "depth": 2, "tokens": 24}
@@ -110,6 +113,18 @@ def test_a_text_of_one_word(fields):
     for name in alike:
         if name != "token_correlation":
             np.testing.assert_allclose(text[name], alike[name], rtol=2e-3, err_msg=name)
+
+
+def test_rows_of_one_word():
+    """A row that sees tokens of one word alone: that word has all of the row's sum, and so have a token's others."""
+    tokens = TextLayout.of(token_groups(6, causal=True), TextLaw.of_counts([1]))
+    seen = tokens.one.seen_all
+    weights = np.full((1, 2, 3, 1, *tokens.seen.shape), 0.7)
+    again, holding = np.full_like(weights, 1.4), np.broadcast_to(0.7 * seen, weights.shape)
+    of_rows, of_probes, words = probe_weights(tokens, weights, holding, again, np.random.default_rng(0))
+    np.testing.assert_allclose(words.held, 1.0)
+    np.testing.assert_allclose(of_rows, 0.7 + (np.maximum(seen, 1.0) - 1.0) * 1.4 + 0.0 * weights)
+    np.testing.assert_allclose(of_probes, 1.0 / np.maximum(seen, 1.0) + 0.0 * of_probes)
 
 
 @pytest.mark.parametrize("fields", [{"mask": "causal"}, QUERIES | {"mask": "causal", "positions": "learned"}])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from gradbounds import Stack, TextLaw, noise_scale
 from theory.first_step.noise_scale import NoiseScale
@@ -105,6 +106,43 @@ def test_labels_that_are_words():
             for name, event in events.items():
                 expected = kept @ event / kept.sum()
                 assert getattr(chances, name)[at[i], at[j]] == pytest.approx(expected, abs=1e-12), (name, i, j)
+
+
+def label_law(words: int, stay: float) -> tuple[TextLaw, np.ndarray]:
+    """Words by Zipf, of which labels are the word itself with a chance and else any; and labels given words."""
+    frequencies = TextLaw.zipf(1.0, words).frequencies
+    given = stay * np.eye(words) + (1.0 - stay) * frequencies
+    agree, square = given @ given.T, frequencies**2
+    alike, kappa = square @ np.diag(agree), square.sum()
+    others = (frequencies @ agree @ frequencies - alike) / (1.0 - kappa)
+    return TextLaw(frequencies, kappa, kappa, alike / kappa, others, np.diag(given).copy()), given
+
+
+def shared_table(stack: Stack, law: TextLaw, given: np.ndarray, seed: int) -> float:
+    """|E g|² of the table of one network without layers, over all words and labels of the law."""
+    table = np.random.default_rng(seed).standard_normal((stack.vocab, stack.width)) / stack.width**0.5
+    inputs = table * stack.width**0.5
+    centred = inputs - inputs.mean(1, keepdims=True)
+    size = centred.std(1, keepdims=True)
+    tokens = centred / size
+    errors = (softmax(stack.output_scale * tokens @ table.T, axis=1) - given) * law.frequencies[:, None]
+    above = stack.output_scale * errors @ table
+    below = above - above.mean(1, keepdims=True) - tokens * (above * tokens).mean(1, keepdims=True)
+    return float(np.square(errors.T @ tokens + below / size * stack.width**0.5 / stack.output_scale).sum())
+
+
+@pytest.mark.parametrize("stay", [0.0, 0.8])
+def test_both_uses_of_a_table(stay):
+    """What two sequences share of W_emb within 1%, of networks whose layers add nothing.
+
+    Both uses have 11% and 4% of it in common. Labels may be the position's own word four times in
+    five, so that those of two words are rarely each other's.
+    """
+    stack = replace(SMALL, depth=1, tokens=2, vocab=12, embedding_scale=1.0, output_scale=0.05, init_std=1e-6)
+    law, given = label_law(stack.vocab, stay)
+    drawn = [shared_table(stack, law, given, seed) for seed in range(150)]
+    assert np.std(drawn) / 150**0.5 < 0.003 * np.mean(drawn)
+    assert noise_scale(stack, text=law).product["Wemb"] == pytest.approx(np.mean(drawn), rel=0.01)
 
 
 def test_means_of_pairs():

@@ -145,7 +145,9 @@ class TextLayout(GroupLayout):
         probes = self.one_word - itself
         differ = max(1.0 - square.sum(), 1e-300)
         hit = max(0.0, float(square.sum() * (1.0 - twice))) / differ
-        crossed = max(0.0, float(square.sum() ** 2 - (square**2).sum())) / differ
+        # What is no label of its own word is as frequent as words are.
+        others = square * np.divide(1.0 - repeated, 1.0 - law, out=np.zeros_like(law), where=law < 1.0)
+        crossed = max(0.0, float(others.sum() ** 2 - (others**2).sum())) / differ
         hit_twice = float((square * repeated * (1.0 - repeated)).sum()) / differ
         following = self._following()
         adjacent = following + following.T
