@@ -1,17 +1,22 @@
-// What the page of `gradbounds explore` does in a browser: node explore_page.js CHROMIUM ADDRESS FILE FOLDER prints JSON.
+// What the page of `gradbounds explore` does in a browser: node explore_page.js CHROMIUM ADDRESS FILE FOLDER RUN SETTINGS PART
+// prints JSON.
 const { chromium } = require("playwright-core");
-const [executablePath, address, file, folder] = process.argv.slice(2);
-const found = { errors: [], dialogs: 0, requests: [] };
+const [executablePath, address, file, folder, ofRun, given, asked] = process.argv.slice(2);
+const settings = JSON.parse(given);
+const found = { errors: [], dialogs: 0, requests: [], beyond: {} };
+const SMALL = "placement=peri&width=128&tokens=4";
 
 const table = (page) => page.evaluate(() => document.getElementById("table").textContent);
 const canvas = (page) => page.evaluate(() => document.querySelector("#gradients canvas").toDataURL());
 const text = (page, id) => page.evaluate((name) => document.getElementById(name).textContent, id);
 const shown = (page, hash) => page.waitForFunction((want) => document.body.dataset.shown === want
-  && location.hash.slice(1) === want, hash, { timeout: 120000 });
+  && location.hash.slice(1) === want, hash, { timeout: 300000 });
+const settled = (page, hash) => page.waitForFunction((want) => document.body.dataset.settled === want, hash, { timeout: 300000 });
 
 async function open(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, acceptDownloads: true, ...options });
   const page = await context.newPage();
+  page.setDefaultTimeout(300000);
   page.on("pageerror", (error) => found.errors.push(error.message));
   page.on("console", (line) => {
     // A refused question is a reply of 400, of which Chromium says so.
@@ -79,23 +84,131 @@ async function live(browser) {
   found.cancelled = await text(page, "rate");
   await page.close();
 }
+// Samples of one browser, which the other has not; a cancelled draw leaves none.
+async function samples(browser) {
+  const one = await open(browser, `${address}#${SMALL}`), other = await open(browser, `${address}#${SMALL}`);
+  for (const page of [one, other]) await settled(page, SMALL);
+  const words = (page) => text(page, "sample_words"), plain = await canvas(one);
+  const drawnBy = async (page, draws) => {
+    await page.fill("#draws", draws);
+    await page.click("#sample");
+  };
+  const idle = (page) => page.waitForFunction(() => !document.getElementById("sample").disabled, null, { timeout: 300000 });
+  await drawnBy(one, "64");
+  await idle(one);
+  found.samples = { words: await words(one), moves_curve: plain !== await canvas(one), button: await text(one, "sample"),
+    others_words: await words(other), others_curve_is_plain: plain === await canvas(other) };
+  const [download] = await Promise.all([one.waitForEvent("download"), one.click("#csv")]);
+  await download.saveAs(`${folder}/samples.csv`);
+  await drawnBy(one, "20000");
+  await one.waitForFunction(() => /^[0-9]+ of/.test(document.getElementById("sample_words").textContent), null, { timeout: 300000 });
+  found.samples.bar = await one.evaluate(() => { const bar = document.getElementById("sample_bar"); return [bar.hidden, bar.value > 0 && bar.value < bar.max]; });
+  await one.click("#cancel_sample");
+  await idle(one);
+  found.samples.cancelled = await words(one);
+  await drawnBy(one, "64");
+  await idle(one);
+  found.samples.again = await words(one);
+  await drawnBy(one, "1e9");
+  await idle(one);
+  found.samples.too_many = await words(one);
+  for (const page of [one, other]) await page.context().close();
+}
+async function run(browser) {
+  const page = await open(browser, ofRun);
+  await page.waitForFunction(() => document.getElementById("sample_words").textContent.includes("networks of"), null, { timeout: 300000 });
+  const first = await page.inputValue("#cell"), cells = await page.evaluate(() => document.getElementById("cell").options.length - 1);
+  await page.selectOption("#cell", { index: 2 });
+  await page.waitForFunction((before) => document.getElementById("cell").value !== before
+    && document.getElementById("sample_words").textContent.includes("networks of"), first, { timeout: 300000 });
+  found.run = { cells, words: await text(page, "sample_words"), title: await text(page, "title") };
+  await page.close();
+}
+async function public_run(browser) {
+  const page = await open(browser, `${address}#like=gpt2`);
+  await settled(page, "like=gpt2");
+  await page.evaluate(() => {
+    const list = document.getElementById("public_run");
+    list.value = [...list.options].find((each) => each.text === "GPT-2 124M, llm.c").value;
+    list.dispatchEvent(new Event("change"));
+  });
+  await page.waitForFunction(() => !document.getElementById("busy").hidden, null, { timeout: 300000 });
+  await page.click("#give_up");
+  found.given_up = [await text(page, "status"), await page.evaluate(() => document.getElementById("busy").hidden)];
+  await page.reload();
+  await page.waitForFunction(() => document.getElementById("first_line").textContent.includes("1024"), null, { timeout: 300000 });
+  found.public_run = { first_line: await text(page, "first_line"), printed: await text(page, "printed"), mine: await text(page, "mine"),
+    boxes: [await page.inputValue("#my_loss"), await page.inputValue("#my_norm")] };
+  await page.close();
+}
+async function parts(browser) {
+  const pins = ["pre", "peri", "keel"].map((name) => `pin=${encodeURIComponent(`placement=${name}&name=${name}`)}`).join("&");
+  const page = await open(browser, `${address}#placement=post&${pins}`);
+  await page.waitForFunction(() => document.querySelectorAll("#compared p").length === 3, null, { timeout: 300000 });
+  found.compared = await page.evaluate(() => [...document.querySelectorAll("#compared p")].map((each) => each.textContent));
+  await page.click("#apart summary");
+  found.taken_apart = await page.evaluate(() => [...document.querySelectorAll("#apart_table tbody tr")].map((row) =>
+    [...row.cells].slice(0, 4).map((cell) => cell.textContent)));
+  await page.close();
+}
+// Numbers of the table of random settings, as the page prints them, for the test to hold against predict.
+async function numbers(browser) {
+  const read = async (page) => page.evaluate(() => [...document.querySelectorAll("#table tr")].map((row) => [...row.cells].map((cell) => cell.textContent)));
+  found.numbers = { served: {}, file: {} };
+  for (const [kind, url, options, list] of [["served", address, {}, settings.served], ["file", file, { offline: true }, settings.file]]) {
+    const page = await open(browser, `${url}#${list[0]}`, options), times = [];
+    for (const hash of list) {
+      await page.evaluate((want) => { location.hash = want; }, hash);
+      await shown(page, hash);
+      found.numbers[kind][hash] = await read(page);
+      if (kind === "file") times.push(await page.evaluate(() => Number(document.body.dataset.milliseconds)));
+    }
+    if (kind === "file") found.file_milliseconds = { median: Math.round(times.sort((a, b) => a - b)[times.length >> 1]), largest: Math.round(times.at(-1)) };
+    await page.context().close();
+  }
+}
+async function pictures(browser) {
+  for (const [name, url] of [["served", `${address}#${SMALL}`], ["file", `${file}#placement=pre`]]) {
+    for (const width of [1280, 390]) {
+      for (const colorScheme of ["light", "dark"]) {
+        const page = await open(browser, url, { viewport: { width, height: 900 }, colorScheme });
+        await page.waitForFunction(() => document.body.dataset.settled !== undefined, null, { timeout: 300000 });
+        if (name === "served") {
+          await page.click("#sample");
+          await page.waitForFunction(() => !document.getElementById("sample").disabled, null, { timeout: 300000 });
+        }
+        await page.screenshot({ path: `${folder}/${name}-${width}-${colorScheme}.png`, fullPage: true });
+        const beyond = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        found.beyond[`${name} at ${width}`] = beyond;
+        await page.context().close();
+      }
+    }
+  }
+}
+// From a control to the new curve, of four networks of 48 layers; and the time of the page's own work in it.
 async function latency(browser) {
-  const page = await open(browser, `${address}#placement=post`), times = [];
-  await page.waitForFunction(() => document.body.dataset.settled === "placement=post", null, { timeout: 120000 });
-  const changes = [];
-  for (let k = 0; k < 40; k++) changes.push([["width", "depth", "tokens", "vocab"][k % 4], String(9 + k)]);
-  for (const [field, value] of changes) {
+  const pins = ["pre", "peri", "keel"].map((name) => `pin=${encodeURIComponent(`placement=${name}&depth=48&name=${name}`)}`).join("&");
+  const page = await open(browser, `${address}#placement=post&depth=48&${pins}`), times = [];
+  const work = await page.context().newCDPSession(page);
+  await work.send("Performance.enable", { timeDomain: "threadTicks" }); // of a processor, not of a clock
+  const busy = async () => (await work.send("Performance.getMetrics")).metrics.find((each) => each.name === "TaskDuration").value;
+  await page.waitForFunction(() => document.body.dataset.settled !== undefined, null, { timeout: 300000 });
+  let tasks = 0;
+  for (let k = 0; k < 40; k++) {
     const time = page.evaluate(() => new Promise((done) => {
       const begun = performance.now(), before = document.body.dataset.shown;
       const look = () => document.body.dataset.shown !== before && document.body.dataset.shown === location.hash.slice(1)
         ? done(performance.now() - begun) : requestAnimationFrame(look);
       look();
     }));
-    await fill(page, field, value);
+    const before = await busy();
+    await fill(page, ["width", "tokens", "vocab"][k % 3], String(9 + k));
     times.push(await time);
+    tasks += await busy() - before;
   }
   times.sort((a, b) => a - b);
-  found.latency = { changes: times.length, median_ms: Math.round(times[20]), at_95_percent_ms: Math.round(times[37]) };
+  found.latency = { changes: times.length, networks: 4, layers: 48, median_ms: Math.round(times[20]), at_95_percent_ms: Math.round(times[37]),
+    page_work_ms: Math.round((1000 * tasks) / times.length) };
   await page.close();
 }
 async function hostile(browser) {
@@ -105,7 +218,7 @@ async function hostile(browser) {
     "width 1e9": "width=1e9", "depth 1e5": "depth=100000", "1 MB": `like=${"x".repeat(1e6)}`, "no number": "width=many" };
   for (const [name, hash] of Object.entries(cases)) {
     const begun = Date.now(), page = await open(browser, `${address}#${hash}`);
-    await page.waitForFunction(() => !document.getElementById("message").hidden || document.body.dataset.shown, null, { timeout: 120000 });
+    await page.waitForFunction(() => !document.getElementById("message").hidden || document.body.dataset.shown, null, { timeout: 300000 });
     found.hostile[name] = { message: (await text(page, "message")).slice(0, 160), seconds: Math.round((Date.now() - begun) / 100) / 10,
       images: await page.evaluate(() => document.images.length) };
     await page.context().close();
@@ -127,15 +240,9 @@ async function offline(browser) {
   found.requests.length = before;
   await page.close();
 }
-async function narrow(browser) {
-  const page = await open(browser, `${address}#placement=pre`, { viewport: { width: 390, height: 800 } });
-  await shown(page, "placement=pre");
-  found.beyond_390_pixels = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-  await page.close();
-}
 (async () => {
   const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-  for (const part of [live, latency, hostile, offline, narrow]) await part(browser);
+  await { live, samples, run, parts, public_run, latency, hostile, offline, numbers, pictures }[asked](browser);
   found.requests = [...new Set(found.requests)];
   found.chromium = browser.version();
   await browser.close();
