@@ -90,16 +90,25 @@ def resized(stack: Stack, values: Mapping[str, Any]) -> Stack:
 
 
 def variants(changes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The changes of each network that is compared: a field that is given again begins another one.
+    """The changes of each network that is compared: a field that is given again begins another one, and so does a +.
 
     >>> variants(["placement=post", "placement=peri", "depth=4"])
     [('placement=post',), ('placement=peri', 'depth=4')]
+    >>> variants(["placement=peri", "+", "depth=4"])
+    [('placement=peri',), ('depth=4',)]
     """
     networks: list[tuple[str, ...]] = []
+    fresh = True
     for change in changes:
+        if change == "+":
+            fresh = True
+            continue
         name = field_name(change.partition("=")[0])
-        again = not networks or any(field_name(earlier.partition("=")[0]) == name for earlier in networks[-1])
-        networks[len(networks) - (not again) :] = [(change,) if again else (*networks[-1], change)]
+        if fresh or any(field_name(earlier.partition("=")[0]) == name for earlier in networks[-1]):
+            networks.append((change,))
+        else:
+            networks[-1] = (*networks[-1], change)
+        fresh = False
     return networks
 
 

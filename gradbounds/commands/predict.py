@@ -30,7 +30,7 @@ class Predict(OfModel):
     compare: Annotated[
         tuple[str, ...],
         optional(
-            "predict the network with these fields changed beside it; one given again is another network",
+            "predict the network with these fields changed beside it; + or a field given again begins another network",
             "FIELD=VALUE [...]",
             "none",
         ),
