@@ -8,11 +8,24 @@ from pathlib import Path
 
 import torch
 
-from bench import commands, curvature, depth, drawing, engines, predictions, probing, scale, store, training
+from bench import (
+    commands,
+    coordinates,
+    curvature,
+    depth,
+    drawing,
+    engines,
+    predictions,
+    probing,
+    scale,
+    store,
+    training,
+)
 
 REPORTS = {
     "batches": depth.batches,
     "commands": commands.report,
+    "coordinates": coordinates.report,
     "costs": predictions.costs,
     "curvature": curvature.report,
     "depth": depth.report,

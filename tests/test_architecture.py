@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "tools": {"checks", "gradbounds", "simulate", "theory", "numpy"},
     "tests": None,
     "bench": {
-        "theory", "simulate", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed", "threadpoolctl",
+        "theory", "simulate", "checks", "figures", "matplotlib", "numpy", "pandas", "torch", "distributed",
+        "threadpoolctl",
     },
 }  # fmt: skip
 
