@@ -229,7 +229,7 @@
     $("drawn").hidden = !like && !config;
     $("configured").hidden = !config;
     $("configured").textContent = config ? `A config.json of ${config.length} letters describes the network.` : "";
-    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", stack ? String(stack.tokens) : fields.get("tokens") ?? ""]]) {
+    for (const [id, value] of [["batch", state.batch], ["zipf", state.zipf], ["tokens", String(stack?.tokens ?? fields.get("tokens") ?? FIELDS.get("tokens").default)]]) {
       if (document.activeElement !== $(id)) $(id).value = value;
     }
     const placement = fields.get("placement") ?? stack?.placement ?? FIELDS.get("placement").default;
