@@ -47,6 +47,7 @@ from theory.mean_field.sublayers import (
     uniform_attention,
 )
 from theory.mean_field.text_groups import TextLayout
+from theory.mean_field.text_units import units_of_text
 from theory.mean_field.tied.gradient import tied_backward
 from theory.mean_field.tied.grouped_gradient import grouped_tied_backward
 from theory.mean_field.tied.text_gradient import text_tied_backward
@@ -233,6 +234,8 @@ def _branch(
 ) -> Branch[Any]:  # fmt: skip
     """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
     if kind == "units":
+        if isinstance(tokens, TextLayout):
+            return cast(Branch[Any], units_of_text(stack, variance))
         return cast(Branch[Any], experts(stack, generator)) if has_experts(stack) else feed_forward(stack)
     sampled = attends_randomly(stack)
     if kind == "cross":
