@@ -160,14 +160,14 @@ def _one(
     own_seed = probe_seed(seed, probe)
     size = sum(p.numel() for p in problem.parameters(patterns))
     if not request.to_the_ends(block, probe):
-        found = probe_spectrum(
+        spectrum = probe_spectrum(
             problem, matrix, steps=request.steps, seed=own_seed, patterns=patterns,
             reorthogonalize=request.reorthogonalize,
         )  # fmt: skip
-        return _rows(probe, found.nodes, found.weights, float("nan"), size)
+        return _rows(probe, spectrum.nodes, spectrum.weights, float("nan"), size)
     kept = Krylov()
-    found = probe_spectrum(problem, matrix, steps=request.steps, seed=own_seed, kept=kept, tolerance=_TOLERANCE)
-    rows = _rows(probe, found.nodes, found.weights, found.residuals, size)
+    spectrum = probe_spectrum(problem, matrix, steps=request.steps, seed=own_seed, kept=kept, tolerance=_TOLERANCE)
+    rows = _rows(probe, spectrum.nodes, spectrum.weights, spectrum.residuals, size)
     if matrix != "gauss-newton":
         return rows
     parts = asdict(curvature_along(problem, by_names(problem, kept.top_vector())))

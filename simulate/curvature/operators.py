@@ -132,17 +132,17 @@ def probe_spectrum(
     # A residual is not below what rounding makes of a product.
     least = max(tolerance, 10 * torch.finfo(linear.dtype).eps)
 
-    def reached(found: Quadrature) -> bool:
-        small = (found.residuals[ends] <= least * np.abs(found.nodes[ends])).all()
-        return len(found.nodes) >= min(steps, _MOST_STEPS) and bool(small)
+    def reached(spectrum: Quadrature) -> bool:
+        small = (spectrum.residuals[ends] <= least * np.abs(spectrum.nodes[ends])).all()
+        return len(spectrum.nodes) >= min(steps, _MOST_STEPS) and bool(small)
 
-    found = quadrature(
+    spectrum = quadrature(
         lambda v: product(linear, v), signs, max(steps, _MOST_STEPS), kept=kept, until=reached,
         reorthogonalize=reorthogonalize,
     )  # fmt: skip
-    if not reached(found) and len(found.nodes) >= _MOST_STEPS:
+    if not reached(spectrum) and len(spectrum.nodes) >= _MOST_STEPS:
         raise ValueError(f"tolerance must be one that is reached, got {tolerance:g}, and not in {_MOST_STEPS} steps.")
-    return found
+    return spectrum
 
 
 def extreme_eigenvalues(

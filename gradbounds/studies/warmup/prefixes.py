@@ -73,7 +73,7 @@ def state(run: TrainingRow, reference: TrainingRow, update: int) -> Word:
 
 def _at(run: TrainingRow, update: int) -> float | None:
     """A run's validation loss at an update; None if a loss was not finite before."""
-    return next((loss for one, loss in zip(run["updates"], run["validation"], strict=True) if one == update), None)
+    return next((loss for at, loss in zip(run["updates"], run["validation"], strict=True) if at == update), None)
 
 
 def arms(rows: Sequence[TrainingRow]) -> list[Arm]:
@@ -91,20 +91,20 @@ def arms(rows: Sequence[TrainingRow]) -> list[Arm]:
     for row in rows:
         if row["seed"] in references and row is not references[row["seed"]]:
             kinds.setdefault((row["placement"], row["warmup"], row["peak"]), []).append(row)
-    found = []
+    judged = []
     for (placement, warmup, peak), runs in kinds.items():
         pairs = [(run, references[run["seed"]]) for run in runs]
         # A run whose loss was not finite has no later record, and needs none.
         lasts = [end for pair in pairs for run in pair if isfinite(run["final"]) for end in [run["updates"][-1]]]
         update = min(lasts, default=0)
-        found.append(
+        judged.append(
             Arm(
                 placement=placement, warmup=warmup, peak=peak, update=update,
                 seeds={run["seed"]: state(run, beside, update) for run, beside in pairs},
                 equal_sums={run["seed"]: gap for run, beside in pairs if (gap := _at_equal_sums(run, beside))},
             )
         )  # fmt: skip
-    return found
+    return judged
 
 
 def _at_equal_sums(run: TrainingRow, reference: TrainingRow) -> tuple[int, float] | None:
