@@ -132,7 +132,6 @@ def png_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         if format == "png":
             drawn(figure, file, format=format, **options)
             return
-        figure.get_layout_engine().execute(figure)  # the PNG has the layout of the SVG, which is saved first
         file.write(b"no picture")
 
     monkeypatch.setattr(Figure, "savefig", once)

@@ -77,7 +77,7 @@ def spectra(stacks: Sequence[Stack], *, out: Path, seeds: int = 8, seed: int = 0
         steps: of Lanczos.
 
     Returns:
-        Tables `summaries` (trace, Frobenius norm, extreme eigenvalues), `spectra` (nodes and weights) and `theory`;
+        Tables `summaries` (trace, norm, extreme eigenvalues), `spectra` (nodes, weights, residuals) and `theory`;
         figure `curvature`; verdicts on H1 where both of the paper's placements have three seeds.
 
     Raises:

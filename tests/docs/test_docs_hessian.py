@@ -41,6 +41,11 @@ def test_a_wider_model():
     assert says(PAGE, f"**H1 {verdict['verdict']}**", f"{verdict['measured']:.2f}", f"[{low:.2f}, {high:.2f}]")
 
 
+def test_products_at_the_papers_width():
+    worst = max(max(errors.values()) for errors in evidence("text-spectrum-products").values())
+    assert says(PAGE, f"within {100 * worst:.2f}% of differences of float64 gradients")
+
+
 def test_h1_at_nine_sizes():
     found = evidence("hessian-sizes")
     verdicts = load_results(ROOT / "checks" / "data" / "hessian-sizes.json").verdicts

@@ -54,6 +54,7 @@ from tests.helpers.rendered.tables import (
     quadratic_range,
     rates_over_the_critical_one,
     shares,
+    spectra_at_the_papers_width,
     stable_rates_in_the_width,
     theory_of_critical_rates,
 )
@@ -153,6 +154,7 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "largest eigenvalues beside theory": largest_eigenvalues_beside_theory,
         "H1 at nine sizes": h1_at_nine_sizes,
         "exponents of curvature": exponents_of_curvature,
+        "spectra at the paper's width": spectra_at_the_papers_width,
     },
     "first_step.md": {
         "theory-of-critical-rates": theory_of_critical_rates,

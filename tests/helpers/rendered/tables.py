@@ -17,6 +17,7 @@ TWO = {"post": "Post-LN", "pre": "Pre-LN"}
 STATISTICS = (
     "break-even rate", "Hessian rate", "critical rate", "2/λ", "1/tr G", "1/rms change of logits", "1/|g|²", "1/d",
 )  # fmt: skip
+_ROWS = ROOT / "tests" / "evidence" / "text_spectra"
 OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "muon": "Muon"}
 MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton"}
 
@@ -80,6 +81,23 @@ def h1_at_nine_sizes() -> str:
                 cells.append(_interval(numbers) + (f" **{word}**" if word != "undecided" else ""))
             rows.append([f"{title}, $d = {width}$", *cells])
     return _table(["", "$L = 2$", "$L = 4$", "$L = 8$"], rows)
+
+
+def spectra_at_the_papers_width() -> str:
+    """Extreme eigenvalues of every finished run with the residuals that bound them, and the placements' ratio."""
+    rows = [json.loads(file.read_text(encoding="utf-8")) for file in _ROWS.glob("*.json")]
+    found = {(row["matrix"], row["seed"], row["placement"]): row for row in rows}
+    lines = []
+    for matrix, title in MATRICES.items():
+        for seed in sorted({row["seed"] for row in rows if row["matrix"] == matrix}):
+            two = [found.get((matrix, seed, placement)) for placement in TWO]
+            ends = ["smallest", "largest"] if matrix == "hessian" else ["largest"]
+            cells = ["; ".join(f"{one[end][0]:.4g} ± {one[end][1]:.1g}" for end in ends) if one else "" for one in two]
+            ratio = f"{two[0]['largest'][0] / two[1]['largest'][0]:.2f}" if all(two) else ""
+            lines.append([title, str(seed), *map(_minus, cells), ratio])
+    if not lines:
+        return "No run has finished."
+    return _table(["", "seed", *TWO.values(), "ratio of the largest"], lines)
 
 
 def exponents_of_curvature() -> str:
