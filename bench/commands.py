@@ -75,9 +75,9 @@ def run(command: list[str]) -> dict[str, float]:
             if ".verify." in place and not verifying:
                 continue  # a sweep does not load it
             module, _, name = place.rpartition(".")
-            held = load(module[:-4]).Run if module.endswith(".Run") else load(module)
-            if hasattr(held, name):
-                setattr(held, name, clock.timed(part, getattr(held, name)))
+            owner = load(module[:-4]).Run if module.endswith(".Run") else load(module)
+            if hasattr(owner, name):
+                setattr(owner, name, clock.timed(part, getattr(owner, name)))
     main(command)
     clock.turn()
     return clock.seconds
@@ -86,10 +86,10 @@ def run(command: list[str]) -> dict[str, float]:
 def measured(command: str) -> dict[str, object]:
     """A command in a process and a folder of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "found.json"
+        file = Path(folder) / "seconds.json"
         words = [*command.split(), "--out", str(Path(folder) / "run")]
-        subprocess.run([sys.executable, "-m", "bench.commands", str(found), *words], check=False, capture_output=True)
-        seconds = json.loads(found.read_text(encoding="utf-8"))
+        subprocess.run([sys.executable, "-m", "bench.commands", str(file), *words], check=False, capture_output=True)
+        seconds = json.loads(file.read_text(encoding="utf-8"))
     total = sum(seconds.values())
     return {
         "processor seconds": {name: round(value, 3) for name, value in seconds.items()}, "all": round(total, 2),

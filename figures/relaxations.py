@@ -69,8 +69,8 @@ def relaxations(table: pd.DataFrame) -> Figure:
                 axis.axvline(1.0, color="#777777", linestyle=":", linewidth=1)
                 _plain_ticks(axis, table[[name, f"{name}_predicted"]].to_numpy())
             axis.grid(axis="y", visible=True)
-        said = [_BASE if name == UNCHANGED else name.replace("W^O", "$W^O$") for name in names]
-        axes[0].set_yticks([height[name] for name in names], said)
+        labels = [_BASE if name == UNCHANGED else name.replace("W^O", "$W^O$") for name in names]
+        axes[0].set_yticks([height[name] for name in names], labels)
         axes[0].set_ylim(-len(names) + 0.4, 0.6)
         legend_below(figure, 4, "samples (± 2 s.e.); open diamonds: large-width theory; pale: changes by less than 0.1")
     return figure
@@ -96,7 +96,7 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
         table: `checks.stacks.relaxations.relaxation_table` with a column `value`.
         field: the field, for the axis.
     """
-    said = {"query_key_scale": "scale $s$ of queries and keys"}.get(field, field.replace("_", " "))
+    label = {"query_key_scale": "scale $s$ of queries and keys"}.get(field, field.replace("_", " "))
     with style():
         figure = Figure(figsize=(8.6, 5.6), layout="constrained", dpi=160)
         axes = figure.subplots(2, 3, sharex=True).ravel()
@@ -114,7 +114,7 @@ def relaxation_path(table: pd.DataFrame, field: str) -> Figure:
         for axis, (name, title) in zip(axes, _PATH_PANELS.items(), strict=True):
             axis.set_title(title, fontsize=9)
             axis.tick_params(labelbottom=True)
-            axis.set_xlabel(said)
+            axis.set_xlabel(label)
             if not np.isfinite(table[name].to_numpy(float)).any():
                 axis.text(0.5, 0.5, "not in these networks", transform=axis.transAxes, ha="center")
         legend_below(figure, 4, "points: samples (± 2 s.e.); lines: large-width theory")

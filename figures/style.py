@@ -124,7 +124,7 @@ def _look(handle: Any) -> tuple[Any, ...]:
 
 def _uncoloured(look: tuple[Any, ...]) -> tuple[Any, ...]:
     """A look with all colours of placements, and the grey that stands for them, as one."""
-    free = {_NEUTRAL, *(own["color"] for own in PLACEMENTS.values())}
+    free = {_NEUTRAL, *(placement["color"] for placement in PLACEMENTS.values())}
     return ("", *look[1:]) if look and look[0] in free else look
 
 

@@ -41,8 +41,8 @@ def warmup_losses(runs: Sequence[TrainingRow], peak: float, sgd_peak: float) -> 
                 x, values = seeds[0]["updates"], _aligned(seeds)
                 look, label = looks_of[warmup, reading], _said(warmup, reading)
                 if several:  # then colour and dashes tell the placement, and the mark the warm-up
-                    own = {name: of_placement(placement)[name] for name in ("color", "linestyle")}
-                    look, label = look | own, f"{TITLES[placement]}, {label}"
+                    placed = {name: of_placement(placement)[name] for name in ("color", "linestyle")}
+                    look, label = look | placed, f"{TITLES[placement]}, {label}"
                 axis.plot(x, np.nanmean(values, axis=0), label=label, **({"markersize": 4} | look))
                 axis.fill_between(
                     x, np.nanmin(values, axis=0), np.nanmax(values, axis=0), color=look["color"], alpha=0.2, linewidth=0
