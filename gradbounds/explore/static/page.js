@@ -13,7 +13,8 @@
   const FAST = 500;
   const kept = new Map();
   const hidden = new Set();
-  let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null, charts = [];
+  const charts = new Map(), widths = new Map();
+  let state = null, networks = [], batchOf = null, sizesOf = [], running = null, stepping = null;
   // What was drawn or lies in the run folder, of which network, and what draws now.
   let sampled = null, sampledOf = "", sampling = null;
 
@@ -35,12 +36,21 @@
     const rounded = Number(Number(value).toPrecision(digits)), size = Math.abs(rounded);
     return size && (size < 1e-4 || size >= 1e6) ? rounded.toExponential() : String(rounded);
   };
-  function table(id, heads, rows) {
-    const cells = (tag, texts) => texts.map((text, k) => make(k ? tag : "th", { scope: k ? "" : "row" }, text));
+  // A table that is folded away is filled when it is opened: `content` gives its heads and rows.
+  function table(id, content) {
+    const details = $(id).closest("details");
+    $(id).replaceChildren();
+    details.ontoggle = () => details.open && !$(id).hasChildNodes() && fillTable(id, ...content());
+    details.ontoggle();
+  }
+  function fillTable(id, heads, rows) {
+    const cells = (row) => row.map((cell, k) => make(k ? "td" : "th", k ? {} : { scope: "row" }, cell));
     $(id).replaceChildren(make("table", { className: "numbers" },
       make("thead", {}, make("tr", {}, ...heads.map((head) => make("th", { scope: "col" }, head)))),
-      make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells("td", row))))));
+      make("tbody", {}, ...rows.map((row) => make("tr", {}, ...cells(row))))));
   }
+  // What is there already is not set again, which would cost a layout.
+  const set = (element, name, value) => { if (element[name] !== value) element[name] = value; };
   function say(text) {
     $("message").textContent = text;
     $("message").hidden = !text;
@@ -193,7 +203,8 @@
   }
   function control(field) {
     const id = `field_${field.name}`;
-    const input = field.choices.length ? make("select", { id }) : make("input", { id, type: "text",
+    const input = field.choices.length ? make("select", { id }, ...["", ...field.choices].map((word) =>
+      make("option", { value: word }, word))) : make("input", { id, type: "text",
       inputMode: field.kind === "number" ? "decimal" : "text", spellcheck: false });
     input.addEventListener("change", () => setField(field.name, input.value.trim()));
     let waiting = 0;
@@ -238,10 +249,10 @@
       const input = $(`field_${field.name}`);
       if (!input) continue;
       const value = stack && field.name in stack ? stack[field.name] ?? "own" : field.default, shown = typeof value === "number" ? number(value, 7) : String(value);
-      if (field.choices.length) select(input, [["", `${shown}${fields.has(field.name) ? "" : like || config ? " (the model’s)" : " (the paper’s)"}`],
-        ...field.choices.map((word) => [word, word])]);
-      else input.placeholder = shown;
-      if (document.activeElement !== input || input.value === "" || field.choices.length) input.value = fields.get(field.name) ?? "";
+      const own = fields.has(field.name) ? "" : like || config ? " (the model’s)" : " (the paper’s)", given = fields.get(field.name) ?? "";
+      if (!field.choices.length) set(input, "placeholder", shown);
+      else set(input.options[0], "textContent", shown + own);
+      if (document.activeElement !== input || input.value === "" || field.choices.length) set(input, "value", given);
       input.parentElement.classList.toggle("changed", isChanged(state.network, field));
     }
     DATA.groups.forEach((group, k) => {
@@ -275,43 +286,58 @@
     return [down * below, up * above];
   }
   // Lines are theory and marks are samples, with bars of two standard errors.
-  function draw(id, { about, xs, series, marks = [], xlabel, xlog = false, ylog = true }) {
-    const holder = $(id), text = css("--text"), line = css("--grid"), width = Math.max(240, holder.clientWidth);
-    const positive = (value) => (ylog && !(value > 0) ? null : value);
+  function draw(id, given) {
+    const { about, xs, series, marks = [], ylog = true } = given, before = charts.get(id);
+    const data = [xs, ...[...series, ...marks].map(({ values }) => values.map((value) => (ylog && !(value > 0) ? null : value)))];
+    if (!widths.has(id)) widths.set(id, Math.max(240, $(id).clientWidth));
+    // A chart is made anew only if more than its numbers changed, which takes several times as long.
+    const look = JSON.stringify([widths.get(id), isDark.matches, xs.length < 2, marks.length, given],
+      (name, value) => ["about", "xs", "values", "errors"].includes(name) ? undefined : value);
+    if (before?.look === look) {
+      Object.assign(before, { given, marks });
+      before.plot.setData(data);
+    } else {
+      before?.plot.destroy();
+      const chart = { given, marks, look };
+      chart.plot = new uPlot(options(chart, widths.get(id)), data, $(id));
+      charts.set(id, chart);
+    }
+    set($(id), "ariaLabel", `${about}. Arrow keys read values; the table below has all.`);
+  }
+  function options(chart, width) {
+    const { series, xlabel, xlog = false, ylog = true, xs } = chart.given, text = css("--text"), line = css("--grid");
     const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line } };
     const labels = (u, ticks) => ticks.map((tick) => number(tick, 3));
-    const every = Math.max(1, Math.ceil(xs.length / (width / 60)));
-    const options = {
+    const sparse = (u) => u.data[0].filter((_, k) => k % Math.max(1, Math.ceil(u.data[0].length / (width / 60))) === 0);
+    return {
       width, height: Math.round(Math.min(340, Math.max(230, width * 0.5))),
       cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
       scales: { x: { time: false, distr: xlog ? 3 : 1, log: 2, range: (u, low, high) => xlog ? [low / 1.1, high * 1.1]
         : [low - 0.3, high + 0.3] },
       y: ylog ? { distr: 3, range: (u, low, high) => logRange(low, high) } : { range: [0, 1] } },
-      axes: [{ ...axis, label: xlabel, labelSize: 20, size: 34, splits: xlog ? () => xs.filter((_, k) => k % every === 0)
+      axes: [{ ...axis, label: xlabel, labelSize: 20, size: 34, splits: xlog ? sparse
         : (u, k, low, high) => whole(low, high, width), filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map(String) },
       { ...axis, size: 58, filter: (u, ticks) => ticks, values: labels,
         ...(ylog ? { splits: (u, k, low, high) => decades(low, high) } : {}) }],
       series: [{ label: xlabel, value: (u, value) => number(value) }, ...series.map((each) => ({
-        label: each.label, stroke: seen(each.color), width: each.width ?? 2, dash: each.dash, show: each.show ?? true,
+        label: each.label, stroke: seen(each.color), width: each.width ?? 2, dash: each.dash,
         points: { show: xs.length < 2 || !!each.points, size: 6 }, spanGaps: true, value: (u, value) => number(value) })),
-      ...marks.map((each) => ({ label: each.label, stroke: seen(each.color), paths: () => null,
+      ...chart.marks.map((each) => ({ label: each.label, stroke: seen(each.color), paths: () => null,
         points: { show: true, size: 7, width: 1.5, fill: css("--back") }, value: (u, value) => number(value) }))],
-      hooks: { draw: [(u) => marks.forEach((each) => bars(u, xs, each))] },
+      hooks: { draw: [(u) => chart.marks.forEach((each) => bars(u, u.data[0], each))] },
     };
-    charts.find((chart) => chart.id === id)?.plot.destroy();
-    charts = charts.filter((chart) => chart.id !== id);
-    const plot = new uPlot(options, [xs, ...[...series, ...marks].map((each) => each.values.map(positive))], holder);
+  }
+  // Values by the keyboard.
+  function readable(holder) {
     holder.tabIndex = 0;
     holder.setAttribute("role", "img");
-    holder.setAttribute("aria-label", `${about}. Arrow keys read values; the table below has all.`);
-    holder.onkeydown = (event) => {
-      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-      if (!by) return;
+    holder.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key], plot = charts.get(holder.id)?.plot;
+      if (!by || !plot) return;
       event.preventDefault();
-      const at = Math.min(xs.length - 1, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : xs.length)) + by));
+      const xs = plot.data[0], at = Math.min(xs.length - 1, Math.max(0, (plot.cursor.idx ?? (by > 0 ? -1 : xs.length)) + by));
       plot.setCursor({ left: plot.valToPos(xs[at], "x"), top: 10 });
-    };
-    charts.push({ id, plot, again: () => draw(id, { about, xs, series, marks, xlabel, xlog, ylog }) });
+    });
   }
   function bars(u, xs, { color, values, errors }) {
     const { ctx, bbox } = u, pixels = devicePixelRatio, bottom = bbox.top + bbox.height;
@@ -372,6 +398,13 @@
         label: named(one.head, k), color: DATA.curves[k], dash: DASHES[k], values: onLayers(one, count) })),
       marks: streams[0][0] ? mark(streams[0][0], `${streams[0][0].head}, samples`, DATA.curves[0]) : [] });
     }
+    table("table", () => layersTable(xs, points));
+    $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
+      `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
+      : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
+  }
+  function layersTable(xs, points) {
+    const count = xs.length;
     const shown = networks.flatMap((each, k) => each.content.series.filter((one) => one.layer.some((layer) => layer > 0)).map((one) => ({
       head: named((one.quantity.startsWith("encoder_") ? "encoder " : "") + (one.head === one.quantity ? one.quantity.replaceAll("_", " ") : one.head), k),
       values: onLayers(one, count), points: k ? null : points.get(one.quantity) })));
@@ -379,11 +412,8 @@
       const k = one.points ? one.points.layer.indexOf(at + 1) : -1;
       return [number(one.values[at]), ...(one.points ? [k < 0 ? "–" : `${number(one.points.mean[k])} ± ${number(2 * one.points.sem[k], 2)}`] : [])];
     };
-    table("table", ["layer", ...shown.flatMap((one) => [one.head, ...(one.points ? [`${one.head}, samples`] : [])])],
-      xs.map((x, at) => [String(x), ...shown.flatMap((one) => cells(one, at))]));
-    $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
-      `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
-      : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
+    return [["layer", ...shown.flatMap((one) => [one.head, ...(one.points ? [`${one.head}, samples`] : [])])],
+      xs.map((x, at) => [String(x), ...shown.flatMap((one) => cells(one, at))])];
   }
   async function showLines() {
     if (!$("all").open) return;
@@ -397,13 +427,13 @@
   function showApart() {
     const steps = networks[0].content.taken_apart, whole = steps.reduce((sum, step) => sum + Math.log(step.factor), 0);
     $("apart").hidden = !steps.length;
-    table("apart_table", ["step", "loses a factor", "share of the logarithm", "norm up to here", "what"], steps.map((step) =>
-      [step.name + (step.sure ? "" : " (may fail)"), number(step.factor, 3), "", number(step.norm), step.meaning]));
-    [...$("apart_table").querySelectorAll("tbody tr")].forEach((row, k) => {
-      const bar = make("span", { className: "bar" });
-      bar.style.width = `${Math.max(0, (120 * Math.log(steps[k].factor)) / whole)}px`;
-      row.children[2].replaceChildren(bar);
-    });
+    const bar = (step) => {
+      const one = make("span", { className: "bar" });
+      one.style.width = `${Math.max(0, (120 * Math.log(step.factor)) / whole)}px`;
+      return one;
+    };
+    table("apart_table", () => [["step", "loses a factor", "share of the logarithm", "norm up to here", "what"], steps.map((step) =>
+      [step.name + (step.sure ? "" : " (may fail)"), number(step.factor, 3), bar(step), number(step.norm), step.meaning])]);
   }
   function drawSizes() {
     const role = $("matrix").value, rows = [];
@@ -430,7 +460,7 @@
         if (one.values[at] !== null) rows.push([kind, String(size), one.label, number(one.values[at])]);
       }));
     }
-    table("sizes_table", ["against", "size", "what", "norm"], rows);
+    table("sizes_table", () => [["against", "size", "what", "norm"], rows]);
   }
 
   // ---- the answer in words
@@ -476,8 +506,8 @@
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
     $("first_words").textContent = content ? content.lines.slice(from, content.lines.indexOf("", from)).join(" ") : error;
-    if (content) table("shares", ["parameter", "share of the squared norm"], content.shares.map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`]));
-    else $("shares").replaceChildren();
+    table("shares", () => [["parameter", "share of the squared norm"],
+      (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
     compareMine();
   }
@@ -643,8 +673,11 @@
       }
       if (signal.aborted) return;
       networks = answers;
+      const answered = performance.now();
       showControls(first.stack);
       showAnswer();
+      performance.clearMeasures("show");
+      performance.measure("show", { start: answered });
       $("status").textContent = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
@@ -765,11 +798,17 @@
     next.pins.push({ name: $("pin_name").value.trim() || networks[0].content.name, network: next.network });
   }));
   isDark.addEventListener("change", () => networks.length && (showAnswer(), drawSizes()));
-  let resized = 0;
-  addEventListener("resize", () => {
+  document.querySelectorAll(".chart").forEach(readable);
+  let resized = 0, wide = 0;
+  new ResizeObserver(([{ contentRect: { width } }]) => {
+    if (width === wide) return;
+    wide = width;
     clearTimeout(resized);
-    resized = setTimeout(() => charts.slice().forEach((chart) => chart.again()), 150);
-  });
+    resized = setTimeout(() => {
+      widths.clear();
+      charts.forEach((chart, id) => draw(id, chart.given));
+    }, 150);
+  }).observe(document.querySelector("main"));
   addEventListener("hashchange", load);
   load();
 })();
