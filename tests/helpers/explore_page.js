@@ -157,7 +157,7 @@ async function parts(browser) {
   found.compared = await page.evaluate(() => [...document.querySelectorAll("#compared p")].map((each) => each.textContent));
   await unfold(page, "apart_table");
   found.taken_apart = await page.evaluate(() => [...document.querySelectorAll("#apart_table tbody tr")].map((row) =>
-    [...row.cells].slice(0, 4).map((cell) => cell.textContent)));
+    [...row.cells].map((cell) => (cell.querySelector("span")?.firstChild ?? cell).textContent)));
   await page.close();
 }
 // Numbers of the table of random settings, as the page prints them, for the test to hold against predict.

@@ -429,11 +429,13 @@
     $("apart").hidden = !steps.length;
     const bar = (step) => {
       const one = make("span", { className: "bar" });
-      one.style.width = `${Math.max(0, (120 * Math.log(step.factor)) / whole)}px`;
+      one.style.width = `calc(${Math.max(0, Math.log(step.factor) / whole)} * var(--bar))`;
       return one;
     };
-    table("apart_table", () => [["step", "loses a factor", "share of the logarithm", "norm up to here", "what"], steps.map((step) =>
-      [step.name + (step.sure ? "" : " (may fail)"), number(step.factor, 3), bar(step), number(step.norm), step.meaning])]);
+    table("apart_table", () => [["step", "loses a factor", "share of the logarithm", "norm up to here"], steps.map((step) => {
+      const name = make("span", {}, step.name + (step.sure ? "" : " (may fail)"), make("small", {}, step.meaning));
+      return [name, number(step.factor, 3), bar(step), number(step.norm)];
+    })]);
   }
   function drawSizes() {
     const role = $("matrix").value, rows = [];
