@@ -143,7 +143,8 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
             def part(name):
                 seen = subprocess.run([*line, name], capture_output=True, text=True, timeout=900)
                 assert seen.returncode == 0, seen.stderr
-                return json.loads(seen.stdout) | {"own": [each.address.rstrip("/") for each in (server, second)]}
+                own = [each.address.rstrip("/") for each in (server, second)]
+                return json.loads(seen.stdout) | {"own": own, "load_average": round(os.getloadavg()[0], 1)}
 
             parts = [kept_case(kept_folder, name, lambda name=name: part(name)) for name in PARTS]
         finally:
@@ -155,7 +156,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     found["errors"] = [error for each in parts for error in each["errors"]]
     found["dialogs"] = sum(each["dialogs"] for each in parts)
     found["requests_outside"] = not only_own
-    for name in ("own", "requests"):
+    for name in ("own", "requests", "load_average"):
         del found[name]
     if folder := os.environ.get("EXPLORE_PICTURES"):  # for somebody to look at
         for picture in kept_folder.glob("*.png"):
@@ -180,7 +181,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
         "settings": len(numbers["served"]), "compared": compared, "unequal": unequal,
         "of_the_file": len(numbers["file"]), "file_off_by_at_most": float(f"{beyond:.2g}"),
     }  # fmt: skip
-    found["latency"]["load_average"] = round(os.getloadavg()[0], 1)
+    found["latency"]["load_average"] = parts[PARTS.index("latency")]["load_average"]
     found["latency"]["server_processor_ms"] = milliseconds_of_answers()
     found["start_to_first_answer"] = start_to_answer()
     record("explore-page", found)
@@ -210,4 +211,14 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     assert found["public_run"]["boxes"] == ["11.0091", "15.37"]
     assert found["given_up"][0].startswith("Cancelled") and found["given_up"][1]
     assert len(found["compared"]) == 3 and len(found["taken_apart"]) == 6
-    assert found["latency"]["server_processor_ms"]["median"] < 150
+    latency = found["latency"]
+    assert latency["server_processor_ms"]["median"] < 150 and latency["script_at_95_percent_ms"] < 50
+    bars = {
+        "a change's median": (latency["median_ms"], 150), "its 95%": (latency["at_95_percent_ms"], 400),
+        "a change of the file": (found["file_milliseconds"]["median"], 50),
+        "from the command to an answer": (1000 * found["start_to_first_answer"]["seconds"], 3000),
+    }  # fmt: skip
+    slow = [f"{name} takes {time:g} ms, and {bar} are allowed" for name, (time, bar) in bars.items() if time >= bar]
+    if slow and latency["load_average"] > (os.cpu_count() or 1):
+        pytest.xfail(f"{'; '.join(slow)}: by the clock of a machine with a load average of {latency['load_average']}")
+    assert not slow
