@@ -23,7 +23,7 @@ _PARTS: dict[str, dict[str, Any]] = {
 def fig3(profiles: pd.DataFrame, last: pd.DataFrame, shares: pd.DataFrame) -> Figure:
     """Panels: ‖∇_{W2}‖ over the layers of either placement, W2 of the last against depth, growth by ingredient.
 
-    All of one initialization; error bars are ± 2 standard errors over seeds.
+    All of one initialization; error bars are ± 2 standard errors over seeds, where there are several.
 
     Args:
         profiles: `gradbounds.studies.fig3.table.profiles`.
@@ -55,6 +55,11 @@ def fig3_matrices(profiles: pd.DataFrame, excess: pd.DataFrame) -> Figure:
         _matrices(axes[0], profiles[profiles["placement"] == "post"])
         _hidden(axes[1], excess)
     return figure
+
+
+def _bars(sem: pd.Series) -> pd.Series | None:
+    """Two standard errors; None of one seed, whose bars a legend would show though none is drawn."""
+    return 2 * sem if sem.notna().any() else None
 
 
 def _log(axis: Axes) -> None:
@@ -110,7 +115,7 @@ def _depths(axis: Axes, last: pd.DataFrame) -> None:
     for placement, rows in last.groupby("placement"):
         look, grouped = of_placement(placement), rows.groupby("depth")["value"]
         axis.errorbar(
-            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), capsize=2,
+            grouped.mean().index, grouped.mean(), yerr=_bars(grouped.sem()), capsize=2,
             **({"markersize": 4} | look), label=TITLES[str(placement)],
         )  # fmt: skip
     axis.set(xlabel="layers $L$ of encoder and decoder", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$",
@@ -138,7 +143,7 @@ def _hidden(axis: Axes, excess: pd.DataFrame) -> None:
     for placement, rows in excess.groupby("placement"):
         look, grouped = of_placement(placement), rows.groupby("epsilon")["share"]
         axis.errorbar(
-            grouped.mean().index, grouped.mean(), yerr=2 * grouped.sem(), linewidth=1,
+            grouped.mean().index, grouped.mean(), yerr=_bars(grouped.sem()), linewidth=1,
             **({"markersize": 3} | look), label=TITLES[str(placement)],
         )  # fmt: skip
         law = rows.groupby("epsilon")["predicted"].first()
