@@ -1,17 +1,22 @@
-"""Reports on many fresh modules that nothing is wrong with: how many raise an alarm.
+"""Reports on many modules that nothing is wrong with, fresh and trained: how many raise an alarm.
 
 Seeds, sizes, data and bars were chosen before the first of these modules was made; no threshold was set on them.
 """
 
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from checks.models.one_report import one_report
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import kept_case, record
-from tests.helpers.single_modules import HEALTHY, Single
+from tests.helpers.model_families import TOKENS, VOCAB
+from tests.helpers.single_modules import HEALTHY, Single, next_word
 
 pytestmark = pytest.mark.evidence
 
@@ -22,8 +27,12 @@ FAMILIES = {
 }  # fmt: skip
 """Builders by family; of two every other seed has one."""
 FRESH = {"widths": [32, 64], "depths": [3, 6], "seeds": 25, "first seed": 710_000}
-MOST = 8
-"""Reports with an alarm that are allowed."""
+TRAINED = {"widths": [32, 48, 64], "depths": [3, 4, 5, 6], "seeds": 15, "first seed": 720_000, "steps": 200,
+           "sequences": 16, "learning rate": 1e-3}  # fmt: skip
+TEXT = Path(__file__).parents[2] / "LICENSE"
+MASK, MASKED = 0, 0.15
+MOST, MOST_TRAINED = 8, 1
+"""Reports with an alarm that are allowed in all, and among those on trained modules."""
 
 
 def made(family: str, width: int, depth: int, seed: int) -> Single:
@@ -42,6 +51,62 @@ def fresh(family: str, seed: int) -> list[str]:
     return found
 
 
+def text() -> Tensor:
+    return torch.tensor([letter for letter in TEXT.read_bytes() if MASK < letter < VOCAB])
+
+
+class Data:
+    """Batches from which a family can learn: letters of a page, or vectors and images near one of ten centres."""
+
+    def __init__(self, family: str, width: int) -> None:
+        self.family, self.letters = family, text()
+        shape = (TOKENS, width) if family == "torch.nn" else (3, 16, 16)
+        self.centres = torch.randn(10, *shape)
+
+    def batch(self, sequences: int) -> tuple[Any, Any]:
+        """Inputs, and the loss of the output."""
+        if self.family in ("torch.nn", "ViT-like"):
+            labels = torch.randint(10, (sequences,))
+            x = self.centres[labels] + torch.randn(sequences, *self.centres.shape[1:])
+            if self.family == "ViT-like":
+                return x, lambda y: functional.cross_entropy(y, labels)
+            every = labels.repeat_interleave(TOKENS)
+            return x, lambda y: functional.cross_entropy(y.flatten(0, 1), every)
+        starts = torch.randint(len(self.letters) - TOKENS, (sequences, 1))
+        words = self.letters[starts + torch.arange(TOKENS)]
+        if self.family != "BERT":
+            return words, next_word(words)
+        hidden = torch.rand(words.shape) < MASKED
+        hidden[:, 0] |= ~hidden.any(1)  # a sequence without a mask has no loss
+        labels = words.masked_fill(~hidden, -100)
+        return {"input_ids": words.masked_fill(hidden, MASK)}, lambda y: functional.cross_entropy(
+            y.logits.flatten(0, 1), labels.flatten()
+        )
+
+
+def trained(family: str, number: int) -> dict[str, Any]:
+    """A module after its steps: losses before and after, and the first alarm of its report."""
+    width, depth = (TRAINED[name][number % len(TRAINED[name])] for name in ("widths", "depths"))
+    module, *_ = made(family, width, depth, TRAINED["first seed"] + number)
+    data, optimizer = Data(family, width), torch.optim.AdamW(module.parameters(), lr=TRAINED["learning rate"])
+    module.train()
+    losses = []
+    for _ in range(TRAINED["steps"]):
+        inputs, loss = data.batch(TRAINED["sequences"])
+        value = loss(run(module, inputs))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        losses.append(float(value.detach()))
+    report = one_report(module, *data.batch(2), trained=True)
+    said = f"{family}, width {width}, depth {depth}, number {number}: {report.alarms[0]}" if report.alarms else ""
+    return {"first": losses[0], "last": sum(losses[-10:]) / 10, "said": said}
+
+
+def run(module: nn.Module, inputs: Any) -> Any:
+    return module(**inputs) if isinstance(inputs, dict) else module(inputs)
+
+
 def test_fresh_modules(kept_folder):
     pytest.importorskip("transformers")
     found = {
@@ -57,3 +122,25 @@ def test_fresh_modules(kept_folder):
     })  # fmt: skip
     assert modules >= 700
     assert len(said) <= MOST
+
+
+def test_trained_modules(kept_folder):
+    pytest.importorskip("transformers")
+    found = {
+        family: [kept_case(kept_folder, f"trained {family} {number}", partial(trained, family, number))
+                 for number in range(TRAINED["seeds"])]
+        for family in FAMILIES
+    }  # fmt: skip
+    said = [one["said"] for of in found.values() for one in of if one["said"]]
+    modules = sum(map(len, found.values()))
+    losses = {
+        family: {when: round(sum(one[when] for one in of) / len(of), 3) for when in ("first", "last")}
+        for family, of in found.items()
+    }
+    record("probe-trained", TRAINED | {
+        "text": TEXT.name, "modules": {family: len(of) for family, of in found.items()}, "in all": modules,
+        "mean loss": losses, "with an alarm": len(said), "95% of the rate": interval(len(said), modules), "said": said,
+    })  # fmt: skip
+    assert all(of["last"] < 0.9 * of["first"] for of in losses.values())  # they did learn
+    assert modules >= 100
+    assert len(said) <= MOST_TRAINED
