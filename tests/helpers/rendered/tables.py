@@ -92,8 +92,11 @@ def spectra_at_the_papers_width() -> str:
         for seed in sorted({row["seed"] for row in rows if row["matrix"] == matrix}):
             two = [found.get((matrix, seed, placement)) for placement in TWO]
             ends = ["smallest", "largest"] if matrix == "hessian" else ["largest"]
-            cells = ["; ".join(f"{one[end][0]:.4g} ± {one[end][1]:.1g}" for end in ends) if one else "" for one in two]
-            ratio = f"{two[0]['largest'][0] / two[1]['largest'][0]:.2f}" if all(two) else ""
+            cells = [
+                "; ".join(f"{one[end][0]:.4g} ± {one[end][1]:.1g}" for end in ends) if one else "not run yet"
+                for one in two
+            ]
+            ratio = f"{two[0]['largest'][0] / two[1]['largest'][0]:.2f}" if all(two) else "–"
             lines.append([title, str(seed), *map(_minus, cells), ratio])
     if not lines:
         return "No run has finished."
