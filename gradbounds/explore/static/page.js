@@ -265,9 +265,18 @@
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const isDark = matchMedia("(prefers-color-scheme: dark)");
-  // Dark colours of figures would not be seen on a dark page.
-  const seen = (color) => isDark.matches ? { "#3b3b3b": "#d8d8d8", "#000000": "#f5f5f5", "#0072b2": "#5c86ff",
-    "#d55e00": "#f0823a" }[color] ?? color : color;
+  // Dark colours of figures would not be seen on a dark page: mixed with white up to a contrast of about four.
+  const LEAST_LUMINANCE = 0.22;
+  const luminance = (parts) => parts.reduce((sum, part, k) => {
+    const share = part / 255, linear = share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+    return sum + [0.2126, 0.7152, 0.0722][k] * linear;
+  }, 0);
+  function seen(color) {
+    if (!isDark.matches || !/^#[0-9a-f]{6}$/i.test(color)) return color;
+    let parts = [1, 3, 5].map((k) => parseInt(color.slice(k, k + 2), 16));
+    while (luminance(parts) < LEAST_LUMINANCE) parts = parts.map((part) => part + (255 - part) / 8);
+    return `rgb(${parts.map(Math.round)})`;
+  }
   function decades(low, high) {
     const steps = high / low > 1e4 ? [1] : high / low > 10 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8], ticks = [];
     for (let k = Math.floor(Math.log10(low)); k <= Math.ceil(Math.log10(high)); k++) {
