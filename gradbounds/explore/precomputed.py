@@ -4,16 +4,18 @@ Numbers have five digits, which is within 0.1%; what has no answer has the messa
 """
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gradbounds.explore.answers import answer
+from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
 from gradbounds.progress import counted
+from gradbounds.units import duration
 from theory.configurations.published import PUBLISHED
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.placements import COMPOSITIONS
@@ -43,6 +45,7 @@ def answers(
     """
     asked = list(_questions(models, depths, widths, placements, choices))
     given = {}
+    print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
     with counted("predicting") as done:
         for k, (kind, question) in enumerate(asked):
             given[name_of(kind, question)] = _answer(kind, question)
@@ -52,6 +55,20 @@ def answers(
         f"widths {', '.join(map(str, widths))}, and every choice of a field, one at a time, for Post-LN and Pre-LN. "
     )
     return {"about": about, "given": given}
+
+
+def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> float:
+    """By the estimates of single answers; what would take longer than an answer may is refused at once."""
+    of_each = [(kind, _estimate(kind, question)) for kind, question in asked]
+    # The lines of a prediction predict once more.
+    return sum((2 if kind == "predict" else 1) * seconds for kind, seconds in of_each if seconds <= SECONDS)
+
+
+def _estimate(kind: str, question: Mapping[str, Any]) -> float:
+    try:
+        return seconds_of_answer(kind, question)
+    except ValueError:  # no such network: the answer says why
+        return 0.0
 
 
 def name_of(kind: str, question: Mapping[str, Any]) -> str:

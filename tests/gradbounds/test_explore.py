@@ -13,7 +13,7 @@ import pytest
 
 from figures.style import WEIGHTS
 from gradbounds.cli import main
-from gradbounds.explore import apart, server
+from gradbounds.explore import apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
 from gradbounds.explore.page import page
@@ -401,6 +401,20 @@ def test_numbers_of_a_file_are_those_of_theory(few):
         for name in ("W1", "W2", "WV", "Wemb"):
             (norms,) = (each["predicted"] for each in content["series"] if each["quantity"] == f"grad_{name}")
             assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
+
+
+def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
+    """Choices that are no network take nothing, and an answer that would be refused is not counted."""
+    monkeypatch.setattr(precomputed, "_answer", lambda kind, question: capsys.readouterr().err)
+    given = answers(models=(), depths=(), widths=(), placements=())["given"]
+    first, *others = given.values()
+    assert re.fullmatch(rf"{len(given)} answers take about [0-9.]+ \w+ of one core\.\n", first)
+    assert others
+    for_one = [("predict", {"fields": SMALL})]
+    seconds = seconds_of_answer(*for_one[0])
+    assert precomputed._seconds(for_one) == pytest.approx(2 * seconds)
+    monkeypatch.setattr(precomputed, "SECONDS", seconds / 2)
+    assert precomputed._seconds(for_one) == 0
 
 
 def test_every_field_has_a_control():

@@ -1,25 +1,22 @@
 """Which runs of pre-training there are, on which share of a text, read from a file; and what they cost."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib import resources
 from itertools import product
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 
 from gradbounds.studies.bert.task import Pretraining
+from gradbounds.studies.presets import check_keys, named
 from gradbounds.studies.schedules import LinearDecay
 from gradbounds.units import duration
 from simulate.counts import check_count
 from simulate.pretraining.masking import CHOSEN
 from simulate.pretraining.model import MaskedModel, MaskedPlacement
 from simulate.pretraining.text import MaskedText, held_out_windows
-from theory.stack.documents import content_of, parsed
+from theory.stack.documents import parsed
 
-_PRESETS = resources.files("gradbounds.studies.bert") / "presets"
 _NUMBERS = ("updates", "batch_tokens", "every", "seeds")
 
 MOST_EPOCHS = 40
@@ -74,15 +71,7 @@ def design_named(preset: str) -> Design:
     Raises:
         ValueError: there is none of that name, or it is no design.
     """
-    names = sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir())
-    if preset in names:
-        return read_design((_PRESETS / f"{preset}.toml").read_bytes())
-    if not Path(preset).is_file():
-        raise ValueError(f"preset must be {' or '.join(names)}, or a TOML file, got {preset!r}.")
-    try:
-        return read_design(content_of(preset, "preset", "a readable TOML file"))
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"preset {preset!r} must be a design of runs, but is none: {error}") from error
+    return named(preset, "gradbounds.studies.bert", read_design, "design")
 
 
 def read_design(content: str | bytes) -> Design:
@@ -92,9 +81,9 @@ def read_design(content: str | bytes) -> Design:
         ValueError: it is no TOML, a key is missing or unknown, or a value is outside its range.
     """
     given = parsed(content, "TOML")
-    _check_keys("design", given, {*_NUMBERS, "warmup", "peak", "gpu", "model", "text"})
-    _check_keys("text", given["text"], {"validation_windows", "seed"})
-    _check_keys("model", given["model"], set(), {f.name for f in fields(MaskedModel)} - {"placement"})
+    check_keys("design", given, {*_NUMBERS, "warmup", "peak", "gpu", "model", "text"})
+    check_keys("text", given["text"], {"validation_windows", "seed"})
+    check_keys("model", given["model"], set(), {f.name for f in fields(MaskedModel)} - {"placement"})
     for name, kind in (("warmup", int), ("peak", float)):
         values = given[name]
         if not isinstance(values, list) or len(values) != 2 or not all(type(value) is kind for value in values):
@@ -156,17 +145,3 @@ def price_lines(design: Design, left: int, seconds: float, device: str) -> list[
         f"About {duration(seconds)} a run on {device}, and {duration(seconds * left)} for all, one after the other"
         + (f" ({seconds * left / 3600:.3g} hours); this preset needs a GPU." if design.gpu else "."),
     ]
-
-
-def _check_keys(name: str, given: Any, needed: set[str], allowed: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-    """Refuse a table that lacks a key, or has another.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name} must be a table, got {given!r}.")
-    if missing := sorted(needed - set(given)):
-        raise ValueError(f"{name} must have {', '.join(missing)}.")
-    if unknown := sorted(set(given) - needed - allowed):
-        raise ValueError(f"{name} has no {', '.join(unknown)}; it has {', '.join(sorted(needed | allowed))}.")

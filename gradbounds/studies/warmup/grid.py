@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, Literal, get_args
 
+from gradbounds.studies.presets import check_keys
 from gradbounds.studies.schedules import Schedule
 from gradbounds.studies.training import Training
 from simulate.counts import check_count
@@ -111,14 +112,14 @@ def read_grid(content: str | bytes) -> Grid:
         given = parsed(content, "TOML")
     except ValueError as error:
         raise ValueError(f"grid must be TOML: {error}.") from error
-    _check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "prefix", "rate_seeds"})
+    check_keys("grid", given, {*_NUMBERS, *_TABLES}, {"betas", "precision", "prefix", "rate_seeds"})
     check_count("rate_seeds", given.get("rate_seeds", 0), 0)
     if not isinstance(given.get("prefix", False), bool):
         raise ValueError(f"prefix must be true or false, got {given['prefix']!r}.")
     text = given["text"]
-    _check_keys("text", text, {"units", "validation_pairs", "seed"})
+    check_keys("text", text, {"units", "validation_pairs", "seed"})
     model = dict(given["model"])
-    _check_keys("model", model, set(), {f.name for f in fields(Translation)} - {"placement"})
+    check_keys("model", model, set(), {f.name for f in fields(Translation)} - {"placement"})
     translation = Translation(**model)
     planned: list[Planned] = []
     for number, table in enumerate(given["runs"], start=1):
@@ -131,7 +132,7 @@ def read_grid(content: str | bytes) -> Grid:
         raise ValueError(f"units must be {' or '.join(get_args(Units))}, got {text['units']!r}.")
     check_count("validation_pairs", text["validation_pairs"], 1)
     check_count("seed", text["seed"], 0)
-    _check_keys("paper", given["paper"], {"adam", "fixed", "sgd"})
+    check_keys("paper", given["paper"], {"adam", "fixed", "sgd"})
     paper = given["paper"]
     if len(paper["fixed"]) != len(paper["adam"]) or any(len(pair) != 2 for pair in paper["adam"]):
         raise ValueError(f"paper must have pairs of rates for adam and a fixed rate for each, got {dict(paper)!r}.")
@@ -150,7 +151,7 @@ def _runs(name: str, table: Mapping[str, Any], given: Mapping[str, Any], transla
     Raises:
         ValueError: a key is missing or unknown, or a value is outside its range.
     """
-    _check_keys(name, table, {"optimizer", "warmup", "peak", "reading", "seeds"}, {"placement"})
+    check_keys(name, table, {"optimizer", "warmup", "peak", "reading", "seeds"}, {"placement"})
     lists = {"placement": ["post", "pre"]} | {key: value for key, value in table.items() if key != "seeds"}
     for key, kind in _LISTS.items():
         values = lists[key]
@@ -192,18 +193,3 @@ def _schedule(reading: str, peak: float, warmup: int, start: int) -> tuple[Sched
         schedule = Schedule(peak=peak, warmup=warmup, decay="inverse-sqrt")
         return schedule, "both" if warmup == start else "a"
     return Schedule(peak=peak, warmup=warmup, decay="inverse-sqrt-from", start=start), "b"
-
-
-def _check_keys(name: str, given: Any, needed: set[str], allowed: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-    """Refuse a table that lacks a key, or has another.
-
-    Raises:
-        ValueError: it does.
-    """
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name} must be a table, got {given!r}.")
-    if missing := sorted(needed - set(given)):
-        raise ValueError(f"{name} must have {', '.join(missing)}.")
-    if unknown := sorted(set(given) - needed - allowed):
-        known = ", ".join(sorted(needed | allowed))
-        raise ValueError(f"{name} has no {', '.join(unknown)}; it has {known}.")

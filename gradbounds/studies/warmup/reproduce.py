@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import resources
 from math import isclose
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from gradbounds.clusters.place import executing
 from gradbounds.result import Result
 from gradbounds.studies.comparisons import TrainingRow
 from gradbounds.studies.kept_rows import read_rows, rows_file
+from gradbounds.studies.presets import named
 from gradbounds.studies.trainer import train
 from gradbounds.studies.warmup.claims import judge
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
@@ -37,9 +37,7 @@ from simulate.runs.files import write_whole
 from simulate.runs.sample import one_thread
 from simulate.translation.model import parameter_count
 from simulate.translation.parallel_text import ParallelText, read_pairs
-from theory.stack.documents import content_of
 
-_PRESETS = resources.files("gradbounds.studies.warmup") / "presets"
 # Updates from which a dry run tells the time.
 _TRIED = 5
 
@@ -80,15 +78,7 @@ def grid_named(preset: str) -> Grid:
     Raises:
         ValueError: there is none of that name, or it is no grid.
     """
-    names = sorted(entry.name.removesuffix(".toml") for entry in _PRESETS.iterdir())
-    if preset in names:
-        return read_grid((_PRESETS / f"{preset}.toml").read_bytes())
-    if not Path(preset).is_file():
-        raise ValueError(f"preset must be {' or '.join(names)}, or a TOML file, got {preset!r}.")
-    try:
-        return read_grid(content_of(preset, "preset", "a readable TOML file"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"preset {preset!r} must be a grid of runs, but is none: {error}") from error
+    return named(preset, "gradbounds.studies.warmup", read_grid, "grid")
 
 
 def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
