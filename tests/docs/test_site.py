@@ -47,13 +47,13 @@ def test_lines_of_pages_fit_into_an_editor():
     assert not long
 
 
-def test_no_line_of_a_formula_begins_a_list():
-    """A formula that goes on with a minus on the next line is a list to every reader of Markdown."""
+def test_no_line_of_a_formula_begins_a_list_or_quotation():
+    """A formula that goes on with a minus on the next line is a list, with "> 0" a quotation, to a reader of Markdown."""
     split = set()
     for page in {ROOT / "README.md", *DOCS.glob("*.md")}:
         text = re.sub(r"```.*?```|\$\$.*?\$\$", "", page.read_text(encoding="utf-8"), flags=re.S)
         for paragraph in re.split(r"\n\s*\n", text):
-            if any(re.search(r"\n\s*[-+*#] ", formula) for formula in re.findall(r"\$[^$]+\$", paragraph)):
+            if any(re.search(r"\n\s*[-+*#>] ", formula) for formula in re.findall(r"\$[^$]+\$", paragraph)):
                 split.add(page.name)
     assert not split
 
