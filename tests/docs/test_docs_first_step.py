@@ -227,3 +227,10 @@ def test_predictors_of_stable_rates():
     assert max(widest, key=lambda name: widest[name]) == "1/tr G"
     within = {name for name in STATISTICS if off["widest", "squared", name] < 1.4}
     assert within == {"1/tr G"}
+
+
+def test_how_many_losses_are_said_roughly():
+    runs = evidence("public-runs")["runs"].values()
+    wide = [run for run in runs if np.ptp(run["loss interval"]) > 0.04 * run["loss"]]
+    assert len(wide) == 7
+    assert says("first_step.md", "seven losses", "2%")

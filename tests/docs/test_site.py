@@ -48,7 +48,7 @@ def test_lines_of_pages_fit_into_an_editor():
 
 
 def test_no_line_of_a_formula_begins_a_list_or_quotation():
-    """A formula that goes on with a minus on the next line is a list, with "> 0" a quotation, to a reader of Markdown."""
+    """A formula that goes on with a minus on the next line is a list to readers of Markdown, with "> 0" a quotation."""
     split = set()
     for page in {ROOT / "README.md", *DOCS.glob("*.md")}:
         text = re.sub(r"```.*?```|\$\$.*?\$\$", "", page.read_text(encoding="utf-8"), flags=re.S)
