@@ -73,9 +73,15 @@ def fresh_prediction(stack: Stack) -> None:
     predict(stack)
 
 
-def torch_loop(stack: Stack, threads: int) -> None:
+def torch_loop(stack: Stack, threads: int, device: str = "cpu") -> None:
     """What a user would write for one draw: a fresh `torch.nn.TransformerEncoder`, autograd, the last layer's norm."""
     torch.set_num_threads(threads)
+    with torch.device(device):  # of all that is made here
+        _one_draw(stack)
+    torch.set_num_threads(1)
+
+
+def _one_draw(stack: Stack) -> None:
     d, n = stack.width, stack.tokens
     layer = nn.TransformerEncoderLayer(
         d, 1, d, dropout=0.0, layer_norm_eps=0.0, batch_first=True, norm_first=stack.placement == "pre", bias=False
@@ -92,7 +98,6 @@ def torch_loop(stack: Stack, threads: int) -> None:
     logits = head(model(torch.randn(1, n, d)))[0]
     nn.functional.cross_entropy(logits, torch.randint(stack.vocab, (n,))).backward()
     float(model.layers[-1].linear2.weight.grad.square().sum())
-    torch.set_num_threads(1)
 
 
 def limits(repetitions: int = REPETITIONS, clock: Clock = time.perf_counter) -> dict[str, float]:

@@ -20,8 +20,8 @@ from simulate.runs.provenance import processor
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import ParallelText
 
-# Pairs of a piece of the data, which bound the memory of a product.
-_PIECE = 24
+# Pairs of a piece of the data, which bound the memory of a product: a GPU is filled by more.
+_PIECES = {"cpu": 24, "cuda": 250}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,6 +34,7 @@ class TextSpectrum:
         matrix: which.
         seed: of the model and of the probe.
         steps: of Lanczos.
+        device: of the model, the text and, besides the folder's files, the vectors.
     """
 
     model: Translation
@@ -41,6 +42,7 @@ class TextSpectrum:
     matrix: Matrix
     seed: int
     steps: int
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -49,7 +51,8 @@ class TextSpectrum:
 
     def problem(self, dtype: torch.dtype = torch.float32) -> Problem:
         """The model and the text in pieces."""
-        return translation_problem(self.model, self.text, seed=self.seed, piece=_PIECE, dtype=dtype)
+        piece = _PIECES[torch.device(self.device).type]
+        return translation_problem(self.model, self.text, seed=self.seed, piece=piece, dtype=dtype, device=self.device)
 
     def row(self, folder: Path, on_step: Callable[[str], None] = print) -> dict[str, Any]:
         """The run, from the last finished step on that the folder has.
@@ -80,7 +83,8 @@ class TextSpectrum:
             "names": list(self.text.names), "steps": len(kept.alphas), "alphas": kept.alphas, "betas": kept.betas,
             "smallest": [float(low), float(low_residual)], "largest": [float(high), float(high_residual)],
             "trace": spectrum.moment(1), "frobenius": spectrum.moment(2) ** 0.5,
-            "hours": _hours(kept, 0), "processor hours": _hours(kept, 1), "processor": processor(),
+            "hours": _hours(kept, 0), "processor hours": _hours(kept, 1),
+            "processor": processor(self.device),
             "torch": torch.__version__, "threads": torch.get_num_threads(),
             "date": datetime.now(UTC).date().isoformat(),
         }  # fmt: skip
@@ -108,10 +112,10 @@ def price(run: TextSpectrum) -> tuple[float, float]:
     problem = run.problem()
     middle = problem.data[len(problem.data) // 2]
     linear = operator(Problem(problem.model, problem.loss, [middle]), run.matrix)
-    vector = torch.ones(linear.shape[1])
-    product(linear, vector)  # what starts up
+    vector = torch.ones(linear.shape[1], device=run.device)
+    float(product(linear, vector).sum())  # what starts up
     start = time.process_time()
-    product(linear, vector)
+    float(product(linear, vector).sum())  # a GPU's work has ended when its number is there
     seconds = time.process_time() - start
     words = [inputs["source"].numel() + inputs["target"].numel() for inputs, _ in problem.data]
     there = middle[0]["source"].numel() + middle[0]["target"].numel()

@@ -66,7 +66,9 @@ class Krylov:
 
 
 class KrylovFolder(Krylov):
-    """Steps in a folder: a file for each vector, mapped into memory, and the coefficients of the finished steps.
+    """Steps in a folder: a file for each vector, and the coefficients of the finished steps.
+
+    Vectors of the CPU are mapped into memory; those of another device stay there as well.
 
     A vector is whole before the coefficients name it, so that a run that was killed goes on from the last finished
     step, on the same kind of machine with the same numbers.
@@ -125,7 +127,7 @@ class KrylovFolder(Krylov):
         file = self._vector(len(self.vectors))
         with whole_file(file) as opened:
             np.save(opened, vector.cpu().numpy())
-        self.vectors.append(torch.from_numpy(np.load(file, mmap_mode="c")))
+        self.vectors.append(torch.from_numpy(np.load(file, mmap_mode="c")) if vector.device.type == "cpu" else vector)
 
     def begin(self, first: Tensor) -> None:
         """Take a unit vector as the first and keep it, or see that it is.

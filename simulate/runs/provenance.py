@@ -79,8 +79,10 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def processor() -> str:
-    """The CPU's name."""
+def processor(device: str = "cpu") -> str:
+    """The name of the CPU, or of the GPU where a device is one."""
+    if torch.device(device).type == "cuda":
+        return str(torch.cuda.get_device_name(device))
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,11 @@
-"""The masked language model beside transformers' BertForMaskedLM, and the runs of pre-training, one a part."""
+"""The masked language model beside transformers' BertForMaskedLM, and the runs of pre-training, one a part.
 
+BERT names a folder for text, checkpoints and tables of the runs: without it the one of all evidence.
+"""
+
+import os
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +22,7 @@ from simulate.runs.files import write_whole
 from simulate.runs.provenance import processor
 from simulate.runs.sample import one_thread
 from tests.helpers.dictionary_text import dictionary_text, missing
-from tests.helpers.evidence_file import record
+from tests.helpers.evidence_file import DEVICE, part, record
 
 pytestmark = pytest.mark.evidence
 
@@ -99,11 +104,11 @@ PILOT_UPDATES = 1200
 
 def planned(folder, arm):
     """A run of the design `small` with its texts; skipped where the text is not installed."""
-    if lacking := missing():
+    file = folder / "english.txt"
+    if not file.is_file() and (lacking := missing()):
         pytest.skip(f"apt-get install {' '.join(lacking)}")
     design = design_named("small")
     (run,) = (run for run in design.runs if described(run) == arm)
-    file = folder / "english.txt"
     if not file.is_file():
         write_whole(file, dictionary_text())
     text = read_masked_text(file, length=design.model.length, vocab=design.model.vocab)
@@ -147,8 +152,9 @@ def test_pilot(kept_folder):
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_run(kept_folder, placement, peak, warmup, seed):
     """One run, from its checkpoint on if it was stopped; its row into checks/data/bert, whatever came of it."""
-    run, texts = planned(kept_folder, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
-    row = row_of(run, texts, one_run(run, texts, kept_folder, "cpu"), unigram_loss(*texts))
+    out = Path(os.environ.get("BERT", kept_folder))
+    run, texts = planned(out, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
+    row = row_of(run, texts, one_run(run, texts, out, DEVICE), unigram_loss(*texts), DEVICE)
     name = f"{placement}-{peak:g}-{warmup}-{seed}"
-    write_whole(COMMITTED / f"{name}.json", rows_file([row], f"make evidence PART=bert-{name.replace('.', '_')}"))
+    write_whole(COMMITTED / f"{name}.json", rows_file([row], part(f"bert-{name.replace('.', '_')}")))
     assert row["updates"][-1] == run.updates or row["outcome"] == "diverged"

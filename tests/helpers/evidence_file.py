@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,14 @@ from typing import Any
 from simulate.runs.files import write_whole
 
 FOLDER = Path(__file__).parent.parent / "evidence"
+
+DEVICE = os.environ.get("DEVICE", "cpu")
+"""Of runs that any device can make: `make evidence PART=... DEVICE=cuda`."""
+
+
+def part(name: str) -> str:
+    """The command of a part on this device."""
+    return f"make evidence PART={name}" + ("" if DEVICE == "cpu" else f" DEVICE={DEVICE}")
 
 
 def record(name: str, found: dict[str, Any], *, short: bool = False) -> None:

@@ -93,7 +93,7 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
     for place, (run, name) in enumerate(zip(runs, names, strict=True), start=1):
         row = known.get(name)
         if row is None:
-            row = row_of(run, texts, one_run(run, texts, request.out, request.device), unigram)
+            row = row_of(run, texts, one_run(run, texts, request.out, request.device), unigram, request.device)
             if run in left:
                 print(f"run {place} of {len(runs)}: {row['outcome']}, {row['final']:.3f}", file=sys.stderr, flush=True)
         rows.append(row)

@@ -77,8 +77,8 @@ def one_run(
     return table
 
 
-def row_of(run: Pretraining, texts: Texts, table: pd.DataFrame, unigram: float) -> dict[str, Any]:
-    """A finished run as a row of a table of runs.
+def row_of(run: Pretraining, texts: Texts, table: pd.DataFrame, unigram: float, device: str = "cpu") -> dict[str, Any]:
+    """A finished run of this machine as a row of a table of runs.
 
     Returns:
         `described`, the run's `name`; `first` and `final`, the validation losses before the first update and after the
@@ -96,7 +96,7 @@ def row_of(run: Pretraining, texts: Texts, table: pd.DataFrame, unigram: float) 
         **described(run), "name": name_of(run, texts),
         **{name: float(f"{value:.6g}") for name, value in (("first", first), ("final", final), ("unigram", unigram))},
         "outcome": outcome(first, final, unigram), "seconds": round(float(series["seconds"].iloc[-1])),
-        "processor": processor(), "dtype": run.precision,
+        "processor": processor(device), "dtype": run.precision,
         "updates": updates, "tokens": [tokens * update for update in updates],
         "validation": [float(f"{value:.5g}") for value in validation],
     }  # fmt: skip

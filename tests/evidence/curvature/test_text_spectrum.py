@@ -17,7 +17,7 @@ from simulate.curvature.operators import MATRICES, operator, plain_operations, p
 from simulate.runs.files import write_whole
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import read_pairs
-from tests.helpers.evidence_file import FOLDER, record
+from tests.helpers.evidence_file import DEVICE, FOLDER, record
 
 MULTI30K = os.environ.get("MULTI30K", "")
 pytestmark = [
@@ -37,13 +37,13 @@ def run(placement, matrix="hessian", seed=0, pairs=1000):
     """One of 30 steps, 6-6, d = 512, V = 2000."""
     text = read_pairs(Path(MULTI30K) / "val.de", Path(MULTI30K) / "val.en", vocab=2000, pairs=pairs)
     model = Translation(placement=placement, vocab=2000, dropout=0.0)
-    return TextSpectrum(model=model, text=text, matrix=matrix, seed=seed, steps=30)
+    return TextSpectrum(model=model, text=text, matrix=matrix, seed=seed, steps=30, device=DEVICE)
 
 
 def gradient(problem):
     """Of the whole loss, (n,)."""
     parameters = problem.parameters()
-    total = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
+    total = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=DEVICE)
     with plain_operations():
         for inputs, labels in problem.data:
             parts = torch.autograd.grad(problem.loss(problem.model(inputs), labels), parameters)
@@ -67,7 +67,7 @@ def test_products():
         single, double = one.problem(), one.problem(torch.float64)
         linear = operator(single, "hessian")
         generator = torch.Generator().manual_seed(probe_seed(0, 0))
-        signs = torch.randint(2, (linear.shape[1],), generator=generator) * 2.0 - 1
+        signs = torch.randint(2, (linear.shape[1],), generator=generator).to(DEVICE) * 2.0 - 1
         slope = gradient(double).float()
         errors = []
         for vector in (signs, slope, product(linear, slope)):
@@ -85,7 +85,7 @@ def test_products():
     assert max(max(one.values()) for one in found.values()) < 0.01
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("matrix", MATRICES)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_one_run(placement, matrix, seed, kept_folder):

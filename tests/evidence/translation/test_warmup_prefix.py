@@ -17,7 +17,7 @@ from gradbounds.studies.warmup.runs import cut_off, name_of, one_run
 from simulate.runs.files import write_whole
 from simulate.runs.provenance import processor
 from simulate.translation.parallel_text import read_pairs
-from tests.helpers.evidence_file import FOLDER
+from tests.helpers.evidence_file import DEVICE, FOLDER, part
 
 MULTI30K = os.environ.get("MULTI30K", "")
 GRID = grid_named("prefix")
@@ -41,9 +41,9 @@ def tell(name, update, loss, _):
 def write_row(name, table, texts, ended):
     """As `reproduce warmup` has it, with where it was run and whether it was cut off."""
     run = RUNS[name]
-    row = run.described() | {"name": name_of(run, texts), "ended": ended, "processor": processor()}
+    row = run.described() | {"name": name_of(run, texts), "ended": ended, "processor": processor(DEVICE)}
     row |= measured_row(table, unigram_loss(*texts), GRID.start)
-    write_whole(ROWS / f"{name}.json", rows_file([row], f"make evidence PART=warmup-{name}"))
+    write_whole(ROWS / f"{name}.json", rows_file([row], part(f"warmup-{name}")))
     return row
 
 
@@ -57,7 +57,7 @@ def test_one_run(name, kept_folder):
     if (record := cut_off(RUNS[name], texts, out)) is not None:
         write_row(name, record, texts, "cut off")
     told = partial(tell, name)
-    row = write_row(name, one_run(RUNS[name], texts, out, "cpu", told), texts, "finished")
+    row = write_row(name, one_run(RUNS[name], texts, out, DEVICE, told), texts, "finished")
     assert row["updates"][-1] == GRID.runs[0].training.updates or row["outcome"] == "diverged"
 
 

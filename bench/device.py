@@ -1,0 +1,116 @@
+"""Time the engines on a GPU beside the loop a user would write there, and beside what the GPU allows.
+
+Every time is the clock's, from a GPU that has nothing to do to one that has done all; the minimum of repetitions in
+turn. The engines sample batches as `simulate.sample` makes them. Beside them stand the same draws on one core of the
+CPU. A limit is the time that random numbers and matrix products would take alone, at the GPU's own rates in float32.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from bench.engines import limit, torch_loop
+from simulate import Cell, sample
+from simulate.runs.memory import BatchLimits
+from theory import Stack
+
+DEVICE = "cuda"
+REPETITIONS = 3
+MOST_DRAWS = 4096
+
+# Over the width, the depth and the tokens.
+STACKS = [
+    Stack(width=width, depth=depth, tokens=tokens, vocab=512)
+    for width, depth, tokens in (
+        (64, 12, 16), (256, 12, 16), (1024, 12, 16), (4096, 12, 16), (1024, 12, 64), (1024, 100, 16), (1024, 1000, 16),
+    )
+]  # fmt: skip
+# A dense thousand layers of d = 1024 are 12 GB a draw, and a CPU takes a minute for one.
+DENSE_LAYERS, CPU_LAYERS = 100, 100
+
+
+def spent(call: Callable[[], object], device: str = DEVICE) -> float:
+    """Seconds of a call, the device's work included."""
+    if device == DEVICE:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    if device == DEVICE:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def fastest(calls: dict[str, Callable[[], object]], device: str = DEVICE) -> dict[str, float]:
+    """Seconds of each call, the minimum over interleaved repetitions behind one that warms up."""
+    best = dict.fromkeys(calls, float("inf"))
+    for repetition in range(REPETITIONS + 1):
+        for name, call in calls.items():
+            seconds = spent(call, device)
+            if repetition:
+                best[name] = min(best[name], seconds)
+    return best
+
+
+def limits() -> dict[str, float]:
+    """The GPU's rates: random numbers, float32 and float64 products, bytes read and written, per second."""
+    numbers, square = torch.empty(2**26, device=DEVICE), torch.randn(8192, 8192, device=DEVICE)
+    double, target = square[:4096, :4096].double(), torch.empty(2**28, device=DEVICE)
+    source = torch.randn_like(target)
+    seconds = fastest(
+        {
+            "normals": numbers.normal_,
+            "flops": lambda: square @ square,
+            "flops, float64": lambda: double @ double,
+            "bytes": lambda: target.copy_(source),
+        }
+    )
+    done = {"normals": 2**26, "flops": 2 * 8192**3, "flops, float64": 2 * 4096**3, "bytes": 8 * 2**28}
+    return {name: done[name] / seconds[name] for name in done}
+
+
+def draws_of(cell: Cell) -> int:
+    """Of one batch, as sampling has it where nothing is said, but for a cap."""
+    return min(MOST_DRAWS, BatchLimits().blocks(cell) * cell.draws_per_block)
+
+
+def case(stack: Stack, rates: dict[str, float]) -> dict[str, Any]:
+    """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
+    engines = ["conditioned", *(["dense"] if stack.depth <= DENSE_LAYERS else [])]
+    cells = {name: Cell(stack, name, DEVICE) for name in engines}  # type: ignore[arg-type]
+    draws = {name: draws_of(cell) for name, cell in cells.items()}
+    calls: dict[str, Callable[[], object]] = {
+        name: lambda name=name: sample(stack, draws=draws[name], seed=0, engine=name, device=DEVICE) for name in engines
+    }
+    calls |= {} if stack.depth > DENSE_LAYERS else {"loop": lambda: torch_loop(stack, 1, DEVICE)}
+    each = {name: seconds / draws.get(name, 1) for name, seconds in fastest(calls).items()}
+    row: dict[str, Any] = {
+        "width": stack.width, "depth": stack.depth, "tokens": stack.tokens, "vocab": stack.vocab,
+        "draws of a batch": draws, "seconds per draw": each,
+        "microseconds per layer and draw": {name: 1e6 * value / stack.depth for name, value in each.items()},
+        "share of the limit": {name: limit(cell, rates, each[name])["share reached"] for name, cell in cells.items()},
+    }  # fmt: skip
+    if "loop" in each:
+        row |= {f"loop over {name}": each["loop"] / each[name] for name in engines}
+    if stack.depth <= CPU_LAYERS:
+        one = Cell(stack, "conditioned").draws_per_block
+        alone = fastest({"": lambda: sample(stack, draws=one, seed=0, engine="conditioned")}, "cpu")[""] / one
+        row["one core of the CPU over the GPU, conditioned"] = alone / each["conditioned"]
+    return row
+
+
+def report() -> dict[str, Any]:
+    """Limits of the GPU, and every case.
+
+    Raises:
+        ValueError: there is no GPU.
+    """
+    if not torch.cuda.is_available():
+        raise ValueError("device must be a GPU that torch sees, and there is none here.")
+    torch.set_num_threads(1)
+    rates = limits()
+    return {
+        "gpu": torch.cuda.get_device_name(), "limits per second": rates,
+        "cases": [case(stack, rates) for stack in STACKS],
+    }  # fmt: skip
