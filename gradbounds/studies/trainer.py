@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradbounds.studies.task import Task
 from gradbounds.studies.training import Text, Trained, Updates
@@ -174,17 +174,10 @@ class _Run:
 
     def validation_loss(self) -> float:
         total, labelled = 0.0, 0
-        fast = torch.backends.mha.get_fastpath_enabled()
-        self.model.eval()
-        torch.backends.mha.set_fastpath_enabled(False)  # another arithmetic than the one that is trained
-        try:
-            with torch.no_grad(), self.rounding():
-                for inputs, labels, count in self.task.validation():
-                    total += float(self.task.validation_sum(self.model(*inputs), labels))
-                    labelled += count
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
-            self.model.train()
+        with without_dropout(self.model), self.rounding():
+            for inputs, labels, count in self.task.validation():
+                total += float(self.task.validation_sum(self.model(*inputs), labels))
+                labelled += count
         return total / labelled
 
     def save(self, path: Path) -> None:
@@ -206,6 +199,20 @@ class _Run:
         self.model.load_state_dict(kept["model"])
         self.optimizer.load_state_dict(kept["optimizer"])
         self.shown = Trained(kept["losses"], kept["rates"], kept["measured"])
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """A model as it is used, without gradients, in the arithmetic in which it is trained."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)  # another arithmetic
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        model.train()
 
 
 def _seed(seed: int, update: int) -> int:

@@ -89,11 +89,7 @@ class MaskedLanguageModel(nn.Module):
         self.final_norm = nn.LayerNorm(width, eps=_EPSILON) if pre else nn.Identity()
         self.dense, self.bias = nn.Linear(width, width), nn.Parameter(torch.zeros(model.vocab))
         self.dropout = nn.Dropout(model.dropout)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 2:
-                nn.init.normal_(parameter, std=_STD * math.sqrt(_WIDTH / width))
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        draw(self, width)
 
     def forward(self, ids: Tensor, places: Tensor) -> Tensor:
         """Logits (words to be guessed, V).
@@ -102,16 +98,29 @@ class MaskedLanguageModel(nn.Module):
             ids: (windows, length), padded at the end.
             places: of the words to be guessed, in the order of flattened ids.
         """
+        given = self.head_norm(F.gelu(self.dense(self.hidden(ids, places))))
+        logits: Tensor = F.linear(given, self.words.weight, self.bias)
+        return logits
+
+    def hidden(self, ids: Tensor, places: Tensor) -> Tensor:
+        """What the layers give at some places, (places, d); arguments as `forward` has them."""
         x = self.words(ids) + self.positions.weight[: ids.shape[1]]
         x = self.dropout(self.embedding_norm(x))
         nothing = ids == PADDING
         padding = nothing if bool(nothing.any()) else None
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=padding)
-        guessed = self.final_norm(x.flatten(0, 1)[places])
-        given = self.head_norm(F.gelu(self.dense(guessed)))
-        logits: Tensor = F.linear(given, self.words.weight, self.bias)
-        return logits
+        states: Tensor = self.final_norm(x.flatten(0, 1)[places])
+        return states
+
+
+def draw(module: nn.Module, width: int) -> None:
+    """Set a module's matrices at random and its biases to zero, as BERT does, in the order of its parameters."""
+    for name, parameter in module.named_parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=_STD * math.sqrt(_WIDTH / width))
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)
 
 
 def masked_loss(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:

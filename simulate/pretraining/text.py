@@ -4,6 +4,7 @@ import hashlib
 import re
 from array import array
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,12 +35,14 @@ class MaskedText:
         vocab: number of ids.
         digest: SHA-256 of the file.
         name: of the file, for people.
+        known: ids of words.
     """
 
     ids: Ids
     vocab: int
     digest: str
     name: str
+    known: Mapping[str, int]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -81,7 +84,28 @@ def read_masked_text(path: str | Path, *, length: int, vocab: int) -> MaskedText
     ids[:, 0], ids[:, 1:-1], ids[:, -1] = CLASS, padded.reshape(windows, inside), SEPARATOR
     last = len(words) - (windows - 1) * inside  # words of the last window
     ids[-1, 1 + last :] = [SEPARATOR, *[PADDING] * (inside - last)]
-    return MaskedText(ids=ids, vocab=vocab, digest=hashlib.sha256(raw).hexdigest(), name=Path(path).name)
+    return MaskedText(ids=ids, vocab=vocab, digest=hashlib.sha256(raw).hexdigest(), name=Path(path).name, known=known)
+
+
+def window_of(passages: Sequence[str], known: Mapping[str, int], length: int) -> list[int]:
+    """One window: [CLS], and the words of each passage with a [SEP] behind them, padded.
+
+    Where there is no room for all, the longest passage loses its last word, again and again, as in BERT.
+
+    Args:
+        passages: of text.
+        known: ids of words in small letters.
+        length: of the window.
+
+    Raises:
+        ValueError: the signs alone are longer.
+    """
+    check_count("length", length, 1 + len(passages))
+    parts = [[known.get(word, UNKNOWN) for word in _WORD.findall(passage.lower())] for passage in passages]
+    while 1 + len(parts) + sum(map(len, parts)) > length:
+        max(parts, key=len).pop()
+    ids = [CLASS, *(word for part in parts for word in [*part, SEPARATOR])]
+    return ids + [PADDING] * (length - len(ids))
 
 
 def held_out_windows(text: MaskedText, windows: int, *, seed: int) -> tuple[MaskedText, MaskedText]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from gradbounds.studies.bert.design import described
 from gradbounds.studies.bert.task import Pretraining
@@ -15,6 +16,7 @@ from gradbounds.studies.trainer import train
 from gradbounds.studies.training import MEASURED
 from gradbounds.table_cache import cached, file_of
 from simulate.pretraining.text import MaskedText
+from simulate.runs.files import whole_file
 from simulate.runs.provenance import processor
 from simulate.runs.sample import one_thread
 
@@ -43,14 +45,32 @@ def finished(run: Pretraining, texts: Texts, out: Path) -> bool:
     return file_of(out, key_of(run, texts), _VERSION).is_file()
 
 
+def weights_of(run: Pretraining, texts: Texts, out: Path) -> Path:
+    """Where the folder has the last weights of a run, if they were kept."""
+    return file_of(out, key_of(run, texts), _VERSION).with_suffix(".weights.pt")
+
+
 def one_run(
     run: Pretraining,
     texts: Texts,
     out: Path,
     device: str,
     on_update: Callable[[int, float, float], None] | None = None,
+    *,
+    weights: bool = False,
 ) -> pd.DataFrame:
     """A run's table from the folder, or trained, from its checkpoint on if it was stopped.
+
+    Args:
+        run: which.
+        texts: to train on, and not to.
+        out: the folder.
+        device: where.
+        on_update: as `train` has it.
+        weights: whether the model's last weights are kept, in the file `weights_of` names.
+
+    Raises:
+        ValueError: the folder has the run without its weights, and they are wanted.
 
     Returns:
         Columns update, part, layer, matrix, statistic and value: the validation losses, "loss" and "rate" of every
@@ -58,12 +78,20 @@ def one_run(
     """
     checkpoint = out / "checkpoints" / f"{name_of(run, texts)}.pt"
 
+    kept = weights_of(run, texts, out)
+    if weights and finished(run, texts, out) and not kept.is_file():
+        raise ValueError(f"out must be another folder for weights to be kept: {str(out)!r} has the run without them.")
+
     def make() -> pd.DataFrame:
         start = time.perf_counter()
         with one_thread():
             trained = train(
                 run, *texts, checkpoint=checkpoint, checkpoint_every=_EVERY, device=device, on_update=on_update
             )
+        if weights:
+            state = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
+            with whole_file(kept) as file:
+                torch.save(state, file)
         series = {"loss": trained.losses, "rate": trained.rates}
         rows = [
             (update, "", 0, "", statistic, value)

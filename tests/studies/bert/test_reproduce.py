@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from gradbounds.cli import main
 from gradbounds.studies.bert import runs as kept
@@ -104,7 +105,16 @@ def test_runs_are_kept_and_judged(blank_pictures, parallel_files, design, tmp_pa
     assert rows[1]["tokens"] == [0, 128, 256]
     assert not list((out / "checkpoints").iterdir())
     assert "losses" in {file.stem for file in out.iterdir()}
-    tables = [kept.one_run(runs.runs[1], texts, folder, "cpu") for folder in (out, tmp_path / "whole")]
+    whole = tmp_path / "whole"
+    tables = [kept.one_run(runs.runs[1], texts, folder, "cpu", weights=folder == whole) for folder in (out, whole)]
+    model = MaskedLanguageModel(runs.runs[1].model)
+    model.load_state_dict(torch.load(kept.weights_of(runs.runs[1], texts, whole), weights_only=True))
+    task = runs.runs[1].task(*texts, "cpu")
+    total = sum(float(task.validation_sum(model(*inputs), labels)) for inputs, labels, _ in task.validation())
+    final = tables[1][tables[1].statistic == "validation loss"]["value"].iloc[-1]
+    assert total / sum(count for *_, count in task.validation()) == pytest.approx(final, rel=1e-5)
+    with pytest.raises(ValueError, match="out must be another folder for weights to be kept"):
+        kept.one_run(runs.runs[1], texts, out, "cpu", weights=True)
     first, second = (table[table.statistic != "seconds"].reset_index(drop=True) for table in tables)
     assert first.equals(second)
     trained.clear()
