@@ -110,7 +110,8 @@ def test_runs_are_kept_and_judged(blank_pictures, parallel_files, design, tmp_pa
     model = MaskedLanguageModel(runs.runs[1].model)
     model.load_state_dict(torch.load(kept.weights_of(runs.runs[1], texts, whole), weights_only=True))
     task = runs.runs[1].task(*texts, "cpu")
-    total = sum(float(task.validation_sum(model(*inputs), labels)) for inputs, labels, _ in task.validation())
+    with torch.no_grad():
+        total = sum(float(task.validation_sum(model(*inputs), labels)) for inputs, labels, _ in task.validation())
     final = tables[1][tables[1].statistic == "validation loss"]["value"].iloc[-1]
     assert total / sum(count for *_, count in task.validation()) == pytest.approx(final, rel=1e-5)
     with pytest.raises(ValueError, match="out must be another folder for weights to be kept"):
