@@ -7,12 +7,14 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from gradbounds.studies.bert.design import described, design_named
+from gradbounds.studies.bert.downstream import read_downstream, tuned_rows
 from gradbounds.studies.bert.reproduce import COMMITTED
-from gradbounds.studies.bert.runs import one_run, row_of
+from gradbounds.studies.bert.runs import one_run, row_of, weights_of
 from gradbounds.studies.bert.task import unigram_loss
 from gradbounds.studies.kept_rows import rows_file
 from gradbounds.studies.trainer import train
@@ -23,6 +25,7 @@ from simulate.runs.provenance import processor
 from simulate.runs.sample import one_thread
 from tests.helpers.dictionary_text import dictionary_text, missing
 from tests.helpers.evidence_file import DEVICE, part, record
+from tests.helpers.gloss_tasks import write_tasks
 
 pytestmark = pytest.mark.evidence
 
@@ -154,7 +157,43 @@ def test_run(kept_folder, placement, peak, warmup, seed):
     """One run, from its checkpoint on if it was stopped; its row into checks/data/bert, whatever came of it."""
     out = Path(os.environ.get("BERT", kept_folder))
     run, texts = planned(out, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
-    row = row_of(run, texts, one_run(run, texts, out, DEVICE), unigram_loss(*texts), DEVICE)
+    row = row_of(run, texts, one_run(run, texts, out, DEVICE, weights=True), unigram_loss(*texts), DEVICE)
     name = f"{placement}-{peak:g}-{warmup}-{seed}"
     write_whole(COMMITTED / f"{name}.json", rows_file([row], part(f"bert-{name.replace('.', '_')}")))
     assert row["updates"][-1] == run.updates or row["outcome"] == "diverged"
+
+
+def tasks_of(folder, design, text):
+    """Both tasks in the text's ids."""
+    write_tasks(folder)
+    sizes = {"length": design.model.length, "vocab": design.model.vocab}
+    return [read_downstream(folder / f"{name}.tsv", text.known, **sizes) for name in ("pos", "senses")]
+
+
+def keep_tuned(name, rows):
+    write_whole(COMMITTED / "downstream" / f"{name}.json", rows_file(rows, part(f"bert-downstream-{name}")))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("warmup", [1, 480])
+@pytest.mark.parametrize(("placement", "peak"), [("post", 6e-4), ("pre", 1.8e-3)])
+def test_downstream(kept_folder, placement, peak, warmup, seed):
+    """A pre-trained model's fine-tunings, three for each task."""
+    run, texts = planned(kept_folder, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
+    assert run in design_named("small").fine_tuned
+    file = weights_of(run, texts, kept_folder)
+    if not file.is_file():
+        pytest.skip("the model's own part of `make evidence` keeps its weights")
+    weights = torch.load(file, weights_only=True)
+    rows = tuned_rows(tasks_of(kept_folder, design_named("small"), texts[0]), run.model, weights, described(run))
+    keep_tuned(f"{placement}-{warmup}-{seed}", rows)
+    assert all(np.isfinite(row["test losses"]).all() for row in rows)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_downstream_drawn(kept_folder, placement):
+    """The same of networks that were not pre-trained."""
+    run, texts = planned(kept_folder, {"placement": placement, "peak": 6e-4, "warmup": 480, "seed": 0})
+    rows = tuned_rows(tasks_of(kept_folder, design_named("small"), texts[0]), run.model, None, {})
+    keep_tuned(f"{placement}-drawn", rows)
+    assert all(np.isfinite(row["test losses"]).all() for row in rows)

@@ -1,11 +1,16 @@
-"""Verdicts on the paper's pre-training: B1 to B3, from a table of runs. No run is about B4.
+"""Verdicts on the paper's pre-training: B1 to B3 from a table of runs, B4 from one of fine-tunings.
 
 The smaller rate and the warm-up stand for Post-LN's in the paper, the larger rate without a warm-up for Pre-LN's. A row
 judges only where the arm that should have trained, if the claim is true, did so in a majority of seeds; otherwise its
 premise fails. Intervals are over seeds, 95%, by Student's t.
+
+Of B4 both placements have to beat a network that was not pre-trained, in a majority of seeds. Its margin, and the rest
+of the fine-tunings' design, were fixed before any model was fine-tuned (presets/small.toml).
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import fmean
 
 from checks.verdict import Setting, Subject, Verdict, Word, sentence
 from gradbounds.studies.comparisons import (
@@ -22,6 +27,11 @@ from theory.stack import TITLES
 
 _ABOVE = "nats a hidden word above 95% of the loss of word frequencies"
 _AHEAD = "ln of how many times fewer updates Pre-LN takes to Post-LN's end (below 0: the reverse)"
+
+_BETTER = "accuracy of Pre-LN less that of Post-LN"
+
+NO_WORSE = 0.01
+"""How much smaller an accuracy may be to be called no worse."""
 
 
 def judge(table: Sequence[TrainingRow], setting: Setting, size: str) -> list[Verdict]:
@@ -43,23 +53,7 @@ def _verdicts(table: Sequence[TrainingRow], setting: Setting, size: str) -> Iter
         wanted = placement, peak, warmup
         return [run for run in table if (run["placement"], run["peak"], run["warmup"]) == wanted]
 
-    def row(claim: str, part: str, compared: Comparison, worse: bool, unit: str, note: str = "") -> Verdict:
-        word: Word = (
-            "premise fails" if not compared.judges
-            else "undecided" if compared.answer == "undecided"
-            else "holds" if (compared.answer == "worse") == worse
-            else "fails"
-        )  # fmt: skip
-        about = sentence(unit) + sentence(note)
-        if not compared.judges:
-            about += sentence(", where {} of {} runs that should have trained did", compared.trained, compared.seeds)
-        return Verdict(
-            claim=claim, subject=Subject(quantity=part, kind="comparison"), verdict=word,
-            claimed=sentence("above {:g}" if worse else "at most {:g}", 0.0), predicted=float("nan"),
-            measured=compared.mean, interval=compared.interval, agreement="undecided", setting=setting, note=about,
-            size=size,
-        )  # fmt: skip
-
+    row = partial(_row, setting=setting, size=size)
     pre, warmed = arm("pre", high, no), arm("pre", high, long)
     if len(paired(pre, warmed)) > 1:
         part = f"{TITLES['pre']}, no warm-up, rate {high:g}: trains"
@@ -81,6 +75,78 @@ def _verdicts(table: Sequence[TrainingRow], setting: Setting, size: str) -> Iter
         )
         note = ", each at the rate and warm-up at which it ends lowest here: " + words
         yield row("B3", f"{TITLES['pre']} and {TITLES['post']}, each at its best", _ahead(*best), True, _AHEAD, note)
+
+
+def judge_downstream(table: Sequence[TrainingRow], setting: Setting, size: str) -> list[Verdict]:
+    """B4, for every task that two seeds of both of the paper's arms were fine-tuned for.
+
+    Args:
+        table: of fine-tuned models, as `gradbounds.studies.bert.downstream.tuned_rows` has them.
+        setting: the models and the text.
+        size: of the models, where it is not the paper's.
+    """
+    verdicts = []
+    for task in dict.fromkeys(row["task"] for row in table):
+        rows = [row for row in table if row["task"] == task]
+        drawn = {row["placement"]: fmean(row["accuracies"]) for row in rows if not row["pretrained"]}
+        learned = [row for row in rows if row["pretrained"]]
+        if len(drawn) < 2 or not learned:
+            continue
+        peaks, warmups = ({row[name] for row in learned} for name in ("peak", "warmup"))
+        keys = {"pre": (max(peaks), min(warmups)), "post": (min(peaks), max(warmups))}
+        pre, post = (
+            [row for row in learned if row["placement"] == placement and (row["peak"], row["warmup"]) == key]
+            for placement, key in keys.items()
+        )
+        pairs = paired(pre, post)
+        if len(pairs) < 2:
+            continue
+        helped = sum(all(fmean(row["accuracies"]) > drawn[row["placement"]] for row in pair) for pair in pairs)
+        differences = [fmean(first["accuracies"]) - fmean(second["accuracies"]) for first, second in pairs]
+        verdicts.append(
+            _row(
+                "B4",
+                f"{TITLES['pre']} without warm-up beside {TITLES['post']} with one, fine-tuned: {task}",
+                mean_over_seeds(differences, margin=-NO_WORSE, trained=helped),
+                True,
+                _BETTER,
+                setting=setting,
+                size=size,
+                margin=-NO_WORSE,
+                premise=", where both beat networks that were not pre-trained in {} of {} seeds",
+            )  # fmt: skip
+        )
+    return verdicts
+
+
+def _row(
+    claim: str,
+    part: str,
+    compared: Comparison,
+    worse: bool,
+    unit: str,
+    note: str = "",
+    *,
+    setting: Setting,
+    size: str,
+    margin: float = 0.0,
+    premise: str = ", where {} of {} runs that should have trained did",
+) -> Verdict:
+    word: Word = (
+        "premise fails" if not compared.judges
+        else "undecided" if compared.answer == "undecided"
+        else "holds" if (compared.answer == "worse") == worse
+        else "fails"
+    )  # fmt: skip
+    about = sentence(unit) + sentence(note)
+    if not compared.judges:
+        about += sentence(premise, compared.trained, compared.seeds)
+    return Verdict(
+        claim=claim, subject=Subject(quantity=part, kind="comparison"), verdict=word,
+        claimed=sentence("above {:g}" if worse else "at most {:g}", margin), predicted=float("nan"),
+        measured=compared.mean, interval=compared.interval, agreement="undecided", setting=setting, note=about,
+        size=size,
+    )  # fmt: skip
 
 
 def _best(arms: Sequence[list[TrainingRow]]) -> list[TrainingRow]:

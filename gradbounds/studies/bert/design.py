@@ -43,6 +43,13 @@ class Design:
     gpu: bool
 
     @property
+    def fine_tuned(self) -> tuple[Pretraining, ...]:
+        """The runs whose models learn the tasks: Post-LN at the smaller rate, Pre-LN at the larger."""
+        low, high = (end(run.schedule.peak for run in self.runs) for end in (min, max))
+        peaks = {"post": low, "pre": high}
+        return tuple(run for run in self.runs if run.schedule.peak == peaks[run.model.placement])
+
+    @property
     def model(self) -> MaskedModel:
         """What all runs train, but for its placement."""
         return self.runs[0].model

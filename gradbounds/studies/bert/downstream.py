@@ -1,10 +1,12 @@
 """Fine-tuning of pre-trained masked language models on classes of sentences and of pairs (section 4.2 of the paper)."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +22,12 @@ from simulate.counts import check_count
 from simulate.pretraining.classification import MaskedClassifier
 from simulate.pretraining.model import MaskedModel
 from simulate.pretraining.text import PADDING, Ids, window_of
+from simulate.runs.provenance import processor
+from simulate.runs.sample import one_thread
 from simulate.text import read_utf8
 
-UPDATES, WARMUP, BATCH = 600, 60, 32
-"""Of a fine-tuning: BERT's share of warm-up (a tenth) and its mini-batch, in windows."""
+UPDATES, WARMUP, BATCH, SEEDS = 600, 60, 32, 3
+"""Of a fine-tuning: BERT's share of warm-up (a tenth) and its mini-batch, in windows; and how many a model has."""
 
 _RATE, _WIDTH = 3e-5, 768
 _PARTS = ("train", "test")
@@ -80,6 +84,11 @@ class Downstream:
     name: str
     train: Examples
     test: Examples
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of both parts, its first 16 digits."""
+        return hashlib.sha256((self.train.digest + self.test.digest).encode()).hexdigest()[:16]
 
 
 def read_downstream(path: str | Path, known: Mapping[str, int], *, length: int, vocab: int) -> Downstream:
@@ -292,3 +301,47 @@ def fine_tune(
     if not trained.finite:
         last = {"accuracy": task.test.most_frequent, "validation loss": float("nan")}
     return FineTuned(last["accuracy"], last["validation loss"], tuple(trained.losses))
+
+
+def tuned_rows(
+    tasks: Sequence[Downstream],
+    model: MaskedModel,
+    weights: Mapping[str, Tensor] | None,
+    about: Mapping[str, Any],
+    device: str = "cpu",
+    *,
+    updates: int = UPDATES,
+) -> list[dict[str, Any]]:
+    """A model's fine-tunings as rows of a table, one for each task.
+
+    Args:
+        tasks: what is learned.
+        model: its sizes.
+        weights: of the pre-trained model; None for one that is not.
+        about: which run it is, as `described` has it.
+        device: where.
+        updates: of each fine-tuning.
+
+    Returns:
+        `about`, `task`, its `examples` (a digest) and `most frequent` class's accuracy, `placement`, whether it was
+        `pretrained`; over `SEEDS` fine-tunings the lists `accuracies`, `test losses` and `last losses`, the mean of the
+        last tenth of updates; `updates`, `rate`, `seconds` and `processor`.
+    """
+    rows = []
+    for task in tasks:
+        start = time.perf_counter()
+        with one_thread():
+            tuned = [fine_tune(weights, model, task, seed, device, updates=updates) for seed in range(SEEDS)]
+        last = -max(1, updates // 10)
+        lists = {
+            "accuracies": [each.accuracy for each in tuned], "test losses": [each.test_loss for each in tuned],
+            "last losses": [float(np.mean(each.losses[last:])) for each in tuned],
+        }  # fmt: skip
+        rows.append({
+            **about, "task": task.name, "placement": model.placement, "pretrained": weights is not None,
+            "examples": task.digest, "most frequent": task.test.most_frequent,
+            **{name: [float(f"{value:.6g}") for value in values] for name, values in lists.items()},
+            "updates": updates, "rate": rate_of(model), "seconds": round(time.perf_counter() - start),
+            "processor": processor(),
+        })  # fmt: skip
+    return rows

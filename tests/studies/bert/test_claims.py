@@ -1,11 +1,11 @@
-"""Verdicts B1 to B3 on tables that are made up, that there are none without runs, and the figure."""
+"""Verdicts B1 to B4 on tables that are made up, that there are none without runs, and the figure."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
-from gradbounds.studies.bert.claims import judge
+from gradbounds.studies.bert.claims import judge, judge_downstream
 from gradbounds.studies.bert.figure import pretraining_losses
 from gradbounds.studies.comparisons import outcome
 
@@ -65,6 +65,49 @@ def test_where_it_is_not_so(changed, expected):
 def test_the_best_of_each_placement_is_named():
     (_, note) = [str(v.note) for v in judge(table(PAPER | {("post", 1e-3, 1): 2.0}), "made up", "") if v.claim == "B3"]
     assert "Pre-LN at 0.003 after 1 updates of warm-up and Post-LN at 0.001 after 1 updates" in note
+
+
+def tuned(pre, post, drawn=0.6, seeds=3):
+    """Of two fine-tunings each, a little apart; the other arms are worse or better by far."""
+    means = {("post", 1e-3, 100): post, ("pre", 3e-3, 1): pre, ("post", 1e-3, 1): 0.2, ("pre", 3e-3, 100): 0.99}
+    rows = [
+        {"task": task, "pretrained": True, "placement": placement, "peak": peak, "warmup": warmup, "seed": seed,
+         "accuracies": [mean + 0.001 * seed - 0.02, mean + 0.001 * seed * (placement == "pre") + 0.02]}
+        for task, ((placement, peak, warmup), mean), seed in product(["a", "b"], means.items(), range(seeds))
+    ]  # fmt: skip
+    drawns = [
+        {"task": task, "pretrained": False, "placement": placement, "accuracies": [drawn - 0.1, drawn + 0.1]}
+        for task, placement in product(["a", "b"], ["post", "pre"])
+    ]
+    return [*rows, *drawns]
+
+
+@pytest.mark.parametrize(
+    ("pre", "post", "drawn", "expected"),
+    [
+        (0.8, 0.8, 0.6, "holds"),
+        (0.795, 0.8, 0.6, "holds"),
+        (0.79, 0.8, 0.6, "undecided"),  # between them, by their seeds' interval
+        (0.7, 0.8, 0.6, "fails"),
+        (0.8, 0.5, 0.6, "premise fails"),  # what Post-LN has learned before is of no use
+        (0.5, 0.8, 0.6, "premise fails"),
+    ],
+)
+def test_downstream(pre, post, drawn, expected):
+    """B4 for each task, of the paper's two arms alone."""
+    verdicts = judge_downstream(tuned(pre, post, drawn), "made up", "d = 8")
+    assert [(v.claim, v.verdict) for v in verdicts] == [("B4", expected)] * 2
+    assert [str(v.subject.quantity)[-1] for v in verdicts] == ["a", "b"]
+    assert verdicts[0].measured == pytest.approx(pre - post + 0.0005)
+    half = 4.302652729911275 * 0.0005 / 3**0.5  # Student's t with two degrees of freedom
+    assert verdicts[0].interval == pytest.approx((pre - post + 0.0005 - half, pre - post + 0.0005 + half))
+    assert str(verdicts[0].claimed) == "above -0.01"
+
+
+def test_no_downstream_verdict_without_two_seeds_and_networks_that_were_not_pre_trained():
+    assert judge_downstream(tuned(0.8, 0.8, seeds=1), "made up", "") == judge_downstream([], "made up", "") == []
+    alone = [row for row in tuned(0.8, 0.8) if row["pretrained"] or row["placement"] == "pre"]
+    assert judge_downstream(alone, "made up", "") == []
 
 
 def test_the_figure_has_the_papers_two_arms_and_all():

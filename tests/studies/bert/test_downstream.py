@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradbounds.studies.bert import downstream
-from gradbounds.studies.bert.downstream import fine_tune, rate_of, read_downstream
+from gradbounds.studies.bert.downstream import fine_tune, rate_of, read_downstream, tuned_rows
 from simulate.pretraining.classification import MaskedClassifier
 from simulate.pretraining.model import MaskedLanguageModel, MaskedModel
 from simulate.pretraining.text import CLASS, PADDING, SEPARATOR, UNKNOWN
@@ -82,6 +82,17 @@ def test_a_seed_is_a_fine_tuning(task):
     assert first.losses != other.losses
     torch.manual_seed(1)
     assert fine_tune(MaskedLanguageModel(SMALL).state_dict(), SMALL, task, 1, updates=3) == first
+
+
+def test_rows_of_a_model(task):
+    """Three fine-tunings; a table has what a single one gives."""
+    (row,) = tuned_rows([task], SMALL, None, {"peak": 0.1}, updates=10)
+    tuned = [fine_tune(None, SMALL, task, seed, updates=10) for seed in range(3)]
+    assert row["accuracies"] == pytest.approx([each.accuracy for each in tuned], rel=1e-5)
+    assert row["test losses"] == pytest.approx([each.test_loss for each in tuned], rel=1e-5)
+    assert row["last losses"] == pytest.approx([each.losses[-1] for each in tuned], rel=1e-5)
+    assert (row["task"], row["placement"], row["pretrained"], row["most frequent"]) == ("low", "pre", False, 0.5)
+    assert row["peak"] == 0.1
 
 
 def test_a_task_is_learned(task, monkeypatch):
