@@ -14,7 +14,7 @@ import torch
 from gradbounds.studies.bert.design import described, design_named
 from gradbounds.studies.bert.downstream import read_downstream, tuned_rows
 from gradbounds.studies.bert.reproduce import COMMITTED
-from gradbounds.studies.bert.runs import one_run, row_of, weights_of
+from gradbounds.studies.bert.runs import described_model, one_run, row_of, weights_of
 from gradbounds.studies.bert.task import unigram_loss
 from gradbounds.studies.kept_rows import rows_file
 from gradbounds.studies.trainer import train
@@ -179,13 +179,20 @@ def keep_tuned(name, rows):
 @pytest.mark.parametrize(("placement", "peak"), [("post", 6e-4), ("pre", 1.8e-3)])
 def test_downstream(kept_folder, placement, peak, warmup, seed):
     """A pre-trained model's fine-tunings, three for each task."""
-    run, texts = planned(kept_folder, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
+    out = Path(os.environ.get("BERT", kept_folder))
+    run, texts = planned(out, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
     assert run in design_named("small").fine_tuned
-    file = weights_of(run, texts, kept_folder)
+    file = weights_of(run, texts, out)
     if not file.is_file():
         pytest.skip("the model's own part of `make evidence` keeps its weights")
     weights = torch.load(file, weights_only=True)
-    rows = tuned_rows(tasks_of(kept_folder, design_named("small"), texts[0]), run.model, weights, described(run))
+    rows = tuned_rows(
+        tasks_of(out, design_named("small"), texts[0]),
+        run.model,
+        weights,
+        described_model(run, texts, pretrained=True),
+        DEVICE,
+    )
     keep_tuned(f"{placement}-{warmup}-{seed}", rows)
     assert all(np.isfinite(row["test losses"]).all() for row in rows)
 
@@ -193,7 +200,14 @@ def test_downstream(kept_folder, placement, peak, warmup, seed):
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_downstream_drawn(kept_folder, placement):
     """The same of networks that were not pre-trained."""
-    run, texts = planned(kept_folder, {"placement": placement, "peak": 6e-4, "warmup": 480, "seed": 0})
-    rows = tuned_rows(tasks_of(kept_folder, design_named("small"), texts[0]), run.model, None, {})
+    out = Path(os.environ.get("BERT", kept_folder))
+    run, texts = planned(out, {"placement": placement, "peak": 6e-4, "warmup": 480, "seed": 0})
+    rows = tuned_rows(
+        tasks_of(out, design_named("small"), texts[0]),
+        run.model,
+        None,
+        described_model(run, texts, pretrained=False),
+        DEVICE,
+    )
     keep_tuned(f"{placement}-drawn", rows)
     assert all(np.isfinite(row["test losses"]).all() for row in rows)

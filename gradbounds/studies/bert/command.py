@@ -18,6 +18,10 @@ class Bert(WithJson):
     preset: Annotated[
         str, Flag(help="runs: small, paper (for a GPU), or a TOML file of the same form", metavar="NAME|FILE")
     ] = "small"
+    tasks: Annotated[
+        Path | None,
+        optional("folder of .tsv files of passages in classes, to fine-tune the models on", "FOLDER", "none"),
+    ] = None
     seeds: Annotated[int | None, optional("only the first so many seeds of the preset", "INT", "all")] = None
     known: Annotated[
         Path | None, optional("rows.json of another folder, or a folder of such files; not run again", "PATH", "none")
@@ -30,6 +34,12 @@ class Bert(WithJson):
         from gradbounds.studies.bert.reproduce import BertRequest, reproduce_bert
 
         request = BertRequest(
-            preset=self.preset, text=self.text, out=self.out, known=self.known, seeds=self.seeds, device=self.device
+            preset=self.preset,
+            text=self.text,
+            out=self.out,
+            known=self.known,
+            tasks=self.tasks,
+            seeds=self.seeds,
+            device=self.device,
         )
         return reproduce_bert(request, dry_run=self.dry_run)

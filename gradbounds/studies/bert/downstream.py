@@ -342,6 +342,6 @@ def tuned_rows(
             "examples": task.digest, "most frequent": task.test.most_frequent,
             **{name: [float(f"{value:.6g}") for value in values] for name, values in lists.items()},
             "updates": updates, "rate": rate_of(model), "seconds": round(time.perf_counter() - start),
-            "processor": processor(),
+            "processor": processor(device),
         })  # fmt: skip
     return rows

@@ -8,14 +8,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from checks.results import DATA
 from checks.verdict import Setting
 from gradbounds.result import Result
-from gradbounds.studies.bert.claims import judge
+from gradbounds.studies.bert.claims import judge, judge_downstream
 from gradbounds.studies.bert.design import Design, design_named, price, price_lines
+from gradbounds.studies.bert.downstream import Downstream, read_downstream, tuned_rows
 from gradbounds.studies.bert.figure import pretraining_losses
-from gradbounds.studies.bert.runs import finished, name_of, one_run, row_of
-from gradbounds.studies.bert.task import unigram_loss
+from gradbounds.studies.bert.runs import Texts, described_model, finished, name_of, one_run, row_of, weights_of
+from gradbounds.studies.bert.task import Pretraining, unigram_loss
 from gradbounds.studies.comparisons import TrainingRow
 from gradbounds.studies.kept_rows import read_rows, rows_file
 from gradbounds.units import duration
@@ -38,7 +41,9 @@ class BertRequest:
         preset: a name in the folder presets, or a TOML file of the same form.
         text: to learn from.
         out: folder of finished runs, table and figure.
-        known: a file of rows, or a folder of such files, whose runs are not run again.
+        known: a file of rows, or a folder of such files, whose runs are not run again; of a folder its folder
+            downstream has the rows of fine-tuned models.
+        tasks: a folder of files as `read_downstream` reads them, on which models are fine-tuned; None for none.
         seeds: only the first so many of the design; None for all.
         device: of every run.
     """
@@ -47,6 +52,7 @@ class BertRequest:
     text: Path
     out: Path
     known: Path | None = None
+    tasks: Path | None = None
     seeds: int | None = None
     device: str = "cpu"
 
@@ -78,6 +84,7 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
     model = design.model
     text = read_masked_text(request.text, length=model.length, vocab=model.vocab)
     texts = design.texts(text)
+    tasks = _tasks(request.tasks, text, model)
     names = [name_of(run, texts) for run in runs]
     left = [
         run for run, name in zip(runs, names, strict=True)
@@ -93,17 +100,19 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
     for place, (run, name) in enumerate(zip(runs, names, strict=True), start=1):
         row = known.get(name)
         if row is None:
-            row = row_of(run, texts, one_run(run, texts, request.out, request.device), unigram, request.device)
+            table = one_run(run, texts, request.out, request.device, weights=bool(tasks) and run in design.fine_tuned)
+            row = row_of(run, texts, table, unigram, request.device)
             if run in left:
                 print(f"run {place} of {len(runs)}: {row['outcome']}, {row['final']:.3f}", file=sys.stderr, flush=True)
         rows.append(row)
         write_whole(request.out / "rows.json", rows_file(rows, command_of(request)))
-    verdicts = judge(rows, setting_of(design, text, rows), size_of(model))
+    tuned = _tuned(request, [run for run in runs if run in design.fine_tuned], texts, tasks)
+    setting, size = setting_of(design, text, rows), size_of(model)
     return Result(
         about="pre-training with and without warm-up",
         values={"runs": [{k: v for k, v in row.items() if not isinstance(v, list)} for row in rows]},
-        lines=[*outcome_lines(rows), ""],
-        verdicts=verdicts,
+        lines=[*outcome_lines(rows), *tuned_lines(tuned), ""],
+        verdicts=[*judge(rows, setting, size), *judge_downstream(tuned, setting, size)],
         figures={"losses": partial(pretraining_losses, rows)},
     )
 
@@ -111,8 +120,60 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
 def command_of(request: BertRequest) -> str:
     """The command that gives the same rows, with folders of the project for those of this machine."""
     seeds = "" if request.seeds is None else f" --seeds {request.seeds}"
+    tasks = "" if request.tasks is None else f" --tasks {request.tasks.name}"
     stem = Path(request.preset).stem
-    return f"gradbounds reproduce bert --preset {stem} --text {request.text.name}{seeds} --out runs/bert-{stem}"
+    return f"gradbounds reproduce bert --preset {stem} --text {request.text.name}{tasks}{seeds} --out runs/bert-{stem}"
+
+
+def _tasks(folder: Path | None, text: MaskedText, model: MaskedModel) -> list[Downstream]:
+    if folder is None:
+        return []
+    files = sorted(folder.glob("*.tsv"))
+    if not files:
+        raise ValueError(f"tasks must be a folder of .tsv files, but {str(folder)!r} has none.")
+    return [read_downstream(file, text.known, length=model.length, vocab=model.vocab) for file in files]
+
+
+def _tuned(
+    request: BertRequest, runs: Sequence[Pretraining], texts: Texts, tasks: Sequence[Downstream]
+) -> list[TrainingRow]:
+    """Rows of fine-tuned models, those of this folder and those that are known; a finished one is not trained again.
+
+    A run that is known by its row alone has no weights here, and is left out.
+    """
+    if not tasks:
+        return []
+    folder = request.out / "downstream"
+    files = [*folder.glob("*.json"), *((request.known or folder) / "downstream").glob("*.json")]
+    known = {(row["name"], row["examples"]): row for file in files for row in read_rows(file)}
+    rows: list[TrainingRow] = []
+    # Every run's model, and behind them those of both placements that are not pre-trained.
+    for run, learned in [*((run, True) for run in runs), *((run, False) for run in _one_of_each(runs))]:
+        file, about = weights_of(run, texts, request.out), described_model(run, texts, pretrained=learned)
+        left = [task for task in tasks if (about["name"], task.digest) not in known]
+        if left and (file.is_file() or not learned):
+            weights = torch.load(file, map_location="cpu", weights_only=True) if learned else None
+            fresh = tuned_rows(left, run.model, weights, about, request.device)
+            known |= {(row["name"], row["examples"]): row for row in fresh}
+        had = [known[key] for task in tasks if (key := (about["name"], task.digest)) in known]
+        if had:
+            write_whole(folder / f"{about['name']}.json", rows_file(had, command_of(request)))
+        rows += had
+    return rows
+
+
+def _one_of_each(runs: Sequence[Pretraining]) -> list[Pretraining]:
+    return list({run.model.placement: run for run in runs}.values())
+
+
+def tuned_lines(rows: Sequence[TrainingRow]) -> list[str]:
+    """A line for each task and arm: its accuracy, the mean over seeds and fine-tunings."""
+    arms: dict[tuple[str, ...], list[float]] = {}
+    for row in rows:
+        learned = f"rate {row['peak']:g}, warm-up {row['warmup']}" if row["pretrained"] else "not pre-trained"
+        key = row["task"], f"most frequent class {row['most frequent']:.3f}", row["placement"], learned
+        arms.setdefault(key, []).extend(row["accuracies"])
+    return [f"{', '.join(key)}: accuracy {fmean(values):.3f}" for key, values in arms.items()]
 
 
 def _known(path: Path | None) -> dict[str, Mapping[str, Any]]:

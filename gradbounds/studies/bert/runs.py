@@ -40,6 +40,13 @@ def name_of(run: Pretraining, texts: Texts) -> str:
     return file_of(Path(), key_of(run, texts), _VERSION).stem
 
 
+def described_model(run: Pretraining, texts: Texts, *, pretrained: bool) -> dict[str, Any]:
+    """Columns of a table of models that say which it is: a run's, with its name, or its network as it is drawn."""
+    if pretrained:
+        return {**described(run), "name": name_of(run, texts)}
+    return {"name": file_of(Path(), {"drawn": run.model.non_default()}, _VERSION).stem}
+
+
 def finished(run: Pretraining, texts: Texts, out: Path) -> bool:
     """Whether the folder has the run."""
     return file_of(out, key_of(run, texts), _VERSION).is_file()

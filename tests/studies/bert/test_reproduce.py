@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from gradbounds.cli import main
+from gradbounds.studies.bert import reproduce
 from gradbounds.studies.bert import runs as kept
 from gradbounds.studies.bert.design import design_named, operations, read_design
+from gradbounds.studies.bert.downstream import tuned_rows
 from gradbounds.studies.trainer import train
 from simulate.pretraining.model import MaskedLanguageModel
 from simulate.pretraining.text import read_masked_text
@@ -121,6 +123,36 @@ def test_runs_are_kept_and_judged(blank_pictures, parallel_files, design, tmp_pa
     trained.clear()
     assert main(command(parallel_files[1], tmp_path / "other", design, "--known", str(out / "rows.json"))) == 0
     assert trained == []
+
+
+def test_models_are_fine_tuned(blank_pictures, parallel_files, design, tmp_path, capsys, monkeypatch):
+    """Those of Post-LN's smaller and Pre-LN's larger rate, and two that are drawn; what is there is not done again."""
+    design.write_text(DESIGN.replace("seeds = 1", "seeds = 2"), encoding="utf-8")
+    (tmp_path / "tasks").mkdir()
+    lines = [
+        f"{part}\t{label}\t{label} the\n" for part in ("train", "test") for label in ("a", "of") for _ in range(16)
+    ]
+    (tmp_path / "tasks" / "first.tsv").write_text("".join(lines), encoding="utf-8")
+    tuned = []
+
+    def few(tasks, model, weights, about, device):
+        tuned.append((model.placement, weights is not None))
+        return tuned_rows(tasks, model, weights, about, device, updates=2)
+
+    monkeypatch.setattr(reproduce, "tuned_rows", few)
+    arguments = command(parallel_files[1], tmp_path / "run", design, "--tasks", str(tmp_path / "tasks"))
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert tuned == [("post", True)] * 2 + [("pre", True)] * 2 + tuned[4:8] + [("post", False), ("pre", False)]
+    assert sorted(tuned[4:8]) == sorted(tuned[:4])
+    assert "first, most frequent class 0.500, pre, not pre-trained: accuracy" in said
+    assert "B4" in said
+    assert len(list((tmp_path / "run" / "downstream").iterdir())) == 10
+    tuned.clear()
+    assert main(arguments) == 0
+    assert tuned == []
+    assert main([*arguments[:-1], str(design.parent / "run")]) == 2
+    assert "tasks must be a folder of .tsv files" in capsys.readouterr().err
 
 
 def test_a_dry_run_tells_the_price(parallel_files, design, tmp_path, capsys):
