@@ -23,6 +23,8 @@ from figures.eigenvalues import eigenvalue_ratios, eigenvalues_beside_theory, ei
 from figures.scaling import scaling
 from gradbounds.actions.figures import networks_line
 from gradbounds.figure_files import save
+from gradbounds.studies.bert.figure import pretraining_losses
+from gradbounds.studies.bert.reproduce import COMMITTED
 from gradbounds.studies.fig3.figure import fig3
 from gradbounds.studies.mean_hessian.figure import mean_hessian
 from gradbounds.studies.stable_rate.figure import stable_rates
@@ -30,6 +32,7 @@ from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, war
 from tests.evidence.curvature.test_hessian_eigenvalue import figure_of as eigenvalue_figure
 from tests.evidence.test_mean_hessian import OUTSIDE, SETTINGS
 from tests.helpers.rendered.tables import networks_of_stable_rates
+from tests.helpers.rendered.warmup import PREFIXES, rows_of
 from theory import Stack, predict
 from theory.paper.theorem1 import bound_value
 from tools.paper_sections import bound_stack
@@ -153,11 +156,13 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "layer_growth": _growth,
     "mean_hessian": _mean_hessian,
     "pattern_costs": lambda: pattern_costs(_committed("tests/evidence/pattern-costs.json")),
+    "pretraining_losses": lambda: pretraining_losses(rows_of(COMMITTED)),
     "stable_rates": lambda: stable_rates(networks_of_stable_rates(), 128),
     "warmup_ends": _warmup(warmup_ends),
     "warmup_gradients": _warmup(lambda rows: warmup_gradients(rows, 8e-3)),
     "warmup_losses": _warmup(lambda rows: warmup_losses(rows, 8e-3, 2.5e-2)),
     "warmup_losses_least": _warmup(lambda rows: warmup_losses(_of_adam(rows), 4e-3, 2.5e-2)),
+    "warmup_losses_wide": lambda: warmup_losses(rows_of(PREFIXES), 1e-3, 0.0),
     "warmup_rates": _warmup(lambda rows: warmup_rates(rows, 8e-3)),
 }
 

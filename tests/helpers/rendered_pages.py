@@ -64,7 +64,10 @@ from tests.helpers.rendered.translation import queries_as_models_widen
 from tests.helpers.rendered.warmup import (
     at_the_printed_rate,
     final_losses,
+    prefix_arms,
+    pretraining_arms,
     steps_and_break_even,
+    steps_at_the_papers_width,
     words_without_premises,
 )
 from tests.test_architecture import ARROWS, MAY_IMPORT
@@ -142,6 +145,9 @@ RENDERED: dict[str, dict[str, Callable[[], str]]] = {
         "with and without premises": words_without_premises,
         "at the printed rate": at_the_printed_rate,
         "break-even": steps_and_break_even,
+        "at the paper's width": prefix_arms,
+        "steps at the paper's width": steps_at_the_papers_width,
+        "pre-training": pretraining_arms,
     },
     "stable_rate.md": {
         "largest stable rates": largest_stable_rates,

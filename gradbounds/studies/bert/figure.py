@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from figures.style import looks, panels, style
+from figures.looks import PLACEMENTS
+from figures.style import panels, style
 from gradbounds.studies.comparisons import TrainingRow
 from theory.stack import TITLES
 
@@ -23,7 +24,6 @@ def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
         arms.setdefault((run["placement"], run["peak"], run["warmup"]), []).append(run)
     peaks, warmups = ({key[place] for key in arms} for place in (1, 2))
     paper = ("post", min(peaks), max(warmups)), ("pre", max(peaks), min(warmups))
-    looked = dict(zip(sorted(arms), looks(), strict=False))
     with style():
         figure, axes = panels(2)
         for axis, title, keys in ((axes[0], "the paper's two arms", paper), (axes[1], "all arms", sorted(arms))):
@@ -36,7 +36,13 @@ def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
                     [[*run["validation"], *[np.nan] * (most - len(run["validation"]))] for run in seeds], dtype=float
                 )
                 schedule = "no warm-up" if warmup == min(warmups) else f"warm-up {warmup}"
-                look, x = {"markersize": 4} | looked[key], longest["updates"]
+                look = {
+                    "color": PLACEMENTS[placement]["color"], "markersize": 4.5,
+                    "marker": "s" if peak == max(peaks) else "o",
+                    "fillstyle": "none" if warmup == min(warmups) else "full",
+                    "linestyle": ":" if warmup == min(warmups) else "-",
+                }  # fmt: skip
+                x = longest["updates"]
                 label = f"{TITLES[placement]}, {peak:g}, {schedule}"
                 axis.plot(x, np.nanmean(losses, axis=0), label=label, **look)
                 low, high = np.nanmin(losses, axis=0), np.nanmax(losses, axis=0)
@@ -45,6 +51,6 @@ def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
             axis.axhline(words, color="#777777", linestyle=":", linewidth=1.4)
             axis.set_xlabel("update")
             axis.set_title(title)
-            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=1 + (len(keys) > 2))
+            axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=1 + (len(keys) > 2))
         axes[0].set_ylabel("validation loss, nats a word\n(dotted: word frequencies)")
     return figure

@@ -27,7 +27,7 @@ from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, war
 from gradbounds.studies.warmup.grid import Grid, Planned, read_grid
 from gradbounds.studies.warmup.lines import outcome_lines
 from gradbounds.studies.warmup.outcomes import measured_row, unigram_loss
-from gradbounds.studies.warmup.prefixes import arms
+from gradbounds.studies.warmup.prefixes import arms, judge_prefixes
 from gradbounds.studies.warmup.runs import finished, name_of, run_all
 from gradbounds.units import duration
 from simulate.counts import check_count
@@ -54,7 +54,7 @@ class WarmupRequest:
         source: text to translate from.
         target: text to translate to.
         out: folder of finished runs, table and figures.
-        known: a file of rows, as `rows.json` of another folder, whose runs are not run again.
+        known: a file of rows, as `rows.json` of another folder, or a folder of such files; not run again.
         seeds: only the first so many of the grid; None for all.
         workers: processes.
         dask: address of a Dask scheduler whose workers train instead, into the same folder.
@@ -122,7 +122,8 @@ def reproduce_warmup(request: WarmupRequest, *, dry_run: bool) -> Result:
     # In the grid's order, wherever a run was done.
     by_name = known | {row["name"]: row for row in rows}
     rows = [by_name[name] for name in names]
-    verdicts = [] if grid.prefix else judge(rows, grid.paper, setting_of(grid, text, rows), size_of(grid))
+    setting = setting_of(grid, text, rows)
+    verdicts = judge_prefixes(rows, setting) if grid.prefix else judge(rows, grid.paper, setting, size_of(grid))
     scaled = {name: _scaled(rows, name, grid.paper.scaled(name)) for name in ("adam", "sgd")}
     adam, sgd = (rates[len(rates) // 2] for rates in scaled.values())
     of_adam = [row for row in rows if row["optimizer"] == "adam"]
@@ -161,7 +162,10 @@ def _scaled(rows: Sequence[TrainingRow], optimizer: str, scaled: Sequence[float]
 
 
 def _known(path: Path | None) -> dict[str, dict[str, Any]]:
-    return {} if path is None else {str(row.get("name")): row for row in read_rows(path)}
+    if path is None:
+        return {}
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return {str(row.get("name")): row for file in files for row in read_rows(file)}
 
 
 def setting_of(grid: Grid, text: ParallelText, rows: Sequence[TrainingRow]) -> Setting:

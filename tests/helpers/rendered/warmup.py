@@ -5,16 +5,61 @@ from statistics import fmean
 from typing import Any
 
 from checks.verdict import Verdict
+from gradbounds.studies.bert.reproduce import COMMITTED
 from gradbounds.studies.kept_rows import read_rows
 from gradbounds.studies.warmup.claims import judge
+from gradbounds.studies.warmup.prefixes import arms
 from gradbounds.studies.warmup.reproduce import grid_named
 from theory.stack import TITLES
 
 ROWS = Path(__file__).parents[3] / "checks" / "data" / "warmup" / "warmup-small.json"
+PREFIXES = Path(__file__).parents[2] / "evidence" / "warmup_prefix"
 _OPTIMIZERS = {"adam": "Adam", "radam": "RAdam", "sgd": "SGD"}
 _LATER = ": trains,"
 """Of the statements that were not judged before premises were asked for."""
 _READINGS = {"a": ", (a)", "b": ", (b)", "both": "", "fixed": ", fixed rate"}
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Of a folder with a file for every run."""
+    return [row for file in sorted(folder.glob("*.json")) for row in read_rows(file)]
+
+
+def prefix_arms() -> str:
+    """What became of the beginnings of runs at the paper's width, an arm a row; the reference first."""
+    rows = rows_of(PREFIXES)
+    judged = {(arm.placement, arm.warmup, arm.peak): arm for arm in arms(rows)}
+    lines = ["| | warm-up | rate | loss | failed | at equal sums of rates |", "|---" * 6 + "|"]
+    kinds = dict.fromkeys((row["placement"], row["warmup"], row["peak"]) for row in rows)
+    for key in sorted(kinds, key=lambda key: (key in judged, key[0], -key[2], key[1])):
+        placement, warmup, peak = key
+        arm = judged.get(key)
+        loss = fmean(row["final"] for row in rows if (row["placement"], row["warmup"], row["peak"]) == key)
+        words = list(arm.seeds.values()) if arm else []
+        failed = f"{words.count('failed')} of {len(words)}" if arm else "reference"
+        gaps = list(arm.equal_sums.values()) if arm else []
+        told = f"{fmean(gap for _, gap in gaps):+.2f} at {gaps[0][0]}".replace("-", "−") if gaps else ""
+        said = "none" if warmup == 1 else f"{warmup} updates"
+        lines.append(f"| {TITLES[placement]} | {said} | {peak:g} | {loss:.2f} | {failed} | {told} |")
+    head = f"Nats a token after {rows[0]['updates'][-1]} updates, means over 3 seeds; word frequencies alone have "
+    return f"{head}{rows[0]['unigram']:.2f}.\n\n" + "\n".join(lines)
+
+
+def pretraining_arms() -> str:
+    """Final losses of pre-training, an arm a row."""
+    rows = rows_of(COMMITTED)
+    lines = ["| | warm-up | rate | final loss of each seed |", "|---" * 4 + "|"]
+    kinds = dict.fromkeys((row["placement"], row["peak"], row["warmup"]) for row in rows)
+    for placement, peak, warmup in sorted(kinds):
+        runs = sorted(
+            (row for row in rows if (row["placement"], row["peak"], row["warmup"]) == (placement, peak, warmup)),
+            key=lambda row: row["seed"],
+        )
+        losses = [f"**{row['final']:.2f}**" if row["outcome"] == "trained" else f"{row['final']:.2f}" for row in runs]
+        said = "none" if warmup == 1 else f"{warmup} updates"
+        lines.append(f"| {TITLES[placement]} | {said} | {peak:g} | {', '.join(losses)} |")
+    head = "Nats a hidden word, bold where a run has trained; word frequencies alone have "
+    return f"{head}{rows[0]['unigram']:.2f}.\n\n" + "\n".join(lines)
 
 
 def steps_and_break_even() -> str:
@@ -22,7 +67,16 @@ def steps_and_break_even() -> str:
 
     A rate that there is none of, since the curvature is not positive or the loss never comes back, is not passed.
     """
-    rows = [row for row in read_rows(ROWS) if row["steps"]]
+    return _steps(read_rows(ROWS))
+
+
+def steps_at_the_papers_width() -> str:
+    """The same of the beginnings of runs."""
+    return _steps(rows_of(PREFIXES))
+
+
+def _steps(table: list[dict[str, Any]]) -> str:
+    rows = [row for row in table if row["steps"]]
     heads = ["", "outcome", "runs", "updates", "above critical", "above Hessian", "above break-even", "runs with any"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for optimizer, placement in dict.fromkeys((row["optimizer"], row["placement"]) for row in rows):

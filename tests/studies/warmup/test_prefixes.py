@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from gradbounds.studies.warmup.prefixes import arms, state
+from checks.verdict import Setting
+from gradbounds.studies.warmup.prefixes import arms, judge_prefixes, state
 
 UNIGRAM = 4.0
 LEARNED, STUCK = 3.0, 3.9
@@ -15,7 +16,7 @@ def run(losses, placement="post", warmup=1, peak=1e-3, seed=0, sums=None):
     sums = sums or [peak * update for update in updates]
     return {
         "placement": placement, "warmup": warmup, "peak": peak, "seed": seed, "updates": updates, "validation": losses,
-        "final": losses[-1], "unigram": UNIGRAM, "summed": sums,
+        "first": losses[0], "final": losses[-1], "unigram": UNIGRAM, "summed": sums,
     }  # fmt: skip
 
 
@@ -74,3 +75,27 @@ def test_equal_sums():
     assert "at equal sums of rates +0.50 at 25" in str(post)
     assert pre.equal_sums == {0: (50, -1.0)}
     assert (pre.placement, pre.peak, pre.word) == ("pre", 5e-4, "undecided")
+
+
+def three(losses, **fields):
+    return [run([7.0, losses, losses + 0.01 * seed], seed=seed, **fields) for seed in range(3)]
+
+
+def test_verdicts():
+    """What should fail holds where it does, what should not fails where it does, and all else is undecided."""
+    rows = [
+        *references(), *three(STUCK), *three(STUCK, warmup=500), *three(STUCK, warmup=500, peak=5e-4),
+        *three(LEARNED, placement="pre"), *three(LEARNED, placement="pre", warmup=4000),
+    ]  # fmt: skip
+    judged = judge_prefixes(rows, Setting(networks="6-6", ranges=(), more=""))
+    assert [(v.claim, v.verdict) for v in judged] == [
+        ("W1", "holds"), ("W1", "holds"), ("W3", "holds"), ("W3", "fails"), ("W5", "undecided"),
+    ]  # fmt: skip
+    assert judged[0].measured == pytest.approx(STUCK + 0.01 - 0.95 * UNIGRAM)
+    assert "3 of 3 seeds failed" in str(judged[0].note)
+    rows[3:6] = three(LEARNED)
+    rows[-6:-3] = [run([7.0, STUCK, STUCK], placement="pre", seed=seed) for seed in range(3)]
+    words = {(v.claim, "equal sums" in str(v.subject)): v.verdict for v in judge_prefixes(rows, judged[0].setting)}
+    assert words["W1", False] == "undecided"
+    assert words["W5", False] == "fails"
+    assert judge_prefixes(rows[:4], judged[0].setting) == [], "one seed"
