@@ -1,4 +1,4 @@
-"""Global state of the suite: one torch thread, shapes checked at run time, GPU tests skipped where there is none."""
+"""Global state of the suite: one torch thread, shapes checked at run time, one parser, GPU tests skipped without one."""
 
 import gc
 import os
@@ -29,6 +29,7 @@ import torch
 from hypothesis import settings
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
+from tyro._parsers import ParserSpecification
 
 from checks.stacks import own_claims
 from simulate import Cell, Samples, read_windows, sample
@@ -68,8 +69,26 @@ def checked_at_first(run: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def built_once(build: Callable[..., ParserSpecification]) -> Callable[..., ParserSpecification]:
+    """What tyro makes of the command line's types, kept: to make it takes 20 times as long as to parse by it.
+
+    The flags of a command are part of it, made when the command is first parsed.
+    """
+    kept: dict[Any, ParserSpecification] = {}
+
+    def built(f: Any, **how: Any) -> ParserSpecification:
+        if how.get("parent_classes") != set():  # of a part, or as another version of tyro calls it
+            return build(f, **how)
+        if f not in kept:
+            kept[f] = build(f, **how)
+        return kept[f]
+
+    return built
+
+
 sampling.run = checked_at_first(sampling.run)
 problems.layers = checked_at_first(problems.layers)
+ParserSpecification.from_callable_or_type = staticmethod(built_once(ParserSpecification.from_callable_or_type))
 
 
 @pytest.hookimpl(tryfirst=True)
