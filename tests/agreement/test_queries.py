@@ -94,10 +94,10 @@ THEORY = [
 def test_theory_is_what_samples_do(case):
     """Every quantity of every layer within 3% or 4 standard errors, of samples and of sampled patterns together.
 
-    Of so many patterns the error is some 0.3% of W^Q's gradient, and less elsewhere.
+    Of so many patterns the error is some 0.4% of W^Q's gradient, and less elsewhere.
     """
     stack = Stack(**{"width": 1024, "depth": 2, "tokens": 4, "vocab": 64} | case)
-    worst, names = off(sample(stack, draws=128, seed=4), predict(stack, patterns=1024))
+    worst, names = off(sample(stack, draws=128, seed=4), predict(stack, patterns=512))
     assert worst <= 1, names
 
 

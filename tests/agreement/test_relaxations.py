@@ -97,12 +97,12 @@ def test_theory_is_what_samples_do(relaxed, placement):
     """Every quantity of every layer within 3% or 4 standard errors; and without the relaxation's rule some is not.
 
     In one placement each, by turns; `make evidence` has both. About 40 numbers a case, most of them correlated: at most
-    0.3% of false alarms in each, with a fixed seed.
+    0.3% of false alarms in each, with a fixed seed. Labels by frequency, without which the least is off, have more draws.
     """
     dense = "truncation" in relaxed or relaxed.get("initialization") in ("xavier_uniform", "pytorch")
     width = 256 if dense else 1024
     stack = Stack(**{"placement": placement, "width": width, "depth": 3, "tokens": 4, "vocab": 16} | relaxed)
-    samples = sample(stack, draws=192, seed=1)
+    samples = sample(stack, draws=192 if "labels" in relaxed else 96, seed=1)
     worst, names = off(samples, predict(stack))
     assert worst <= 1, names
     name, value = next(iter(relaxed.items()))

@@ -114,7 +114,7 @@ def command(files, out, *more):
 
 def test_the_command(png_alone, files, tmp_path, capsys, request):
     """Models, theory, table, figure; a second time nothing is measured, and another seed is one more model."""
-    more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "8"]
+    more = ["--seeds", "2", "--initialization", "xavier", "--ingredients", "--pairs", "4"]
     code = main(command(files, tmp_path / "run", *more))
     said = capsys.readouterr().out
     assert code in (0, 1)  # at d = 32 theory may be further off than it is judged to be
