@@ -1,4 +1,4 @@
-"""Global state of the suite: one torch thread, shapes checked at run time, one parser, GPU tests skipped without one."""
+"""Global state of the suite: one torch thread, checked shapes, one parser; GPU tests skipped where there is none."""
 
 import gc
 import os
@@ -32,6 +32,7 @@ from threadpoolctl import threadpool_limits
 from tyro._parsers import ParserSpecification
 
 from checks.stacks import own_claims
+from gradbounds import figure_files
 from simulate import Cell, Samples, read_windows, sample
 from simulate.curvature import problems
 from simulate.network.engines import Engine
@@ -138,7 +139,8 @@ def small_grid() -> list[Samples]:
 
 @pytest.fixture
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are made, and saved as files without a picture: for tests that look at none."""
+    """Figures are made, not laid out, and saved as files without a picture: for tests that look at none."""
+    monkeypatch.setattr(figure_files, "_lay_out", lambda figure: None)
     monkeypatch.setattr(Figure, "savefig", lambda figure, file, **_: file.write(b"no picture"))
 
 

@@ -256,7 +256,7 @@ assert main(["check", "nowhere"]) == main(["runs", "watch", "nowhere"]) == main(
 absent("torch", "scipy", "sympy", "pandas")
 assert main(["runs", {str(tmp_path)!r}]) == main(["runs", {str(tmp_path / "mine")!r}]) == 0
 absent("torch", "scipy", "sympy")
-assert main(["predict", "--like", "gpt2", "--width", "64", "--depth", "1", "--heads", "1", "--tokens", "2", "--vocab", "8"]) == 0
+assert main("predict --like gpt2 --width 64 --depth 1 --heads 1 --tokens 2 --vocab 8".split()) == 0
 absent("torch", "sympy", "scipy.stats", "matplotlib")
 assert main(["claims", "T1"]) == 0
 from figures.registry import run_figures

@@ -197,7 +197,7 @@ def test_models_of_transformers():
 
 
 def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
-    (tmp_path / "of_no_width.py").write_text("def factory(width, depth):\n    raise RuntimeError('not of this width')\n")
+    (tmp_path / "misfit.py").write_text("def factory(width, depth):\n    raise RuntimeError('not of this width')\n")
     monkeypatch.chdir(tmp_path)
     line = ["probe", "encoder-pre", "--width", "16:64:x2", "--depth", "2", "3", "4", "--seeds", "4"]
     assert main([*line, "--out", str(tmp_path / "out"), "--strict"]) == 0
@@ -215,10 +215,10 @@ def test_the_command(png_alone, tmp_path, capsys, monkeypatch):
     ]
     for name, message in (
         (
-            "of_no_width:factory",
+            "misfit:factory",
             "factory 'factory' must not fail, but raised RuntimeError: not of this width at width 64, depth 4.",
         ),
-        ("of_no_width:other", "factory must be importable, but 'of_no_width:other' raised AttributeError"),
+        ("misfit:other", "factory must be importable, but 'misfit:other' raised AttributeError"),
         ("nowhere:other", "factory must be importable, but 'nowhere:other' raised ModuleNotFoundError"),
         (
             "nothing",
