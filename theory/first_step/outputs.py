@@ -17,6 +17,8 @@ from theory.stack import Stack
 # little. Of rules that ask for each sample its own C as many as fit.
 CHUNK, _FEWEST, _MOST = 2**20, 256, 2**13
 _HELD, _LEAST = 2**24, 8
+# Logits that are drawn at once: few calls, of what a cache holds.
+_DRAWN = 2**14
 # Heads of all layers and patterns, which bring the errors of a step to 1%.
 _HEADS, _MOST_PATTERNS = 2**9, 16
 _KERNELS, _FEWEST_KERNELS, _MOST_KERNELS = 2**16, 16, 512
@@ -71,11 +73,13 @@ def sampled_outputs(
     n, vocab = stack.rows, stack.vocab
     root = stack.output_scale * cholesky(output)
     p = np.empty((count, int(counted.sum()), vocab))
-    for probabilities in p:
-        logits = root @ generator.standard_normal((n, vocab))
+    at_once = max(1, _DRAWN // (n * vocab))
+    for start in range(0, count, at_once):
+        probabilities = p[start : start + at_once]
+        logits = root @ generator.standard_normal((len(probabilities), n, vocab))
         if np.any(of_words):
-            logits[np.arange(n), np.arange(n)] += of_words
-        probabilities[:] = softmax(logits[counted], axis=-1)
+            logits[:, np.arange(n), np.arange(n)] += of_words
+        probabilities[:] = softmax(logits[:, counted], axis=-1)
     if given is None:
         labels = sampled_labels(stack, count, generator)
         labels = labels[:, label_groups(stack)] if stack.label_groups else labels
