@@ -95,6 +95,7 @@ ParserSpecification.from_callable_or_type = staticmethod(built_once(ParserSpecif
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
     gc.freeze()  # what there is now stays to the end, and is not looked through
+    gc.set_threshold(700, 10, 100)  # to look through all that tests have loaded since is rarely worth it, and 6%
     gc.enable()
 
 
