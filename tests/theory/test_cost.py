@@ -166,10 +166,10 @@ def test_a_cost_of_groups_is_had_in_a_millisecond():
     """Of a window, whose representatives are half as many as its tokens, too; nothing of their size is made."""
     huge = replace(QUERIES, width=2**16, tokens=10**6, depth=1000, heads=512, mask="causal")
     for window in (0, 8):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(20):
             found = prediction_cost(replace(huge, window=window), patterns=4, grouped=True)
-        assert (time.perf_counter() - start) / 20 < 1e-3
+        assert (time.process_time() - start) / 20 < 1e-3
     assert found.seconds > 1e9
     assert found.bytes > 1e15
 
