@@ -94,8 +94,8 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, Any]:
     if "loop" in each:
         row |= {f"loop over {name}": each["loop"] / each[name] for name in engines}
     if stack.depth <= CPU_LAYERS:
-        one = Cell(stack, "conditioned").draws_per_block
-        alone = fastest({"": lambda: sample(stack, draws=one, seed=0, engine="conditioned")}, "cpu")[""] / one
+        block = Cell(stack, "conditioned").draws_per_block
+        alone = fastest({"": lambda: sample(stack, draws=block, seed=0, engine="conditioned")}, "cpu")[""] / block
         row["one core of the CPU over the GPU, conditioned"] = alone / each["conditioned"]
     return row
 
