@@ -69,9 +69,13 @@ def _verdicts(table: Sequence[TrainingRow], setting: Setting, size: str) -> Iter
     if len(paired(pre, usual)) > 1:
         part = f"{TITLES['pre']} without warm-up at {high:g}, {TITLES['post']} with one at {low:g}"
         yield row("B3", part, _ahead(pre, usual), True, _AHEAD)
-    best = [_best([arm(placement, peak, warmup) for peak in (low, high) for warmup in (no, long)])
-            for placement in ("pre", "post")]  # fmt: skip
-    if len(paired(*best)) > 1:
+    arms = {
+        placement: [arm(placement, peak, warmup) for peak in (low, high) for warmup in (no, long)]
+        for placement in ("pre", "post")
+    }
+    best = [min(kinds, key=lambda runs: sum(map(end_of, runs))) for kinds in arms.values()]
+    # Of arms with unlike seeds the lowest is not the best.
+    if len({len(runs) for kinds in arms.values() for runs in kinds}) == 1 and len(paired(*best)) > 1:
         words = " and ".join(
             f"{TITLES[runs[0]['placement']]} at {runs[0]['peak']:g} after {runs[0]['warmup']} updates of warm-up"
             for runs in best
@@ -152,12 +156,6 @@ def _row(
         measured=compared.mean, interval=compared.interval, agreement="undecided", setting=setting, note=about,
         size=size,
     )  # fmt: skip
-
-
-def _best(arms: Sequence[list[TrainingRow]]) -> list[TrainingRow]:
-    """The runs that end lowest in the mean over seeds, among those with most seeds."""
-    most = max(map(len, arms))
-    return min((runs for runs in arms if len(runs) == most), key=lambda runs: sum(map(end_of, runs)))
 
 
 def _ahead(runs: list[TrainingRow], others: list[TrainingRow]) -> Comparison:

@@ -65,6 +65,8 @@ def test_where_it_is_not_so(changed, expected):
 def test_the_best_of_each_placement_is_named():
     (_, note) = [str(v.note) for v in judge(table(PAPER | {("post", 1e-3, 1): 2.0}), "made up", "") if v.claim == "B3"]
     assert "Pre-LN at 0.003 after 1 updates of warm-up and Post-LN at 0.001 after 1 updates" in note
+    fewer = [run for run in table(PAPER) if (run["placement"], run["peak"], run["seed"]) != ("post", 1e-3, 0)]
+    assert [v.claim for v in judge(fewer, "made up", "")].count("B3") == 1, "an arm lacks a seed"
 
 
 def tuned(pre, post, drawn=0.6, seeds=3):
