@@ -38,7 +38,7 @@ accept: .venv/installed
 	$(BIN)/python -m tools.accept $(RUN)
 
 # What is too heavy for the suite; rewrites tests/evidence/*.json. PART=name runs one part. A run that was stopped goes
-# on where it was, unless the sources changed or FRESH=1.
+# on where it was, unless the sources changed or FRESH=1. DEVICE=cuda makes training and spectra run there.
 evidence: .venv/installed
 	$(BIN)/python -m tests.evidence_parts $(PART) $(if $(FRESH),--fresh)
 
