@@ -56,7 +56,7 @@ def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Floa
     extra = diagonal.sum(-1, keepdim=True).mul_(ridge / gram.shape[-1]).add_(least**2 + _TINY**2)
     diagonal.add_(extra)
     lower, info = torch.linalg.cholesky_ex(shifted)
-    return lower.masked_fill_(info.bool()[:, None, None], torch.nan), extra[:, 0].sqrt_()
+    return lower.masked_fill_(info.view(-1, 1, 1).bool(), torch.nan), extra.view(-1).sqrt_()
 
 
 def pulled_back(
@@ -132,6 +132,7 @@ class ConditionedEngine(MapEngine):
         self.dtype = dtype
         self.gradients, self.scalars = GradientNorms(), []
         self._rooms: dict[torch.dtype, Tensor] = {}
+        self._views: dict[tuple[torch.dtype, Sequence[int]], Tensor] = {}
         keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
@@ -167,8 +168,12 @@ class ConditionedEngine(MapEngine):
 
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
         """Memory that is used again and again: fresh pages cost as much as what is written into them."""
+        if (view := self._views.get((dtype, shape))) is not None:
+            return view
         size = math.prod(shape)
         room = self._rooms.get(dtype)
         if room is None or room.numel() < size:
+            self._views.clear()
             room = self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
-        return room[:size].view(shape)
+        view = self._views[dtype, shape] = room[:size].view(shape)
+        return view

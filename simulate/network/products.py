@@ -25,15 +25,16 @@ def product(
         second: B; either may be a transposed view.
         out: what the product is written into, contiguous; fresh memory if None.
     """
-    if first.device.type != "cpu" or min(first.shape[1:]) < _LEAST_ROWS or not (_plain(first) and _plain(second)):
+    draws, a, b = first.shape
+    if first.device.type != "cpu" or min(a, b) < _LEAST_ROWS or not (_plain(first) and _plain(second)):
         return torch.bmm(first, second, out=out)
     if out is None:
-        out = torch.empty(len(first), first.shape[1], second.shape[2], dtype=first.dtype)
+        out = torch.empty(draws, a, second.shape[2], dtype=first.dtype)
     np.matmul(first.detach().numpy(), second.detach().numpy(), out=out.numpy())
     return out
 
 
 def _plain(matrices: Tensor) -> bool:
     """Whether rows or columns are contiguous and apart; of others, such as expanded ones, NumPy multiplies by hand."""
-    (rows, columns), (down, along) = matrices.shape[1:], matrices.stride()[1:]
+    (_, rows, columns), (_, down, along) = matrices.shape, matrices.stride()
     return (along == 1 and down >= columns) or (down == 1 and along >= rows)

@@ -40,9 +40,11 @@ class RandomStreams:
         if (drawn := self._drawn_ahead("normal_", numbers)) is not None:
             torch.mul(drawn, std, out=numbers.view(drawn.shape))
             return numbers
-        for part, generator in self._parts(numbers):
-            # Of blocks of one draw there are many, and every view that is made for each of them counts.
-            for chunk in part.view(-1).split(piece) if part.numel() > piece else (part,):
+        # Of blocks of one draw there are many, and every view that is made for each of them counts.
+        blocks = len(self._generators)
+        each = numbers.numel() // blocks
+        for part, generator in zip(numbers.view(blocks, each).unbind(), self._generators, strict=True):
+            for chunk in (part,) if each <= piece else part.split(piece):
                 chunk.normal_(0.0, std, generator=generator)
         return numbers
 
