@@ -35,10 +35,11 @@ def test_spectra():
     assert set(found["dimension"].values()) == {256256, 256384}
 
 
-def test_a_wider_model():
-    (verdict,) = json.loads((ROOT / "checks" / "data" / "hessian-wide.json").read_text(encoding="utf-8"))["verdicts"]
+@pytest.mark.parametrize("name", ["hessian-wide", "hessian-512"])
+def test_a_wider_model(name):
+    (verdict,) = json.loads((ROOT / "checks" / "data" / f"{name}.json").read_text(encoding="utf-8"))["verdicts"]
     low, high = verdict["interval"]
-    assert says(PAGE, f"**H1 {verdict['verdict']}**", f"{verdict['measured']:.2f}", f"[{low:.2f}, {high:.2f}]")
+    assert says(PAGE, f"**H1 {verdict['verdict']}", f"{verdict['measured']:.2f}", f"[{low:.2f}, {high:.2f}]")
 
 
 def test_products_at_the_papers_width():
