@@ -1,4 +1,4 @@
-"""The largest eigenvalues of curvature alone: of every seed, beside theory, and of one placement over another."""
+"""Eigenvalues of curvature: the largest of every seed, beside theory and as ratios; how many lie further out."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -6,6 +6,10 @@ from matplotlib.figure import Figure
 
 from figures.style import legend_below, of_placement, ordered, panels, plain_decades, style, value_ticks
 from theory.stack import TITLES
+
+_MATRICES = {"hessian": "Hessian", "gauss-newton": "Gauss-Newton matrix"}
+# Of counts.
+_FLOOR = 0.5
 
 
 def eigenvalues_of_seeds(table: pd.DataFrame) -> Figure:
@@ -93,4 +97,33 @@ def eigenvalue_ratios(table: pd.DataFrame) -> Figure:
         axes[0].set_ylabel("largest eigenvalue,\nPost-LN over Pre-LN")
         plain_decades(axes[0].yaxis)
         legend_below(figure, 4, "95% intervals over seeds; dotted: the same in both")
+    return figure
+
+
+def eigenvalues_further_out(table: pd.DataFrame, said: str) -> Figure:
+    """How many eigenvalues lie at or beyond each, counted from both ends; a panel a matrix, a line a seed.
+
+    Args:
+        table: one row per placement, matrix ("gauss-newton" or "hessian"), seed, end (1 or -1) and node, from the
+            outermost inwards: without and through, the counts without that node's and with it.
+        said: of lines and marks, in the legend.
+    """
+    with style():
+        figure, axes = panels(2)
+        figure.set_size_inches(7.4, 3.8)
+        for axis, (matrix, name) in zip(axes, _MATRICES.items(), strict=True):
+            rows = table[table["matrix"] == matrix]
+            # Gauss-Newton's lower end is the heaviest node alone.
+            rows = rows if matrix == "hessian" else rows[rows["end"] == 1]
+            for (placement, _, _), line in rows.groupby(["placement", "seed", "end"], sort=False):
+                # Up at each node: what the probe counts there lies between the two. An eigenvalue that it hardly has
+                # a component of is still one, and stands on the axis.
+                axis.plot(
+                    line["node"].repeat(2), line[["without", "through"]].clip(lower=_FLOOR).to_numpy().ravel(),
+                    label=TITLES[str(placement)], markevery=(1, 2), clip_on=False, zorder=3,
+                    **of_placement(placement) | {"markersize": 3, "linewidth": 0.9},
+                )  # fmt: skip
+            axis.set(yscale="log", ylim=(_FLOOR, None), xlabel="eigenvalue", title=name)
+        axes[0].set_ylabel("eigenvalues at or beyond it")
+        legend_below(figure, 2, said)
     return figure

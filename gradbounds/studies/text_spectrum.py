@@ -14,6 +14,7 @@ import torch
 from checks.models.spectra import WHOLE, more_curvature
 from checks.verdict import Setting, Subject, Verdict, sentence
 from simulate.curvature.krylov import KrylovFolder
+from simulate.curvature.lanczos import from_coefficients
 from simulate.curvature.operators import Matrix, operator, probe_seed, probe_spectrum, product
 from simulate.curvature.problems import Problem, translation_problem
 from simulate.runs.provenance import processor
@@ -164,6 +165,34 @@ def more_curvature_in_rows(rows: Sequence[Mapping[str, Any]]) -> list[Verdict]:
             note=sentence(f"{count}: the range, no interval; no theory of the whole spectrum"),
         )
     ]  # fmt: skip
+
+
+def tails(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """How many eigenvalues lie further out than each node of finished runs, as their probe has it.
+
+    A density would show the width that its peaks are given. A probe of norm 1 counts an eigenvalue as n c², with c its
+    component there; what it counts at or beyond a node lies between the sums of the quadrature's weights without that
+    node's and with it (Chebyshev, Markov and Stieltjes). Random probes count m eigenvalues to within √(2m) or so.
+
+    Args:
+        rows: of `TextSpectrum.row`.
+
+    Returns:
+        Columns placement, matrix, seed; end, 1 of nodes from the heaviest upwards and -1 from there downwards, both
+        from the outermost inwards; node; without and through, the counts.
+
+    Source: Szegő, Orthogonal Polynomials, section 3.41.
+    """
+    frames = []
+    for row in rows:
+        spectrum = from_coefficients(row["alphas"], row["betas"], row["size"])
+        about = {name: row[name] for name in ("placement", "matrix", "seed")}
+        heaviest, counts = int(spectrum.weights.argmax()), row["size"] * spectrum.weights
+        for end, nodes in ((1, np.arange(len(counts) - 1, heaviest - 1, -1)), (-1, np.arange(heaviest + 1))):
+            through = counts[nodes].cumsum()
+            values = {"end": end, "node": spectrum.nodes[nodes], "without": through - counts[nodes], "through": through}
+            frames.append(pd.DataFrame(about | values))
+    return pd.concat(frames, ignore_index=True)
 
 
 def _field(row: Mapping[str, Any], name: str) -> int:

@@ -6,7 +6,7 @@ asked here, the nodes and weights of every probe with the residuals of the outer
 Source: Ubaru, Chen and Saad (2017); Ghorbani, Krishnan and Xiao (2019), appendix; Parlett (1980), chapter 13.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,7 +78,7 @@ def quadrature(
     kept.begin(probe / norm)
     most = min(steps, probe.numel())
     while len(kept.alphas) < most and not kept.exhausted:
-        if until is not None and kept.alphas and until(_found(kept, probe.numel())):
+        if until is not None and kept.alphas and until(from_coefficients(kept.alphas, kept.betas, probe.numel())):
             break
         direction = kept.vectors[-1].to(probe.device)  # a folder's are the CPU's
         image = product(direction)
@@ -101,9 +101,16 @@ def quadrature(
         kept.append(alpha, beta, (image / beta).to(probe.dtype) if beta else None)
         if not reorthogonalize:
             kept.forget()
-    return _found(kept, probe.numel())
+    return from_coefficients(kept.alphas, kept.betas, probe.numel())
 
 
-def _found(kept: Krylov, dimension: int) -> Quadrature:
-    nodes, vectors = eigh_tridiagonal(np.array(kept.alphas), np.array(kept.betas[:-1]))
-    return Quadrature(nodes, vectors[0] ** 2, kept.betas[-1] * np.abs(vectors[-1]), dimension)
+def from_coefficients(alphas: Sequence[float], betas: Sequence[float], dimension: int) -> Quadrature:
+    """The measure that finished steps have found.
+
+    Args:
+        alphas: the diagonal of Lanczos' tridiagonal matrix, one a step.
+        betas: what stands beside it, one a step, the last of which is the next vector's norm.
+        dimension: of the operator.
+    """
+    nodes, vectors = eigh_tridiagonal(np.array(alphas), np.array(betas[:-1]))
+    return Quadrature(nodes, vectors[0] ** 2, betas[-1] * np.abs(vectors[-1]), dimension)

@@ -19,7 +19,12 @@ from bench.engine_cost import engine_cost
 from bench.layer_growth import layer_growth
 from bench.pattern_costs import pattern_costs
 from checks.experiment import DRAWS, verify_cells
-from figures.eigenvalues import eigenvalue_ratios, eigenvalues_beside_theory, eigenvalues_of_seeds
+from figures.eigenvalues import (
+    eigenvalue_ratios,
+    eigenvalues_beside_theory,
+    eigenvalues_further_out,
+    eigenvalues_of_seeds,
+)
 from figures.scaling import scaling
 from gradbounds.actions.figures import networks_line
 from gradbounds.figure_files import save
@@ -28,6 +33,7 @@ from gradbounds.studies.bert.reproduce import COMMITTED
 from gradbounds.studies.fig3.figure import fig3
 from gradbounds.studies.mean_hessian.figure import mean_hessian
 from gradbounds.studies.stable_rate.figure import stable_rates
+from gradbounds.studies.text_spectrum import tails
 from gradbounds.studies.warmup.figures import warmup_ends, warmup_gradients, warmup_losses, warmup_rates
 from tests.evidence.curvature.test_hessian_eigenvalue import figure_of as eigenvalue_figure
 from tests.evidence.test_mean_hessian import OUTSIDE, SETTINGS
@@ -78,6 +84,14 @@ def _curvature_sizes() -> Figure:
         for name, (_, ratio, low, high) in found[f"H1, {key}"].items()
     ]
     return eigenvalue_ratios(pd.DataFrame(rows))
+
+
+def _spectrum_512() -> Figure:
+    rows = [json.loads(file.read_text()) for file in sorted((ROOT / "tests/evidence/text_spectra").glob("*.json"))]
+    (steps,) = {row["steps"] for row in rows}
+    return eigenvalues_further_out(
+        tails(rows), f"a line a seed; marks: nodes of {steps} steps from one probe, on the axis below 0.5"
+    )
 
 
 def _fig3() -> Figure:
@@ -157,6 +171,7 @@ PICTURES: dict[str, Callable[[], Figure]] = {
     "mean_hessian": _mean_hessian,
     "pattern_costs": lambda: pattern_costs(_committed("tests/evidence/pattern-costs.json")),
     "pretraining_losses": lambda: pretraining_losses(rows_of(COMMITTED)),
+    "spectrum_512": _spectrum_512,
     "stable_rates": lambda: stable_rates(networks_of_stable_rates(), 128),
     "warmup_ends": _warmup(warmup_ends),
     "warmup_gradients": _warmup(lambda rows: warmup_gradients(rows, 8e-3)),

@@ -4,8 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
-from gradbounds.studies.text_spectrum import TextSpectrum, more_curvature_in_rows, price
+from gradbounds.studies.text_spectrum import TextSpectrum, more_curvature_in_rows, price, tails
+from simulate.curvature.krylov import Krylov
+from simulate.curvature.lanczos import quadrature
 from simulate.translation.model import Translation
 from simulate.translation.parallel_text import read_pairs
 
@@ -60,3 +63,38 @@ def test_h1_of_few_seeds_is_undecided(seeds):
 def test_h1_of_three_seeds_is_judged():
     (found,) = more_curvature_in_rows(rows([0, 2, 4]))
     assert (found.verdict, found.measured) == ("holds", pytest.approx(2.0))
+
+
+def row_of(eigenvalues, steps, probe):
+    """Of a diagonal matrix."""
+    kept = Krylov()
+    quadrature(lambda vector: torch.tensor(eigenvalues) * vector, torch.tensor(probe), steps, kept=kept)
+    return {"placement": "post", "matrix": "hessian", "seed": 0, "size": len(eigenvalues), "alphas": kept.alphas,
+            "betas": kept.betas}  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_counts_of_eigenvalues_lie_between_the_two(steps):
+    """Of a known spectrum, by the probe's own components; a few of 60 eigenvalues far out, the rest near 0."""
+    generator = np.random.default_rng(3)
+    eigenvalues = np.concatenate([generator.normal(size=54) * 0.1, [-9.0, -5.0, -2.0, 3.0, 4.0, 7.0]])
+    probe = generator.normal(size=60)
+    share = 60 * probe**2 / (probe @ probe)
+    found = tails([row_of(eigenvalues, steps, probe)])
+    # The heaviest node ends both counts.
+    assert len(found) == steps + 1
+    for end, node, without, through in found[["end", "node", "without", "through"]].to_numpy():
+        exact = share[end * eigenvalues >= end * node].sum()
+        assert without - 1e-9 <= exact <= through + 1e-9
+
+
+def test_counts_of_an_exhausted_space():
+    """Signs have the same component everywhere: eight eigenvalues, repeated, are counted as integers."""
+    times = {-6.0: 1, -3.0: 2, -1.0: 4, 0.0: 40, 1.0: 3, 2.0: 5, 4.0: 2, 8.0: 1}
+    eigenvalues = np.repeat(list(times), list(times.values()))
+    found = tails([row_of(eigenvalues, 8, np.random.default_rng(0).choice([-1.0, 1.0], len(eigenvalues)))])
+    for end, expected in ((1, [1, 3, 8, 11, 51]), (-1, [1, 3, 7, 47])):
+        line = found[found["end"] == end]
+        assert line["through"].tolist() == pytest.approx(expected)
+        assert line["without"].tolist() == pytest.approx([0, *expected[:-1]], abs=1e-12)
+        assert line["node"].tolist() == pytest.approx(sorted(times, reverse=end == 1)[: len(line)], abs=1e-9)
