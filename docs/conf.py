@@ -54,6 +54,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    "capture_repr": (),  # a script prints what it says
     "within_subsection_order": "page_layout.ByDifficulty",
     "min_reported_time": 1e9,
     "matplotlib_animations": False,
@@ -132,6 +133,11 @@ def _visit_math(writer, node):
     raise SkipNode
 
 
+def _signature(app, what, name, found, options, signature, returned):
+    """Show of a class of fields that it takes them by name; each stands below it with its default."""
+    return ("(**fields)", returned) if signature == "(*_, **given)" else None
+
+
 def _with_layout(app, doctree, docname):
     """Change what Sphinx has read of a page, before it is written."""
     page_layout.with_titles(doctree, app.env.titles)
@@ -180,6 +186,7 @@ def setup(app):
     pyplot.show = _show
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("source-read", _with_contents)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("doctree-resolved", _with_layout)
     app.connect("html-page-context", _with_page_facts)
     app.connect("build-finished", _with_index)

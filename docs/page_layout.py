@@ -7,6 +7,7 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 
@@ -16,6 +17,12 @@ CODE_COLUMNS = 84
 _NAME, _CARD, _DENSE = 18, 48, 60
 """The longest first cell that is kept on one line; the characters of a row from which a phone shows it as a
 card; those from which letters are smaller."""
+_GAPS = 4
+"""Of two spaces and more in a printed line, from which it is a table's: it scrolls, as broken none could read it."""
+_TIGHT = 103
+"""The characters that no cell of a row can break, with two for the room between columns, from which letters are
+smaller still."""
+_DATE = re.compile(r"\d{4}-\d\d")
 _TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+")
 """An interval, a number with its error, a range: what a line of a cell does not break."""
 _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
@@ -94,6 +101,8 @@ def with_broken_commands(doctree: nodes.document) -> None:
                 lines.append(f"{line[:at]} \\")
                 line = f"    {line[at + 1 :]}"
             lines.append(line)
+        if any(len(line) > CODE_COLUMNS and len(re.findall(r"\S  +", line)) > _GAPS for line in lines):
+            block["classes"].append("printed-table")
         if (text := "\n".join(lines)) != block.astext():
             block.replace_self(nodes.literal_block(text, text, **block.attributes))
 
@@ -109,13 +118,15 @@ def with_cells(doctree: nodes.document) -> None:
         longest = [max(map(len, column)) for column in zip(*texts, strict=True)]
         for row, words in zip(rows, texts, strict=True):
             for place, (cell, text) in enumerate(zip(row, words, strict=True)):
-                if place == 0 and max(len(text), longest[0] - 8) <= _NAME:
+                if (place == 0 and max(len(text), longest[0] - 8) <= _NAME) or _DATE.fullmatch(text):
                     cell["classes"].append("whole")
                 for part in list(cell.findall(nodes.Text)):
                     if (kept := _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)) != part:
                         part.parent.replace(part, nodes.Text(kept))
         if sum(longest) > _DENSE:
             table["classes"].append("dense")
+            if _least_width([head[0], *rows]) > _TIGHT:
+                table["classes"].append("tight")
         if sum(longest) <= _CARD or len(longest) > 8:
             table["classes"].append("grid")
             continue
@@ -129,6 +140,26 @@ def with_cells(doctree: nodes.document) -> None:
                     cell.insert(0, label)
                 elif not cell.astext():
                     cell["classes"].append("empty")
+
+
+def _least_width(rows: list[Any]) -> int:
+    """The characters of a table's columns at their narrowest, with two for the room between them."""
+    columns = zip(*([cell for cell in row if isinstance(cell, nodes.entry)] for row in rows), strict=True)
+    return sum(2 + max(map(_longest_piece, column)) for column in columns)
+
+
+def _longest_piece(cell: nodes.entry) -> int:
+    """The characters that a cell cannot break: a word, a code or what was kept together; of a formula a third."""
+    whole = "whole" in cell["classes"]
+    lengths = [0]
+    for part in cell.findall(nodes.Text):
+        if isinstance(part.parent, nodes.math):
+            lengths.append(len(part) // 3)
+        elif whole or isinstance(part.parent, nodes.literal):
+            lengths.append(len(part))
+        else:
+            lengths += map(len, part.split(" "))
+    return max(lengths)
 
 
 def description(doctree: nodes.document) -> str:

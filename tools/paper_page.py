@@ -4,6 +4,7 @@ It has the largest of the rows that say the same; `docs/claim_rows.md` has every
 without one of the paper's assumptions.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from checks.experiment import PAPER_WIDTH
@@ -248,11 +249,12 @@ def _relaxed_counts(committed: Sequence[Results]) -> list[str]:
 
 def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     words = claim.in_words or claim.statement
+    source = re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", claim.source)
     if not verdicts:
-        return row([claim.id, claim.source, words, "**not tested here**", "-"])
+        return row([claim.id, source, words, "**not tested here**", "-"])
     of_paper = [v for v in verdicts if not v.relaxed]
     link = f"#{claim.id.lower()}" if of_paper else RELAXED_PAGE
-    cells = [f"[{claim.id}]({link})", claim.source, words, _counted(of_paper or verdicts)]
+    cells = [f"[{claim.id}]({link})", source, words, _counted(of_paper or verdicts)]
     if not of_paper:
         return row([*cells, f"one row for each network, in [{RELAXED_PAGE}]({RELAXED_PAGE})"])
     decides = deciding(of_paper)

@@ -29,7 +29,8 @@ def training_codes() -> str:
 def training_code_sources() -> str:
     """Where each rule was read."""
     return table(
-        ["name", "files", "date"], [[f"`{name}`", one.source, one.date] for name, one in TRAINING_CODES.items()]
+        ["name", "files", "date"],
+        [[f"`{name}`", one.source.replace("__", r"\_\_"), one.date] for name, one in TRAINING_CODES.items()],
     )
 
 
