@@ -36,6 +36,8 @@ figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 axes.plot(widths, norms, color="#d55e00", label="theory")
 axes.plot(widths, norms[0] * shape / shape[0], "k--", label="the bound's shape, through the first point")
 axes.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\Vert\partial\mathcal{L}/\partial W^{2,L}\Vert_F$")
+axes.legend()
+plt.show()
 
 # %%
 # **3.** Up to a thousand or so, within seconds; the marks have bars of two standard errors.
@@ -43,9 +45,12 @@ narrow = stacks[:3]
 samples = [gb.sample(stack, draws=16, seed=0)["grad_sq_W2"][:, -1] for stack in narrow]
 means = np.array([one.mean() for one in samples])
 errors = np.array([one.std(ddof=1) for one in samples]) / 4
+figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+axes.plot(widths, norms, color="#d55e00", label="theory")
 axes.errorbar(
     widths[:3], means**0.5, errors / means**0.5, fmt="o", color="#d55e00", label="16 networks, 2 standard errors"
 )
+axes.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\Vert\partial\mathcal{L}/\partial W^{2,L}\Vert_F$")
 axes.legend()
 plt.show()
 

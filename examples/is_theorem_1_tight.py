@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gradbounds as gb
+from figures.looks import PLACEMENTS
 
 widths = 2 ** np.arange(6, 17)
 norms, bounds = {}, {}
@@ -22,10 +23,10 @@ for placement in ("post", "pre"):
 # The proof bounds each entry of a matrix of rank one by a whole row of it, which costs the square root of d, and each
 # hidden unit by the largest of all, which costs the square root of ln 100d. The dotted line has that slope.
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for placement, marker in (("post", "o"), ("pre", "s")):
-    ax.loglog(widths, bounds[placement] / norms[placement], marker=marker, label=f"{placement.title()}-LN, L = 6")
+for placement in ("post", "pre"):
+    ax.loglog(widths, bounds[placement] / norms[placement], label=f"{placement.title()}-LN", **PLACEMENTS[placement])
 ax.loglog(widths, 30 * np.sqrt(widths * np.log(100 * widths)), ":", color="grey", label=r"$\propto\sqrt{d \ln 100d}$")
-ax.set(xlabel="width $d$", ylabel="bound over gradient", title="The bound is loose, and more so as $d$ grows")
+ax.set(xlabel="width $d$", ylabel="bound over gradient", title="The bound is loose, and more so as $d$ grows, $L = 6$")
 ax.legend()
 plt.show()
 
