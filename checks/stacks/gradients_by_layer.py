@@ -66,7 +66,7 @@ def matrices(table: pd.DataFrame) -> list[str]:
 
 
 def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.DataFrame:
-    """Exponents of the last layer's gradient norms between a network and one twice as wide, or twice as deep.
+    """Exponents of the end layers' gradient norms between a network and one twice as wide, or twice as deep.
 
     Heads become wider with the network, not more; the ratio of the feed-forward width and V stay. An encoder becomes
     twice as deep too.
@@ -76,7 +76,8 @@ def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.
         predicted: gives the prediction of another network.
 
     Returns:
-        Columns quantity, field ("width" or "depth"), exponent, sem (of the patterns that theory samples).
+        Columns quantity, field ("width" or "depth"), exponent and sem (of the patterns that theory samples) of the last
+        layer, first and first_sem of the first, NaN where it has no gradient.
     """
     rows = []
     for field in ("width", "depth"):
@@ -85,8 +86,13 @@ def exponents(here: Prediction, predicted: Callable[[Stack], Prediction]) -> pd.
         for name, value in here.items():
             if not (_SQUARE in name and QUANTITIES[name].per_layer and value[-1] > 0):
                 continue
-            relative = np.hypot(*(p.errors.get(name, np.zeros(1))[-1] / p[name][-1] for p in (here, there)))
-            # Of squares: half the exponent, and half the error.
-            exponent = np.log2(there[name][-1] / value[-1]) / 2
-            rows.append((name.replace(_SQUARE, _NORM), field, exponent, relative / np.log(4.0)))
-    return pd.DataFrame(rows, columns=["quantity", "field", "exponent", "sem"])
+            row: list[Any] = [name.replace(_SQUARE, _NORM), field]
+            for layer in (-1, 0):
+                if not min(value[layer], there[name][layer]) > 0:
+                    row += [np.nan, np.nan]
+                    continue
+                relative = np.hypot(*(p.errors.get(name, np.zeros(1))[layer] / p[name][layer] for p in (here, there)))
+                # Of squares: half the exponent, and half the error.
+                row += [np.log2(there[name][layer] / value[layer]) / 2, relative / np.log(4.0)]
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["quantity", "field", "exponent", "sem", "first", "first_sem"])

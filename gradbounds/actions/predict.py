@@ -235,15 +235,16 @@ def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:
     lines = []
     for field, symbol in (("width", "d"), ("depth", "L")):
         rows = slopes[slopes["field"] == field]
-        numbers = [
-            f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
-            for name, value, sem in rows[["quantity", "exponent", "sem"]].itertuples(index=False)
-        ]
-        if numbers:
-            lines.append(
-                f"From here to twice the {field} the last layer's norms change like {symbol} to the power of: "
-                f"{', '.join(numbers)}."
-            )
+        for layer, of_layer in (("last", ["exponent", "sem"]), ("first", ["first", "first_sem"])):
+            numbers = [
+                f"{matrix_name(name)} {value:.3f}" + (f" +- {sem:.3f}" if sem > 0 else "")
+                for name, value, sem in rows[["quantity", *of_layer]].dropna().itertuples(index=False)
+            ]
+            if numbers:
+                lines.append(
+                    f"From here to twice the {field} the {layer} layer's norms change like {symbol} to the power of: "
+                    f"{', '.join(numbers)}."
+                )
     return lines
 
 

@@ -42,6 +42,7 @@ def test_theory_is_printed_with_the_bound_and_the_exponents(capsys):
         assert row_of(said, layer)[-1] == f"{norm:.4g}"
     like_d = "change like d to the power of: dL/dWV 0.500, dL/dW1 0.500, dL/dW2 0.500."
     assert f"From here to twice the width the last layer's norms {like_d}" in said
+    assert f"From here to twice the width the first layer's norms {like_d}" in said
     assert "Theorem 1 allows the last dL/dW2" in said
 
 
@@ -243,11 +244,12 @@ def test_what_theory_samples_has_errors_and_an_encoder_lines_of_its_own(capsys):
 
 
 def test_exponents_are_those_of_the_recursion():
-    """Pre-LN's last layer falls like 1/√L in the end, and a norm grows like √d."""
+    """Pre-LN's last layer falls like 1/√L in the end, the first not at all, and a norm grows like √d."""
     found = exponents(predict(Stack(placement="pre", width=64, depth=512, tokens=1, vocab=16)), predict)
-    value = found[found["quantity"] == "grad_W2"].set_index("field")["exponent"]
-    assert value["width"] == pytest.approx(0.5, abs=1e-9)
-    assert value["depth"] == pytest.approx(-0.5, abs=2e-3)
+    value = found[found["quantity"] == "grad_W2"].set_index("field")
+    assert value.loc["width", ["exponent", "first"]].tolist() == pytest.approx([0.5, 0.5], abs=1e-9)
+    assert value.loc["depth", "exponent"] == pytest.approx(-0.5, abs=2e-3)
+    assert value.loc["depth", "first"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_table_needs_theory_or_samples_alone():
