@@ -1,5 +1,7 @@
 """The dense engine: draws every weight matrix. The ground truth."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -7,6 +9,27 @@ from torch import Tensor
 from simulate.network.engines import GradientNorms, MapEngine, inner, taken
 from simulate.network.random_streams import RandomStreams
 from theory.stack.initializations import NORMAL, Law
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+def largest_eigenvalues(grams: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
+    """The largest eigenvalue λ of positive semidefinite matrices, to rounding, all by the same few products.
+
+    With f_k = ‖A_k‖_F and A_(k+1) = (A_k / f_k)², Π f_k^(1/2^k) over k = 0..K lies between λ and n^(1/2^(K+1)) λ,
+    whatever the other eigenvalues are: λ <= ‖A‖_F <= √n λ. K is as large as rounding asks.
+    """
+    squarings = math.ceil(math.log2(1.0 + math.log(grams.shape[-1]) / torch.finfo(grams.dtype).eps))
+    powers, sizes = grams, []
+    for _ in range(squarings):
+        # The smallest numbers keep matrices of zeros from being divided by them.
+        size = torch.linalg.vector_norm(powers, dim=(1, 2), keepdim=True).clamp_min_(_TINY)
+        sizes.append(size)
+        powers = powers / size
+        powers = powers @ powers
+    logs = torch.cat([*sizes, torch.linalg.vector_norm(powers, dim=(1, 2), keepdim=True)], 2).double().log()
+    shares = torch.arange(squarings + 1, device=grams.device, dtype=torch.float64)
+    return (logs[:, 0] * 0.5**shares).sum(1).exp().to(grams.dtype)
 
 
 class DenseMap:
@@ -64,5 +87,8 @@ class DenseEngine(MapEngine):
         """‖W‖₂ of the one kept matrix of that role, from the smaller Gram matrix."""
         (weight,) = self.weights[name]
         first = weight if weight.shape[-2] <= weight.shape[-1] else weight.mT
-        grams = self.streams.blocks(self.streams.product(first, first.mT))
-        return torch.cat([torch.linalg.eigvalsh(gram)[..., -1] for gram in grams]).sqrt()
+        grams = self.streams.product(first, first.mT)
+        if self.streams.device.type != "cpu":
+            # Eigenvalues of a GPU are found one matrix after another, and column after column.
+            return largest_eigenvalues(grams).sqrt()
+        return torch.cat([torch.linalg.eigvalsh(gram)[..., -1] for gram in self.streams.blocks(grams)]).sqrt()

@@ -67,7 +67,7 @@ class RandomStreams:
         if law.uniform:
             return self.uniform(*shape, dtype=dtype).sub_(0.5).mul_(12**0.5 * std)
         if not law.cut:
-            return self.normal(*shape, dtype=dtype).mul_(std)
+            return self.fill_normal(torch.empty(self.draws, *shape, dtype=dtype, device=self.device), std)
         # By the inverse of the distribution function, which at most 5 standard deviations leave numbers for.
         size, share = std * (2.0 / law.variance) ** 0.5, math.erf(law.cut / 2**0.5)
         return self.uniform(*shape, dtype=dtype).mul_(2.0).sub_(1.0).mul_(share).erfinv_().mul_(size)

@@ -81,8 +81,8 @@ def stays_on_its_device(engine, fields):
     for name, values in here.items():
         np.testing.assert_allclose(there[name], values, rtol=2e-4, atol=1e-10, err_msg=name)
     assert gpu.launches > 50 * stack.depth  # it ran there
-    # The copy of all quantities and the norm of the output matrix wait, for inputs that are made by the host one more.
-    assert gpu.waits.total() <= 2 + ("correlation" in str(fields) or "gram" in str(fields)), gpu.waits
+    # The copy of all quantities waits, for inputs that are made by the host one more.
+    assert gpu.waits.total() <= 1 + ("correlation" in str(fields) or "gram" in str(fields)), gpu.waits
     return gpu
 
 
@@ -112,13 +112,13 @@ def test_more_draws_of_a_block_are_no_more_calls(as_on_a_cpu, monkeypatch, engin
 
 
 # Of a Post-LN layer with mean attention, and of what is drawn ahead: one call for normals and one for labels.
-@pytest.mark.parametrize(("engine", "launches", "doubles"), [("dense", 74, 0), ("conditioned", 173, 96)])
+@pytest.mark.parametrize(("engine", "launches", "doubles"), [("dense", 71, 0), ("conditioned", 173, 96)])
 def test_what_a_layer_and_a_block_may_take(engine, launches, doubles):
     found = of_sampling(engine)
     assert found["launches a layer"] <= launches
     assert found["doubles a layer"] <= doubles
     assert found["waits a layer"] == 0
-    assert found["waits beside"] <= (2 if engine == "dense" else 1)
+    assert found["waits beside"] <= 1
     assert of_blocks(engine, 3) == {"launches a block": 2, "waits a block": 0}
 
 
@@ -199,7 +199,7 @@ def test_a_sweep_runs_there(tmp_path, capsys):
     with PretendedGpu() as gpu:
         assert main(["sweep", *sizes, "--out", str(tmp_path / "run")]) == 0
     assert gpu.launches > 200
-    assert gpu.waits.total() <= 4  # two cells
+    assert gpu.waits.total() <= 2  # two cells
     assert "cuda" in (tmp_path / "run" / "manifest.toml").read_text()
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from bench.parts import REST, Clock, block_parts
 from simulate import Cell
 from simulate.network import products
-from simulate.network.dense import DenseEngine
+from simulate.network.dense import DenseEngine, largest_eigenvalues
 from simulate.network.engines import inner
 from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
@@ -64,6 +64,23 @@ def test_spectral_norm(vocab):
     e = engine()
     weight = e.map("Wemb", 8, vocab, 1.0).weight
     torch.testing.assert_close(e.spectral_norm("Wemb"), torch.linalg.matrix_norm(weight, 2), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spectrum", [
+    [2.0], [3.0] * 9, [1.0] + [0.0] * 9, [1.0, 1.0 - 1e-6, 0.5], [10.0**-k for k in range(30)], [1e-12] * 3,
+], ids=["one", "equal", "rank one", "a near pair", "wide", "small"])  # fmt: skip
+def test_largest_eigenvalues_whatever_the_others_are(spectrum, dtype):
+    values = torch.tensor(spectrum, dtype=torch.float64)
+    axes = torch.linalg.qr(torch.randn(5, len(values), len(values), dtype=values.dtype))[0]
+    found = largest_eigenvalues((axes * values @ axes.mT).to(dtype))
+    expected = values.amax().expand(5)
+    torch.testing.assert_close(found.double(), expected, rtol=30 * torch.finfo(dtype).eps, atol=0)
+
+
+def test_largest_eigenvalues_of_nothing_and_of_what_is_no_number():
+    assert (largest_eigenvalues(torch.zeros(2, 3, 3)) == 0).all()
+    assert largest_eigenvalues(torch.full((1, 3, 3), torch.nan)).isnan().all()
 
 
 def test_time_belongs_to_the_innermost_part():
