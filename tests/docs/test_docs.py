@@ -132,6 +132,15 @@ def test_the_parts_of_a_draw_quoted_are_the_committed_ones():
     )  # fmt: skip
 
 
+def test_the_times_on_a_gpu_quoted_are_the_committed_ones():
+    (case,) = json.loads((ROOT / "bench" / "results" / "device-h100.json").read_text(encoding="utf-8"))["cases"]
+    seconds = case["seconds per draw"]
+    assert says(
+        "engines.md", f"{1e6 * seconds['conditioned']:.0f} µs", f"{case['loop over conditioned']:.0f} times",
+        f"{1e3 * seconds['dense']:.0f} ms", f"{case['loop over dense']:.1f} times",
+    )  # fmt: skip
+
+
 def test_the_cost_of_depth_quoted_is_the_committed_one():
     report = json.loads((ROOT / "bench" / "results" / "depth-epyc-avx512-2cores.json").read_text(encoding="utf-8"))
     deep, cases = report["a thousand layers"], [one for one in report["by depth"] if one["engine"] == "conditioned"]
