@@ -16,6 +16,7 @@ from gradbounds.commands.sweep import WITH_TABLE, Sweep
 from gradbounds.recipe import read_recipe
 from simulate import sample
 from tests.helpers.printed_numbers import says
+from tests.helpers.rendered.warmup import rows_of
 from theory import QUANTITIES, Stack, predict
 from theory.mean_field.concentration import excess_probability, gaussian_excess_probability, gaussian_tail_bound
 from theory.mean_field.finite_width import coefficients, corrections, log_law
@@ -239,6 +240,24 @@ def test_the_coefficients_of_finite_width():
     assert [str(found.last[f"grad_sq_{name}"]) for name in ("W2", "W1", "WV")] == ["-5/3", "-1", "7/9"]
     first = [f"{pre_coefficients(depth)['grad_sq_W2'][0]:.2f}" for depth in (2, 8, 32)]
     assert f"{', '.join(first)} at $L = 2, 8, 32$" in page
+
+
+def test_pre_training_and_fine_tuning():
+    judged = load_results(ROOT / "checks" / "data" / "bert-small.json").verdicts
+    found = {v.claim: v.measured for v in judged}
+    page = " ".join(page_text("warmup.md").split())
+    assert f"{-found['B1']:.2f} nats below" in page
+    assert f"{np.exp(found['B3']):.2f} times fewer updates" in page
+    rows = rows_of(ROOT / "checks" / "data" / "bert" / "downstream")
+    for task, words in (("pos", "{} of cases and Post-LN in {}"), ("senses", "in common in {} and {};")):
+        shares = [
+            np.mean([row["accuracies"] for row in rows if (row["task"], row["placement"]) == (task, placement)
+                     and row["pretrained"]])
+            for placement in ("pre", "post")
+        ]  # fmt: skip
+        assert words.format(*(f"{share:.1%}" for share in shares)) in page
+        drawn = [np.mean(row["accuracies"]) for row in rows if row["task"] == task and not row["pretrained"]]
+        assert {f"{share:.0%}" for share in drawn} == {{"pos": "87%", "senses": "50%"}[task]}
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
