@@ -1,5 +1,7 @@
 """Verdicts on the steps of the proof, and the planted errors that they see."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -86,6 +88,7 @@ def test_shares():
 
 def test_what_has_no_verdict_is_said_to_be_untested():
     page = markdown([Results("gradbounds verify", proof.lemma4(), [])])
+    page = re.sub(r"\[(docs/\w+\.md)\]\(\1\)", r"\1", page)  # without links
     assert page.count("**not tested here**") == len(CLAIMS) - 1
     for claim in CLAIMS.values():
         assert f"{claim.source} | {claim.in_words or claim.statement}".replace("||", "‖") in page
