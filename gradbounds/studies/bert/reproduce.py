@@ -15,7 +15,7 @@ from checks.verdict import Setting
 from gradbounds.result import Result
 from gradbounds.studies.bert.claims import judge, judge_downstream
 from gradbounds.studies.bert.design import Design, design_named, price, price_lines
-from gradbounds.studies.bert.downstream import Downstream, read_downstream, tuned_rows
+from gradbounds.studies.bert.downstream import BATCH, SEEDS, UPDATES, Downstream, read_downstream, tuned_rows
 from gradbounds.studies.bert.figure import pretraining_losses
 from gradbounds.studies.bert.runs import Texts, described_model, finished, name_of, one_run, row_of, weights_of
 from gradbounds.studies.bert.task import Pretraining, unigram_loss
@@ -91,6 +91,14 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
         if name not in known and not finished(run, texts, request.out)
     ]  # fmt: skip
     priced = price_lines(design, len(left), seconds, request.device)
+    if tasks:
+        models = sum(run in design.fine_tuned for run in runs) + len(_one_of_each(runs))
+        # At most: windows are cut to the longest of a mini-batch.
+        updates = UPDATES * BATCH * model.length / (runs[0].updates * runs[0].batch_tokens)
+        longest = duration(seconds * updates * SEEDS * len(tasks) * models)
+        priced.append(
+            f"Fine-tuning: {models} models, {len(tasks)} task{'s' * (len(tasks) > 1)}, {SEEDS} times each, {longest} at most."
+        )
     if dry_run:
         return Result(about="what pre-training takes", values={"takes": priced}, lines=priced)
     for line in priced:

@@ -142,7 +142,9 @@ def test_models_are_fine_tuned(blank_pictures, parallel_files, design, tmp_path,
     monkeypatch.setattr(reproduce, "tuned_rows", few)
     arguments = command(parallel_files[1], tmp_path / "run", design, "--tasks", str(tmp_path / "tasks"))
     assert main(arguments) == 0
-    said = capsys.readouterr().out
+    written = capsys.readouterr()
+    assert "Fine-tuning: 10 models, 1 task, 3 times each, " in written.err
+    said = written.out
     assert tuned == [("post", True)] * 2 + [("pre", True)] * 2 + tuned[4:8] + [("post", False), ("pre", False)]
     assert sorted(tuned[4:8]) == sorted(tuned[:4])
     assert "first, most frequent class 0.500, pre, not pre-trained: accuracy" in said
