@@ -96,9 +96,8 @@ def reproduce_bert(request: BertRequest, *, dry_run: bool) -> Result:
         # At most: windows are cut to the longest of a mini-batch.
         updates = UPDATES * BATCH * model.length / (runs[0].updates * runs[0].batch_tokens)
         longest = duration(seconds * updates * SEEDS * len(tasks) * models)
-        priced.append(
-            f"Fine-tuning: {models} models, {len(tasks)} task{'s' * (len(tasks) > 1)}, {SEEDS} times each, {longest} at most."
-        )
+        many = "s" * (len(tasks) > 1)
+        priced.append(f"Fine-tuning: {models} models, {len(tasks)} task{many}, {SEEDS} times each, {longest} at most.")
     if dry_run:
         return Result(about="what pre-training takes", values={"takes": priced}, lines=priced)
     for line in priced:

@@ -143,10 +143,11 @@ def _verdicts(rows: Sequence[TrainingRow], setting: Setting) -> Iterator[Verdict
         name = f"{TITLES[arm.placement]}, Adam, {schedule}, rate {arm.peak:g}"
         should = claim == "W1" or (claim == "W3" and isclose(arm.peak, greatest))
         counted = list(arm.seeds.values()).count("failed")
+        beginning = f"{arm.update} updates"  # to which the verdict is held, as it is to a width elsewhere
         yield _verdict(
-            claim, f"{name}: loss after {arm.update} updates", mean_over_seeds(list(arm.above.values()), trained=0),
+            claim, f"{name}: loss after {beginning}", mean_over_seeds(list(arm.above.values()), trained=0),
             ("holds" if should else "fails") if arm.word == "fails" else "undecided", setting,
-            sentence("above {:g}" if should else "at most {:g}", 0.0),
+            sentence("above {:g}" if should else "at most {:g}", 0.0), beginning,
             f"nats a token above 95% of the loss of word frequencies; {counted} of {len(arm.seeds)} seeds failed"
             + ("" if arm.word == "fails" else ", and a run that has not may fail later"),
         )  # fmt: skip
@@ -156,18 +157,26 @@ def _verdicts(rows: Sequence[TrainingRow], setting: Setting) -> Iterator[Verdict
             yield _verdict(
                 claim, f"{name}: worse than warm-up {longest} at equal sums of rates", gap,
                 "holds" if gap.answer == "worse" else "undecided", setting, sentence("above {:g}", WORSE),
+                beginning,
                 f"nats a token, update {at} of one beside a later one of the other",
             )  # fmt: skip
 
 
 def _verdict(
-    claim: str, part: str, compared: Comparison, word: VerdictWord, setting: Setting, claimed: Sentence, note: str
+    claim: str,
+    part: str,
+    compared: Comparison,
+    word: VerdictWord,
+    setting: Setting,
+    claimed: Sentence,
+    size: str,
+    note: str,
 ) -> Verdict:
     return Verdict(
         claim=claim, subject=Subject(quantity=f"{part}, reading (b)", kind="comparison"), verdict=word,
         claimed=claimed, predicted=float("nan"),
         measured=compared.mean, interval=compared.interval, agreement="undecided", setting=setting,
-        note=sentence(note),
+        note=sentence(note), size=size,
     )  # fmt: skip
 
 
