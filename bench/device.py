@@ -5,12 +5,14 @@ turn. The engines sample batches as `simulate.sample` makes them. Beside them st
 CPU. A limit is the time that random numbers and matrix products would take alone, at the GPU's own rates in float32.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from bench import engines
 from bench.engines import limit, torch_loop
 from simulate import Cell, sample
 from simulate.runs.memory import BatchLimits
@@ -31,26 +33,17 @@ STACKS = [
 DENSE_LAYERS, CPU_LAYERS = 100, 100
 
 
-def spent(call: Callable[[], object], device: str = DEVICE) -> float:
-    """Seconds of a call, the device's work included."""
-    if device == DEVICE:
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    call()
-    if device == DEVICE:
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+def clock() -> float:
+    """Seconds, once the GPU has done all."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
-def fastest(calls: dict[str, Callable[[], object]], device: str = DEVICE) -> dict[str, float]:
-    """Seconds of each call, the minimum over interleaved repetitions behind one that warms up."""
-    best = dict.fromkeys(calls, float("inf"))
-    for repetition in range(REPETITIONS + 1):
-        for name, call in calls.items():
-            seconds = spent(call, device)
-            if repetition:
-                best[name] = min(best[name], seconds)
-    return best
+def fastest(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Seconds of each call, the minimum over interleaved repetitions behind one that starts it up."""
+    for call in calls.values():
+        call()
+    return engines.fastest(calls, REPETITIONS, clock)
 
 
 def limits() -> dict[str, float]:
@@ -77,11 +70,11 @@ def draws_of(cell: Cell) -> int:
 
 def case(stack: Stack, rates: dict[str, float]) -> dict[str, Any]:
     """Seconds per draw of loop and engines for one Stack, their ratios, and the shares of their limits."""
-    engines = ["conditioned", *(["dense"] if stack.depth <= DENSE_LAYERS else [])]
-    cells = {name: Cell(stack, name, DEVICE) for name in engines}  # type: ignore[arg-type]
+    names = ["conditioned", *(["dense"] if stack.depth <= DENSE_LAYERS else [])]
+    cells = {name: Cell(stack, name, DEVICE) for name in names}  # type: ignore[arg-type]
     draws = {name: draws_of(cell) for name, cell in cells.items()}
     calls: dict[str, Callable[[], object]] = {
-        name: lambda name=name: sample(stack, draws=draws[name], seed=0, engine=name, device=DEVICE) for name in engines
+        name: lambda name=name: sample(stack, draws=draws[name], seed=0, engine=name, device=DEVICE) for name in names
     }
     calls |= {} if stack.depth > DENSE_LAYERS else {"loop": lambda: torch_loop(stack, 1, DEVICE)}
     each = {name: seconds / draws.get(name, 1) for name, seconds in fastest(calls).items()}
@@ -92,22 +85,18 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, Any]:
         "share of the limit": {name: limit(cell, rates, each[name])["share reached"] for name, cell in cells.items()},
     }  # fmt: skip
     if "loop" in each:
-        row |= {f"loop over {name}": each["loop"] / each[name] for name in engines}
+        row |= {f"loop over {name}": each["loop"] / each[name] for name in names}
     if stack.depth <= CPU_LAYERS:
         block = Cell(stack, "conditioned").draws_per_block
-        alone = fastest({"": lambda: sample(stack, draws=block, seed=0, engine="conditioned")}, "cpu")[""] / block
+        alone = fastest({"": lambda: sample(stack, draws=block, seed=0, engine="conditioned")})[""] / block
         row["one core of the CPU over the GPU, conditioned"] = alone / each["conditioned"]
     return row
 
 
 def report() -> dict[str, Any]:
-    """Limits of the GPU, and every case.
-
-    Raises:
-        ValueError: there is no GPU.
-    """
+    """Limits of the GPU, and every case."""
     if not torch.cuda.is_available():
-        raise ValueError("device must be a GPU that torch sees, and there is none here.")
+        sys.exit("bench device needs a GPU that torch sees, and there is none here")
     torch.set_num_threads(1)
     rates = limits()
     return {

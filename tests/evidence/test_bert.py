@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from checks.results import results
+from gradbounds.studies.bert.claims import judge, judge_downstream
 from gradbounds.studies.bert.design import described, design_named
 from gradbounds.studies.bert.downstream import read_downstream, tuned_rows
-from gradbounds.studies.bert.reproduce import COMMITTED
+from gradbounds.studies.bert.reproduce import COMMITTED, outcome_lines, setting_of, size_of, tuned_lines
 from gradbounds.studies.bert.runs import described_model, one_run, row_of, weights_of
 from gradbounds.studies.bert.task import unigram_loss
 from gradbounds.studies.kept_rows import rows_file
@@ -26,6 +28,7 @@ from simulate.runs.sample import one_thread
 from tests.helpers.dictionary_text import dictionary_text, missing
 from tests.helpers.evidence_file import DEVICE, part, record
 from tests.helpers.gloss_tasks import write_tasks
+from tests.helpers.rendered.warmup import rows_of
 
 pytestmark = pytest.mark.evidence
 
@@ -170,44 +173,44 @@ def tasks_of(folder, design, text):
     return [read_downstream(folder / f"{name}.tsv", text.known, **sizes) for name in ("pos", "senses")]
 
 
-def keep_tuned(name, rows):
+def tune(out, run, texts, weights, name):
+    """A model's fine-tunings, three for each task, into checks/data/bert/downstream."""
+    tasks, about = tasks_of(out, design_named("small"), texts[0]), described_model(run, texts, pretrained=bool(weights))
+    rows = tuned_rows(tasks, run.model, weights, about, DEVICE)
     write_whole(COMMITTED / "downstream" / f"{name}.json", rows_file(rows, part(f"bert-downstream-{name}")))
+    assert all(np.isfinite(row["test losses"]).all() for row in rows)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("warmup", [1, 480])
 @pytest.mark.parametrize(("placement", "peak"), [("post", 6e-4), ("pre", 1.8e-3)])
 def test_downstream(kept_folder, placement, peak, warmup, seed):
-    """A pre-trained model's fine-tunings, three for each task."""
+    """Of a pre-trained model."""
     out = Path(os.environ.get("BERT", kept_folder))
     run, texts = planned(out, {"placement": placement, "peak": peak, "warmup": warmup, "seed": seed})
     assert run in design_named("small").fine_tuned
     file = weights_of(run, texts, out)
     if not file.is_file():
         pytest.skip("the model's own part of `make evidence` keeps its weights")
-    weights = torch.load(file, weights_only=True)
-    rows = tuned_rows(
-        tasks_of(out, design_named("small"), texts[0]),
-        run.model,
-        weights,
-        described_model(run, texts, pretrained=True),
-        DEVICE,
-    )
-    keep_tuned(f"{placement}-{warmup}-{seed}", rows)
-    assert all(np.isfinite(row["test losses"]).all() for row in rows)
+    tune(out, run, texts, torch.load(file, weights_only=True), f"{placement}-{warmup}-{seed}")
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])
 def test_downstream_drawn(kept_folder, placement):
-    """The same of networks that were not pre-trained."""
+    """Of a network that was not pre-trained."""
     out = Path(os.environ.get("BERT", kept_folder))
     run, texts = planned(out, {"placement": placement, "peak": 6e-4, "warmup": 480, "seed": 0})
-    rows = tuned_rows(
-        tasks_of(out, design_named("small"), texts[0]),
-        run.model,
-        None,
-        described_model(run, texts, pretrained=False),
-        DEVICE,
-    )
-    keep_tuned(f"{placement}-drawn", rows)
-    assert all(np.isfinite(row["test losses"]).all() for row in rows)
+    tune(out, run, texts, None, f"{placement}-drawn")
+
+
+def test_verdicts(kept_folder):
+    """B1 to B4 on the rows that are there, for `make accept`."""
+    out = Path(os.environ.get("BERT", kept_folder))
+    (run, texts), design = planned(out, PILOT), design_named("small")
+    rows, tuned = rows_of(COMMITTED), rows_of(COMMITTED / "downstream")
+    setting, size = setting_of(design, texts[0], rows), size_of(run.model)
+    judged = [*judge(rows, setting, size), *judge_downstream(tuned, setting, size)]
+    file = out / "bert-small" / "verdicts.json"
+    write_whole(file, results(judged, [], part("bert-verdicts")).encode())
+    print(*outcome_lines(rows), *tuned_lines(tuned), f"make accept RUN={file.parent}", sep="\n")
+    assert {verdict.claim for verdict in judged} == {"B1", "B2", "B3", "B4"}

@@ -10,6 +10,9 @@ from figures.style import panels, style
 from gradbounds.studies.comparisons import TrainingRow
 from theory.stack import TITLES
 
+# Of the smaller rate and the greater: unlike for the placements, whose colours are alike in grey.
+_MARKERS = {"post": "o^", "pre": "sD"}
+
 
 def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
     """Left the paper's two arms: Post-LN, smaller rate, warm-up; Pre-LN, larger rate, none. Right all arms.
@@ -38,7 +41,7 @@ def pretraining_losses(runs: Sequence[TrainingRow]) -> Figure:
                 schedule = "no warm-up" if warmup == min(warmups) else f"warm-up {warmup}"
                 look = {
                     "color": PLACEMENTS[placement]["color"], "markersize": 4.5,
-                    "marker": "s" if peak == max(peaks) else "o",
+                    "marker": _MARKERS[placement][peak == max(peaks)],
                     "fillstyle": "none" if warmup == min(warmups) else "full",
                     "linestyle": ":" if warmup == min(warmups) else "-",
                 }  # fmt: skip
