@@ -4,9 +4,14 @@ Reduced in width, depth and vocabulary, nothing downloaded, attention written ou
 output matrix are stepped, each parameter as the class holds it, and no table of inputs, bias or gain. Words differ,
 labels are independent and uniform at all positions, embeddings are untied but where a name says so. Theory is given
 every network's logits and labels, and patterns are sampled for each.
+
+STEPS names a folder for wide networks' draws, so that processes side by side can make them.
 """
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +19,10 @@ import pytest
 import torch
 
 from checks.step_errors import MEASURED, Number, step_errors
-from simulate.curvature.first_step import direction
-from simulate.curvature.operators import plain_operations
-from tests.helpers.evidence_file import kept_case, record, rounded
+from simulate.curvature.first_step import Direction, direction
+from simulate.runs.files import write_whole
+from simulate.training.optimizers import polar_factor
+from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
 from theory.configurations import stack_from_config
 from theory.first_step.prediction import first_step_given
 from theory.stack import Stack
@@ -28,8 +34,6 @@ from tests.helpers import model_classes  # noqa: E402  # it needs transformers
 
 WIDTH, VOCAB, TOKENS = 256, 512, 8
 DRAWS, MOST, ERROR = 64, 128, 0.015
-WIDE = 512
-"""Where families are built again that are off at the width, to see what that does: corrections are O(1/d)."""
 FAMILIES = {
     "llama": {}, "gpt2": {}, "qwen3": {}, "gemma2": {}, "olmo2": {}, "gpt_neox": {}, "mistral": {}, "starcoder2": {},
     "phi": {}, "falcon": {"new_decoder_architecture": False},
@@ -46,6 +50,7 @@ NUMBERS: dict[str, Number] = {"gain": "gain", "curvature": "curvature", "change"
 def fields_of(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[str, Any]:
     """The configuration that is built."""
     sizes = {"width": width, "heads": width // 32, "head": 32, "hidden": 2 * width, "vocab": VOCAB, "std": 0.02}
+    sizes["shared"] = width // 128  # by four heads each: few values make deviations of their own
     known = model_classes.field_defaults(family)
     changed = {name: sizes[size] for size in sizes for name in model_classes.BY_SIZE[size] if name in known}
     changed |= {"rotary_dim": 16} if "rotary_dim" in known else {}
@@ -54,9 +59,12 @@ def fields_of(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[st
     return model_classes.small_fields(family, **changed, tie_word_embeddings=tied, **others)
 
 
-def network(family: str, fields: dict[str, Any], stack: Stack, seed: int) -> dict[str, Any]:
+def network(
+    family: str, fields: dict[str, Any], stack: Stack, seed: int, optimizers: Collection[str], device: str = "cpu"
+) -> dict[str, Any]:
     """One network's numbers by optimizer, theory's given its outputs, and the share of Adam's small gradients."""
-    model = model_classes.build(family, fields, seed=seed)
+    with torch.device(device):
+        model = model_classes.build(family, fields, seed=seed)
     output = model.get_output_embeddings()
     tied = stack.embeddings == "tied"
     assert not tied or output.weight is model.get_input_embeddings().weight
@@ -67,67 +75,90 @@ def network(family: str, fields: dict[str, Any], stack: Stack, seed: int) -> dic
         name: p for name, p in model.named_parameters()
         if p.ndim == 2 and (p is output.weight or not any(table in name for table in TABLES))
     }  # fmt: skip
-    logits = model(input_ids=ids).logits[0]
-    gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, labels), list(parameters.values()))
-    gradient, p = dict(zip(parameters, gradients, strict=True)), logits.detach().softmax(-1)
-    r = (p - torch.nn.functional.one_hot(labels, VOCAB)) / TOKENS
+    logits = model(input_ids=ids.to(device)).logits[0]
+    p = logits.detach().softmax(-1)
+    r = (p - torch.nn.functional.one_hot(labels, VOCAB).to(p)) / TOKENS
+    # The gradient, linear in that at the logits.
+    at_logits = r.clone().requires_grad_()
+    parts = torch.autograd.grad(logits, [*parameters.values()], at_logits, create_graph=True)
+    held = dict(zip(parameters, parts, strict=True))
+    gradient = {name: part.detach() for name, part in held.items()}
     # The words' classes first.
     classes = torch.cat([ids[0], torch.tensor(sorted(set(range(VOCAB)) - set(ids[0].tolist())))])
-    outputs = p[None][..., classes].numpy(), r[None][..., classes].numpy()
+    outputs = p.cpu()[None][..., classes].numpy(), r.cpu()[None][..., classes].numpy()
     rows: dict[str, Any] = {}
-    for optimizer in ("sgd", "adam") + (("polar",) if family in SPLIT else ()):
-        u = direction(gradient, optimizer, turned=False)
-        w = motion(model, parameters, u, ids)
+    for optimizer in optimizers:
+        u = polar(gradient) if optimizer == "polar" else direction(gradient, optimizer, turned=False)
+        w = motion(held, at_logits, u)
         curvature = float(((p * w**2).sum(-1) - (p * w).sum(-1) ** 2).mean())
         gain = float(sum((gradient[name] * u[name]).sum() for name in u))
         theory = first_step_given(stack, *outputs, optimizer, seed=seed)
         numbers = [gain, curvature, float(w.square().mean())]
         rows[optimizer] = {"network": numbers, "theory": [float(theory[name][0]) for name in NUMBERS]}
-    every = torch.cat([g.flatten() for g in gradients]).abs()
-    rows["below 1e-8"] = float((every < 1e-8).double().mean())
-    # Adam's first step with torch's own epsilon.
-    rows["gain with 1e-8"] = float((every**2 / (every + 1e-8)).sum() / every.sum())
+    if "adam" in optimizers:
+        every = torch.cat([part.flatten() for part in gradient.values()]).abs()
+        rows["below 1e-8"] = float((every < 1e-8).double().mean())
+        # Adam's first step with torch's own epsilon.
+        rows["gain with 1e-8"] = float((every**2 / (every + 1e-8)).sum() / every.sum())
     return rows
 
 
-def motion(model: torch.nn.Module, parameters: dict[str, Any], u: dict[str, Any], ids: torch.Tensor) -> torch.Tensor:
-    """What logits move by along a step, (N, V)."""
-    values = {name: p.detach() for name, p in parameters.items()}
-
-    def logits(rate: torch.Tensor) -> torch.Tensor:
-        moved = {name: value + rate * u[name] for name, value in values.items()}
-        found: torch.Tensor = torch.func.functional_call(model, moved, (), {"input_ids": ids}).logits[0]
-        return found
-
-    zero = torch.zeros((), dtype=torch.float64)
-    with plain_operations():
-        pair: Any = torch.func.jvp(logits, (zero,), (torch.ones_like(zero),))
-    moved: torch.Tensor = pair[1]
+def motion(held: Direction, at_logits: torch.Tensor, u: Direction) -> torch.Tensor:
+    """What logits move by along a step, (N, V): J u, the slope of g·u = r·J u by the gradients r at the logits."""
+    along = torch.stack([(held[name] * u[name]).sum() for name in u]).sum()
+    (moved,) = torch.autograd.grad(along, at_logits, retain_graph=True)
     return moved
 
 
-def case(family: str, drawn: Callable[[str, Any], Any], width: int = WIDTH, *, tied: bool = False) -> dict[str, Any]:
+def polar(gradient: Direction) -> Direction:
+    """Polar factors. A gradient has a row of each token in its range, and of a tied word's two: P C R with few rows.
+
+    So they are those of C, by orthonormal bases of the range and of the domain, of more dimensions than these.
+    """
+    found: Direction = {}
+    for name, part in gradient.items():
+        probes = torch.randn(part.shape[1], 2 * TOKENS + 2, dtype=part.dtype).to(part)
+        left = torch.linalg.qr(part @ probes)[0]
+        right = torch.linalg.qr(part.T @ left)[0]
+        core = polar_factor((left.T @ part @ right).cpu()[None], *part.shape[::-1])[0]
+        found[name] = left @ core.to(part) @ right.T
+    return found
+
+
+def optimizers_of(family: str) -> tuple[str, ...]:
+    """The optimizers whose steps theory has."""
+    return ("sgd", "adam") + (("polar",) if family in SPLIT else ())
+
+
+def case(family: str, drawn: Callable[[str, Any], Any], *, tied: bool = False) -> dict[str, Any]:
     """Numbers of networks over theory's, with standard errors of the quotients of means."""
-    fields = fields_of(family, width, tied=tied)
+    fields = fields_of(family, tied=tied)
     stack, notes = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
     draws: list[dict[str, Any]] = []
     while True:
         for seed in range(len(draws), len(draws) + DRAWS):
             draws.append(
                 drawn(
-                    f"step {family} {seed}" + f", {width}" * (width != WIDTH) + ", tied" * tied,
-                    lambda seed=seed: network(family, fields, stack, seed),
+                    f"step {family} {seed}" + ", tied" * tied,
+                    lambda seed=seed: network(family, fields, stack, seed, optimizers_of(family)),
                 )
             )
-        rows = {
-            optimizer: dict(zip(NUMBERS, quotients([one[optimizer] for one in draws]), strict=True))
-            for optimizer in draws[0] if isinstance(draws[0][optimizer], dict)
-        }  # fmt: skip
-        if len(draws) >= (MOST if width == WIDTH else DRAWS) or max(row["sem"] for row in of_numbers(rows)) < ERROR:
+        found = summary(draws)
+        if len(draws) >= MOST or max(row["sem"] for row in of_numbers(found["optimizers"])) < ERROR:
             break
-    adam = {name: float(np.mean([one[name] for one in draws])) for name in ("below 1e-8", "gain with 1e-8")}
     left = [str(note) for note in notes if note.what == "left out"]
-    return rounded({"draws": len(draws), "optimizers": rows, "adam": adam, "left out": left})
+    return rounded({"draws": len(draws), **found, "left out": left})
+
+
+def summary(draws: list[dict[str, Any]]) -> dict[str, Any]:
+    """Quotients by optimizer, and means of Adam's small gradients, over the networks that were stepped by each."""
+    names = ("below 1e-8", "gain with 1e-8")
+    adam = {name: float(np.mean([one[name] for one in draws if name in one])) for name in names}
+    rows = {
+        optimizer: dict(zip(NUMBERS, quotients([one[optimizer] for one in draws if optimizer in one]), strict=True))
+        for optimizer in draws[0] if isinstance(draws[0][optimizer], dict)
+    }  # fmt: skip
+    return {"optimizers": rows, "adam": adam}
 
 
 def of_numbers(rows: dict[str, Any]) -> list[dict[str, float]]:
@@ -147,19 +178,12 @@ def quotients(draws: list[dict[str, Any]]) -> list[dict[str, float]]:
 def test_first_steps_of_classes(kept_folder):
     """At least 8 of 10 families have all numbers within 5%, or 10% and 3 standard errors.
 
-    With 7 at this width that is expected to fail; those that are not within it are at twice the width.
+    With 7 at this width that is expected to fail; wide ones are beside it.
     """
-
-    def kept(name: str, make: Callable[[], Any]) -> Any:
-        return kept_case(kept_folder, name, make)
-
-    found = {family: case(family, kept) for family in FAMILIES}
-    wide = {family: case(family, kept, WIDE) for family, one in found.items() if not near(one)}
+    found = {family: case(family, lambda name, make: kept_case(kept_folder, name, make)) for family in FAMILIES}
     about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
-    record("configuration-steps", about | {"width": WIDTH, "models": found, "at width 512": wide})
+    record("configuration-steps", about | {"width": WIDTH, "models": found})
     assert not [family for family, one in found.items() if not as_stated(one, family)]
-    assert not [family for family, one in wide.items() if not as_stated(one, family, WIDE)]
-    assert sum(near(one) or near(wide[family]) for family, one in found.items()) >= 8
     if (within := sum(near(one) for one in found.values())) < 8:
         pytest.xfail(f"{within} of {len(found)} families are within it at width {WIDTH} (docs/first_step.md)")
 
@@ -176,22 +200,122 @@ def test_first_steps_of_tied_classes(kept_folder):
         pytest.xfail("what SGD changes of Llama's logits is just beyond it (docs/first_step.md)")
 
 
+WIDE = (512, 1024)
+PLAN: dict[str, dict[str, tuple[int, int]]] = {
+    "llama": {"sgd": (17, 9), "adam": (4, 2), "polar": (4, 2)},
+    "gpt2": {"sgd": (5, 3), "adam": (2, 1)},
+    "qwen3": {"sgd": (12, 6), "adam": (3, 2), "polar": (3, 2)},
+    "gemma2": {"sgd": (14, 7), "adam": (3, 2), "polar": (3, 2)},
+    "olmo2": {"sgd": (22, 11), "adam": (4, 2), "polar": (4, 2)},
+    "gpt_neox": {"sgd": (5, 3), "adam": (2, 1)},
+    "phi": {"sgd": (6, 3), "adam": (2, 1), "polar": (1, 1)},
+    "bert, tied": {"sgd": (1, 1), "adam": (1, 1), "polar": (1, 1)},
+    "llama, tied": {"sgd": (21, 11), "adam": (4, 2), "polar": (5, 3)},
+    "gpt2, tied": {"sgd": (6, 3), "adam": (2, 1)},
+    "falcon": {"sgd": (13, 13), "adam": (4, 4)},
+}
+"""Blocks of 64 networks for each width, fixed before any of them was drawn.
+
+With the deviation of one network of the width 256, which falls like 1/sqrt(d), 1.4 times as many as bring standard
+errors of all numbers to 1.5%. Falcon's, with one key and value head of 32 at any width, was taken not to fall.
+"""
+TOGETHER = 3
+"""Blocks of a test."""
+
+
+def wide_folder(kept: Path) -> Path:
+    """Where the draws are."""
+    return Path(os.environ.get("STEPS", kept))
+
+
+def block_file(folder: Path, width: int, name: str, block: int) -> Path:
+    """Of 64 networks."""
+    return folder / f"{width}-{name.replace(', ', '-')}-{block}.json"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("width", "name", "first"),
+    [
+        pytest.param(width, name, first, id=f"{width}-{name.replace(', ', '-')}-{first}")
+        for at, width in enumerate(WIDE) for name, plan in PLAN.items() for first in range(0, plan["sgd"][at], TOGETHER)
+    ],
+)  # fmt: skip
+def test_draws(kept_folder, width, name, first):
+    """Draws of a wide class that are not there yet, in files of 64."""
+    plan = {optimizer: blocks[WIDE.index(width)] for optimizer, blocks in PLAN[name].items()}
+    family, tied = named(name)
+    fields = fields_of(family, width, tied=tied)
+    stack, _ = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
+    for block in range(first, min(first + TOGETHER, plan["sgd"])):
+        if (file := block_file(wide_folder(kept_folder), width, name, block)).is_file():
+            continue
+        optimizers = [optimizer for optimizer, blocks in plan.items() if block < blocks]
+        drawn = [network(family, fields, stack, DRAWS * block + k, optimizers, DEVICE) for k in range(DRAWS)]
+        write_whole(file, json.dumps({"device": device_name(), "draws": drawn}).encode())
+
+
+def device_name() -> str:
+    """What the networks were drawn on."""
+    return "cpu" if DEVICE == "cpu" else torch.cuda.get_device_name()
+
+
+def wide_case(folder: Path, width: int, name: str) -> dict[str, Any]:
+    """As `case`, of the planned blocks."""
+    read = [
+        json.loads(block_file(folder, width, name, block).read_text(encoding="utf-8"))
+        for block in range(PLAN[name]["sgd"][WIDE.index(width)])
+    ]
+    draws = [one for block in read for one in block["draws"]]
+    counts = {optimizer: sum(optimizer in one for one in draws) for optimizer in PLAN[name]}
+    devices = sorted({block["device"] for block in read})
+    return rounded({"draws": counts, **summary(draws), "devices": devices})
+
+
+def test_first_steps_of_wide_classes(kept_folder):
+    """Standard errors are at most 1.5%, all numbers as stated, and 9 of 11 classes within 5%, or what was stated."""
+    folder = wide_folder(kept_folder)
+    found = {str(width): {name: wide_case(folder, width, name) for name in PLAN} for width in WIDE}
+    about = {"depth": model_classes.DEPTH, "vocab": VOCAB, "tokens": TOKENS, "transformers": transformers.__version__}
+    record("configuration-steps-wide", about | {"models": found})
+    for width in WIDE:
+        models = found[str(width)]
+        assert max(row["sem"] for one in models.values() for row in of_numbers(one["optimizers"])) <= ERROR
+        assert not [name for name, one in models.items() if not as_stated(one, *named(name), width)]
+        assert sum(within(one, name, width) for name, one in models.items()) >= len(models) - 2
+
+
+def named(name: str) -> tuple[str, bool]:
+    """The family, and whether embeddings are tied."""
+    family, _, ends = name.partition(", ")
+    return family, bool(ends)
+
+
+def within(found: dict[str, Any], name: str, width: int) -> bool:
+    """Whether every number is within 5%, or within its implied error where that is at most 10%."""
+    stated = stated_errors(*named(name), width)
+    return all(
+        abs(row["ratio"] - 1) <= max(0.05, error if (error := stated[optimizer][number]) <= 0.1 else 0.0)
+        for optimizer, numbers in found["optimizers"].items() for number, row in numbers.items()
+    )  # fmt: skip
+
+
 def near(found: dict[str, Any]) -> bool:
     """Whether every number is."""
     rows = of_numbers(found["optimizers"])
     return all(abs(row["ratio"] - 1) < max(0.05, min(0.1, 3 * row["sem"])) for row in rows)
 
 
-def as_stated(found: dict[str, Any], family: str, width: int = WIDTH, *, tied: bool = False) -> bool:
+def as_stated(found: dict[str, Any], family: str, tied: bool = False, width: int = WIDTH) -> bool:
     """Whether every number is within its implied error, 5% or 3 standard errors."""
-    stated = stated_errors(family, width, tied=tied)
+    stated = stated_errors(family, tied, width)
     return all(
         abs(row["ratio"] - 1) < max(0.05, stated[optimizer][name], 3 * row["sem"])
         for optimizer, numbers in found["optimizers"].items() for name, row in numbers.items()
     )  # fmt: skip
 
 
-def stated_errors(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[str, dict[str, float]]:
+def stated_errors(family: str, tied: bool = False, width: int = WIDTH) -> dict[str, dict[str, float]]:
     """The implied error of every optimizer and number, by coefficients that other networks were measured for."""
     fields = fields_of(family, width, tied=tied)
     stack, _ = stack_from_config({"model_type": family, **fields}, tokens=TOKENS)
