@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from checks.models.coordinate_exponents import MARGIN, Sizes, judged
+from checks.models.coordinate_exponents import MARGIN, Sizes, judged, places_of
 from checks.models.parametrizations import Role, logit_asked
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -72,6 +72,13 @@ class _Judge:
         for owner, _ in sizes.owners.values():
             uses[owner.weight] = uses.get(owner.weight, 0) + 1
         self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
+        frame = sizes.frame
+        self._damped = set(frame.loc[frame["quantity"] == "damping", "place"])
+        entering = frame[frame["quantity"] == "inputs"]
+        columns = [entering[name].to_numpy() for name in ("value", "size")]
+        self._inputs = {
+            key: [column[at] for column in columns] for key, at in places_of(entering, ["place", "step"]).items()
+        }
 
     def causes(self) -> Iterator[Cause]:
         if self._letter == "depth":
@@ -97,12 +104,13 @@ class _Judge:
 
     def _input_off(self, place: str, step: int) -> float:
         """The power of a module's input, but for scalars before it, where it is not of order 1."""
-        rows = self._sizes.frame
-        rows = rows[(rows["quantity"] == "inputs") & (rows["place"] == place) & (rows["step"] == step)]
-        if rows["size"].nunique() < len(self._sizes.values):
+        if (place, step) not in self._inputs:
+            return 0.0
+        values, sizes = self._inputs[place, step]
+        if len(set(sizes)) < len(self._sizes.values):
             return 0.0
         power = self._sizes.power("input_multiplier", place)
-        off = judged(rows, (power, power))[-1]
+        off = judged(values, sizes, (power, power))[-1]
         return off if abs(off) > MARGIN else 0.0
 
     def _attention(self) -> Iterator[Cause]:
@@ -137,7 +145,7 @@ class _Judge:
             yield Cause(
                 "multiplier", (row["place"],),
                 f"no scalar of layers falls with the depth, and {what} goes like depth^{row['exponent']:.2f}: branches "
-                "must be multiplied by depth^-1",
+                f"must be multiplied by depth^-1: {self._times(1)}",
             )  # fmt: skip
         for place, power in powers.items():
             if abs(power) > _EXACT and abs(power + 1) > _EXACT:
@@ -271,8 +279,7 @@ class _Judge:
             )  # fmt: skip
 
     def _divides(self, weight: str) -> bool:
-        rows = self._sizes.frame
-        return bool(((rows["quantity"] == "damping") & (rows["place"] == weight)).any())
+        return weight in self._damped
 
 
 def _rounded(power: float) -> float:

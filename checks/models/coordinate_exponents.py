@@ -1,16 +1,16 @@
 """Exponents of coordinates, of updates and of what is passed on, in width or depth, held against what is asked."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from checks.fits import pooled_exponent
+from checks.fits import pooled_exponent, student_quantile
 from checks.models.parametrizations import Range, Role, own_asked, passed_asked, role_of, start_asked
+from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -145,15 +145,22 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
         frame = frame.assign(value=frame["value"].to_numpy() * factors.reindex(keys).fillna(1.0).to_numpy())
     common = _common_rate(sizes)
     first = _first_moves(frame)
-    rows = []
-    for key, group in frame.groupby(_KEYS, sort=False):
-        place, parameter, quantity, step = (str(key[0]), str(key[1]), str(key[2]), int(key[3]))
-        if group["size"].nunique() < len(sizes.values):
+    values, of_size, rows = frame["value"].to_numpy(), frame["size"].to_numpy(), []
+    for (place, parameter, quantity, step), at in places_of(frame, _KEYS).items():
+        if len(np.unique(of_size[at])) < len(sizes.values):
             continue
         _, role = sizes.owners.get((place, parameter), (None, ""))
         asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common)
-        rows.append((sizes.against, place, parameter, role, quantity, step, *judged(group, asked)))
+        rows.append((sizes.against, place, parameter, role, quantity, step, *judged(values[at], of_size[at], asked)))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]:
+    """Positions of rows with the same values in columns, as they come: pandas takes longer for few rows each."""
+    places: dict[Any, list[int]] = {}
+    for at, key in enumerate(zip(*(frame[name].tolist() for name in names), strict=True)):
+        places.setdefault(key, []).append(at)
+    return places
 
 
 def _first_moves(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
@@ -194,17 +201,15 @@ def _asked(
     return own_asked(parametrization, role, stepped.steppers.get(owner.weight, ""), common)
 
 
-@cache
 def _wider(freedom: int) -> float:
     """The interval of `LEVEL` over the 95% one."""
-    return float(stats.t.ppf(0.5 + LEVEL / 2, freedom) / stats.t.ppf(0.975, freedom))
+    return student_quantile(0.5 + LEVEL / 2, freedom) / student_quantile(0.975, freedom)
 
 
-def judged(group: pd.DataFrame, asked: Range | None) -> tuple[float, float, float, float, float, str, float]:
-    """Exponent, interval, what is asked, word and how far off."""
+def judged(values: Array, sizes: Array, asked: Range | None) -> tuple[float, float, float, float, float, str, float]:
+    """Exponent, interval, what is asked, word and how far off, of values and the size of each."""
     ends = (float("nan"), float("nan")) if asked is None else asked
     missing = float("nan")
-    values, sizes = group["value"].to_numpy(), group["size"].to_numpy()
     if not (values > 0).all() or not np.isfinite(values).all():
         return missing, missing, missing, *ends, "zero", missing
     x = np.unique(sizes)
@@ -212,7 +217,8 @@ def judged(group: pd.DataFrame, asked: Range | None) -> tuple[float, float, floa
     count = np.array([len(of_size) for of_size in logs])
     fit = None
     if count.min() > 1:
-        means, variances = (np.array([f(of_size) for of_size in logs]) for f in (np.mean, partial(np.var, ddof=1)))
+        means = np.array([of_size.mean() for of_size in logs])
+        variances = np.array([of_size.var(ddof=1) for of_size in logs])
         fit = pooled_exponent(x, np.exp(means), count, variances)
     if fit is None:
         return missing, missing, missing, *ends, "undecided", missing
