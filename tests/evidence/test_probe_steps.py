@@ -4,26 +4,36 @@ The margin of checks/models is half of the least that a wrong power makes, and t
 networks are from it. The seeds of the other two are others, and were chosen before they ran.
 """
 
+import re
 import time
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import gradbounds as gb
+from checks.fits import student_quantile
 from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
-from tests.helpers.evidence_file import kept_case, record, rounded
+from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
 from tests.helpers.model_families import VOCAB
-from tests.helpers.parametrized_models import BREACHES, HEALTHY, OF_DEPTH, adam, check, transformer
+from tests.helpers.parametrized_models import BREACHES, FACTORS, HEALTHY, OF_DEPTH, adam, check, transformer
 from tests.helpers.single_modules import Decoder, next_word
 
 pytestmark = pytest.mark.evidence
 SEEDS, STEPS = 4, 2
 SET, SET_RUNS = 1000, 3
 JUDGED, RUNS = 20261126, 20
-PLANTED, FAULTY = 52000, 10
+PLANTED, FAULTY = 52000, 20
+DENSE = {
+    "first seed": 3000, "runs": 16, "seeds of a run": 8, "widths": [64, 128, 256], "dense widths": [256, 512, 1024],
+    "of depths": {"depths": [2, 4, 8], "widths": [64], "dense widths": [256]},
+}  # fmt: skip
+"""A run's seeds at the check's widths, the default of `probe --seeds`, and the same at widths four times as large."""
+NEAR, SHORT = 0.1, 0.1
+"""How far an exponent may be from the dense sample's, and how long its interval."""
 
 
 @pytest.fixture(autouse=True)
@@ -68,16 +78,91 @@ def test_right_parametrizations_of_other_seeds(kept_folder):
     assert len(alarms) <= 0.05 * runs
 
 
+def dense_case(name, run):
+    """Judged exponents of one run at both sizes, with half of each interval, by place, weight, quantity and step."""
+    sizes = DENSE["of depths"] if HEALTHY[name][2] == "completep" else DENSE
+    found = {}
+    for k, of in enumerate(("", "dense ")):
+        seed = DENSE["first seed"] + 2 * run + k
+        table = check(
+            *HEALTHY[name], seed=seed, seeds=DENSE["seeds of a run"], steps=STEPS, widths=sizes[f"{of}widths"],
+            device=DEVICE,
+        ).table.dropna(subset="off")  # fmt: skip
+        if name.endswith("CompleteP"):
+            table = table[table["against"] == "depth"]
+        found[f"{of}exponents"] = {
+            f"{row.place} {row.parameter} {row.quantity} {row.step}": [row.exponent, (row.high - row.low) / 2]
+            for row in table.itertuples()
+        }
+    return found
+
+
+def dense_runs(folder, name, runs=range(DENSE["runs"])):
+    """Runs of one kind, each kept on its own: parts of them may be made by processes beside one another."""
+    return [kept_case(folder, f"dense {name} {run}", partial(dense_case, name, run)) for run in runs]
+
+
+def pooled(runs):
+    """Exponents with half of their 95% intervals, of all seeds of all runs; `halves` are of the runs alone.
+
+    Runs have as many seeds at every size, so that the mean of their exponents is the exponent of all seeds' means.
+    """
+    seeds = DENSE["seeds of a run"]
+    exponents, halves = np.array(runs).transpose(2, 0, 1)
+    errors = halves / student_quantile(0.975, 3 * (seeds - 1))
+    quantile = student_quantile(0.975, 3 * (seeds - 1) * len(runs))
+    return exponents.mean(0), quantile * np.sqrt((errors**2).mean(0) / len(runs))
+
+
+def beside_dense(runs):
+    """Of one kind, by quantity: how far exponents of all runs and of one are from the dense sample's, and intervals."""
+    keys = [key for key in runs[0]["exponents"] if all(key in run[of] for run in runs for of in run)]
+    by_run = [[run["exponents"][key] for key in keys] for run in runs]
+    (exponents, halves), (dense, dense_halves) = pooled(by_run), pooled(
+        [[run["dense exponents"][key] for key in keys] for run in runs]
+    )  # fmt: skip
+    single, single_halves = np.array(by_run).transpose(2, 0, 1)
+    found = {}
+    for quantity in ("coordinates", "own", "passed"):
+        of = np.array([key.split(" ")[-2] == quantity for key in keys])
+        if not of.any():
+            continue
+        away, alone = np.abs(exponents - dense)[of], np.abs(single - dense)[:, of]
+        found[quantity] = {
+            "exponents": int(of.sum()), "within 0.1": int((away <= NEAR).sum()), "furthest": float(away.max()),
+            "intervals of at most 0.1": int((2 * halves[of] <= SHORT).sum()),
+            "longest interval": float(2 * halves[of].max()),
+            "longest dense interval": float(2 * dense_halves[of].max()),
+            "one run: part within 0.1": float((alone <= NEAR).mean()), "one run: furthest": float(alone.max()),
+            "one run: median interval": float(np.median(2 * single_halves[:, of])),
+        }  # fmt: skip
+    return found
+
+
+def test_exponents_beside_a_dense_sample(kept_folder):
+    found = {name: beside_dense(dense_runs(kept_folder, name)) for name in HEALTHY}
+    record("probe-steps-dense", DENSE | {"device": DEVICE, "kinds": rounded(found)})
+    missed = [
+        f"{name}, {quantity}: {of['within 0.1']} of {of['exponents']} within 0.1, "
+        f"{of['intervals of at most 0.1']} intervals of at most 0.1"
+        for name, by in found.items() for quantity, of in by.items()
+        if min(of["within 0.1"], of["intervals of at most 0.1"]) < of["exponents"]
+    ]  # fmt: skip
+    if missed:
+        pytest.xfail("; ".join(missed))
+
+
 def planted_case(breach):
     """How many runs of one breach have an alarm of its kind that has its weight among the names."""
     kind, name = (BREACHES | OF_DEPTH)[breach]
     rule = "completep" if breach in OF_DEPTH else "mup"
-    named, alone, missed = 0, 0, []
+    named, alone, missed, factors = 0, 0, [], []
     for run in range(FAULTY):
         alarms = check(transformer, adam, rule, breach, seed=PLANTED + run, seeds=SEEDS, steps=STEPS).alarms
         right = [alarm for alarm in alarms if alarm.kind == kind and (name in alarm.part or "in all" in alarm.part)]
         named += bool(right)
         alone += len(alarms) == len(right) == 1
+        factors += [float(times[1]) for one in right[:1] if (times := re.search(r"it is ([\d.]+) times too", one.what))]
         missed += [] if right else [f"seed {PLANTED + run}: {[str(alarm) for alarm in alarms[:2]]}"]
     return {
         "runs": FAULTY,
@@ -85,6 +170,8 @@ def planted_case(breach):
         "95%": interval(named, FAULTY),
         "as the only alarm": alone,
         "missed": missed,
+        "factors that mend": sorted(set(factors)),
+        "factor planted": FACTORS.get(breach),
     }
 
 
@@ -92,6 +179,10 @@ def test_planted_breaches(kept_folder):
     power = {name: kept_case(kept_folder, name, partial(planted_case, name)) for name in BREACHES | OF_DEPTH}
     record("probe-steps-breaches", {"first seed": PLANTED, "seeds of a run": SEEDS, "steps": STEPS, "power": power})
     assert all(of["named"] >= 0.9 * FAULTY for of in power.values())
+    for of in power.values():
+        planted = of["factor planted"]
+        assert all(abs(factor / planted - 1) <= 0.1 for factor in of["factors that mend"] if planted)
+        assert planted is None or of["factors that mend"]
 
 
 def test_seconds():

@@ -210,11 +210,20 @@ OF_DEPTH = {
 """Of the Transformer in CompleteP."""
 
 
-def check(factory, optimizer, rule, breach="", *, seed=0, seeds=4, steps=2):
+FACTORS = {
+    "rate of hidden matrices": 4, "rate of one matrix": 4, "rate of embeddings": 4, "rate of gains": 4,
+    "initial scale too large": 2, "initial scale too small": 2, "embeddings too small": 2, "hidden multiplier": 2,
+    "no output multiplier": 4, "tied, no multiplier": 4, "root of d_k": 2, "no branch multiplier": 4,
+    "branches over the root of depth": 2,
+}  # fmt: skip
+"""How many times what a breach breaks is off at the largest size of `check` beside the least; others are no factor."""
+
+
+def check(factory, optimizer, rule, breach="", *, seed=0, seeds=4, steps=2, widths=None, device="cpu"):
     """The report at small sizes: three widths, or three depths of CompleteP."""
-    depths, widths = ([2, 4, 8], [64]) if rule == "completep" else ([2], [32, 64, 128])
+    depths, usual = ([2, 4, 8], [64]) if rule == "completep" else ([2], [32, 64, 128])
     return gb.probe(
         partial(factory, rule=rule, breach=breach),
         optimizer=lambda module, width: optimizer(module, width, rule, breach),
-        parametrization=rule, widths=widths, depths=depths, steps=steps, seeds=seeds, seed=seed,
+        parametrization=rule, widths=widths or usual, depths=depths, steps=steps, seeds=seeds, seed=seed, device=device,
     )  # fmt: skip
