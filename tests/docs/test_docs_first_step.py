@@ -110,6 +110,16 @@ def test_many_classes_are_off_by_what_is_said():
     assert max(abs(value - 1) for one in muon for value, _ in one.values()) < 0.0862 + 7 * 8 / 256
 
 
+def test_little_is_left_out_of_queries_and_keys():
+    models = list(evidence("first-step-norms")["models"].values())
+    parts = [one[name] / one[f"implied {name}"] for one in models for name in ("gain", "curvature")]
+    removed = max(one["removed"] for one in models)
+    assert says(
+        "first_step.md", f"{len(models)} published models", f"{100 * removed:.1f}%, and {100 * max(parts):.0f}% of"
+    )
+    assert all(one["removed"] <= 1 / one["heads"] for one in models)
+
+
 def test_families_are_as_is_said():
     found = evidence("configuration-steps")
     assert says("first_step.md", "Seven of the ten", "5%", "10%", "three errors", "8%", "11 to 22%")

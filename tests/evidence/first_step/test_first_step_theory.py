@@ -1,15 +1,22 @@
-"""Theory's critical rate of the first step over depths, widths, tokens and classes, with its exponents."""
+"""Theory's critical rate of the first step over depths, widths, tokens and classes, with its exponents.
+
+And what theory leaves out, of published models: what norms remove of the gradients of queries and keys.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from checks.step_errors import step_errors
 from tests.helpers.evidence_file import record, rounded
-from theory import Stack
+from theory import NoRuleError, Stack, predict
+from theory.configurations import stack_from_config
+from theory.configurations.published import PUBLISHED
 from theory.first_step.prediction import first_step
 
 pytestmark = pytest.mark.evidence
@@ -79,3 +86,43 @@ def test_theory():
     for title, line in found.items():
         limit = {"SGD": -1.0, "polar": -0.5, "sign": -1.5}[title.partition(",")[0]]
         assert line["d, in the limit"] == pytest.approx(limit, abs=0.01)
+
+
+def removed_by_norms(stack: Stack) -> dict[str, float]:
+    """Shares of W^Q and W^K, what norms remove of their squared gradients, and what that makes of SGD's step.
+
+    The same patterns are used with it and without. The kernel of a matrix whose gradients lose a relative e loses e, so
+    that the gain loses e times its share, and the curvature, which is quadratic in the kernel, twice that.
+    """
+    step, energies = first_step(stack), []
+    for tracked in (True, False):
+        with mock.patch.multiple("theory.mean_field.sublayers", asks_for_overlaps=lambda *_, on=tracked: on):
+            with mock.patch("theory.mean_field.recursion.asks_for_overlaps", lambda *_, on=tracked: on):
+                found = predict(stack, patterns=4)
+        energies.append({role: float(np.sum(found[f"grad_sq_{role}"])) for role in ("WQ", "WK")})
+    most = max(1 - energies[0][role] / energies[1][role] for role in energies[0])
+    gain, curvature = (
+        sum(float(shares[role].sum()) for role in energies[0]) for shares in (step.gain_shares, step.curvature_shares)
+    )
+    errors = step_errors(stack, "sgd")
+    return {
+        "heads": stack.heads, "removed": most, "share of the gain": gain, "share of the curvature": curvature,
+        "gain": most * gain, "curvature": 2 * most * curvature,
+        "implied gain": errors["gain"], "implied curvature": errors["curvature"],
+    }  # fmt: skip
+
+
+def test_what_norms_remove():
+    """No more than 1/h for each of two norms, and little beside what finite width does, in published models."""
+    found, refused = {}, []
+    for name, fields in PUBLISHED.items():
+        try:
+            # Words do not matter here, and their memory does.
+            stack = replace(stack_from_config(dict(fields), tokens=8)[0], embeddings="untied", vocab=2048)
+            if stack.query_key_scale:
+                found[name] = removed_by_norms(stack)
+        except NoRuleError:
+            refused.append(name)
+    record("first-step-norms", rounded({"models": found, "refused": refused}))
+    assert all(0 <= one["removed"] <= 2 / one["heads"] for one in found.values())
+    assert all(one[name] < 0.1 * one[f"implied {name}"] for one in found.values() for name in ("gain", "curvature"))

@@ -125,7 +125,7 @@ def test_a_way_up_is_the_adjoint_of_the_way_down(fields, rule):
 
 @pytest.mark.parametrize("fields", RANDOM)
 def test_gain_of_random_attention_is_the_squared_gradient(fields):
-    """Of the recursion with other patterns; W^Q and W^K but for what norms remove, which one head of 8 makes 8%."""
+    """Of the recursion with other patterns; W^Q and W^K but for what norms remove, at most 1/h by each."""
     stack = Stack(**({"width": 512, "depth": 2, "tokens": 4, "vocab": 16, "heads": 8, "query_key_scale": 1.0} | fields))
     step, predicted = first_step(stack), predict(stack, patterns=400)
     for role, share in step.gain_shares.items():
