@@ -11,8 +11,8 @@ from gradbounds.studies.comparisons import outcome
 
 UPDATES = list(range(0, 1001, 100))
 
-# As the paper says: Post-LN at the larger rate needs the warm-up, Pre-LN needs none and is faster.
-PAPER = {("post", 3e-3, 1): 6.5, ("post", 1e-3, 100): 3.0, ("pre", 3e-3, 1): 2.8}
+# As the paper says: Post-LN fails at the larger rate, Pre-LN needs no warm-up there and is faster.
+PAPER = {("post", 3e-3, 1): 6.5, ("post", 3e-3, 100): 6.5, ("post", 1e-3, 100): 3.0, ("pre", 3e-3, 1): 2.8}
 
 
 def table(ends, seeds=3):
@@ -39,23 +39,25 @@ def words(rows):
 
 
 def test_what_the_paper_says_holds_where_it_is_so():
-    assert words(table(PAPER)) == {"B1": ["holds"], "B2": ["holds"], "B3": ["holds", "holds"]}
+    assert words(table(PAPER)) == {"B1": ["holds"], "B2": ["holds", "holds"], "B3": ["holds", "holds"]}
     assert words(table(PAPER, seeds=1)) == words([]) == {}
 
 
 @pytest.mark.parametrize(
     ("changed", "expected"),
     [
-        # Post-LN trains at the larger rate as well
-        ({("post", 3e-3, 1): 3.0}, {"B1": ["holds"], "B2": ["fails"], "B3": ["holds", "holds"]}),
+        # Post-LN trains at the larger rate as well, or with its warm-up alone
+        ({("post", 3e-3, 1): 3.0, ("post", 3e-3, 100): 3.1},
+         {"B1": ["holds"], "B2": ["fails", "fails"], "B3": ["holds", "holds"]}),
+        ({("post", 3e-3, 100): 3.1}, {"B1": ["holds"], "B2": ["fails", "holds"], "B3": ["holds", "holds"]}),
         # Pre-LN needs the warm-up there: it trains with one, and Post-LN is compared with nothing that has trained
-        ({("pre", 3e-3, 1): 6.5}, {"B1": ["fails"], "B2": ["premise fails"], "B3": ["fails", "holds"]}),
+        ({("pre", 3e-3, 1): 6.5}, {"B1": ["fails"], "B2": ["holds", "premise fails"], "B3": ["fails", "holds"]}),
         # neither placement trains at the larger rate, whatever the warm-up
         ({("pre", 3e-3, 1): 6.5, ("pre", 3e-3, 100): 6.5},
-         {"B1": ["premise fails"], "B2": ["premise fails"], "B3": ["fails", "holds"]}),
+         {"B1": ["premise fails"], "B2": ["premise fails"] * 2, "B3": ["fails", "holds"]}),
         # and no arm trains anywhere
         ({key: 6.5 for key in product(["post", "pre"], [1e-3, 3e-3], [1, 100])},
-         {"B1": ["premise fails"], "B2": ["premise fails"], "B3": ["premise fails", "premise fails"]}),
+         {"B1": ["premise fails"], "B2": ["premise fails"] * 2, "B3": ["premise fails", "premise fails"]}),
     ],
 )  # fmt: skip
 def test_where_it_is_not_so(changed, expected):
