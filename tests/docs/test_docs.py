@@ -134,11 +134,21 @@ def test_the_parts_of_a_draw_quoted_are_the_committed_ones():
 
 
 def test_the_times_on_a_gpu_quoted_are_the_committed_ones():
-    (case,) = json.loads((ROOT / "bench" / "results" / "device-h100.json").read_text(encoding="utf-8"))["cases"]
-    seconds = case["seconds per draw"]
+    report = json.loads((ROOT / "bench" / "results" / "device-h100.json").read_text(encoding="utf-8"))
+    cases = {(case["width"], case["depth"], case["tokens"]): case for case in report["cases"]}
+    usual, deep = cases[1024, 12, 16], cases[1024, 1000, 16]
+    seconds, (layer, deep_layer) = (
+        usual["seconds per draw"],
+        (
+            case["microseconds per layer and draw"]["conditioned"] * case["draws of a batch"]["conditioned"] / 1000
+            for case in (usual, deep)
+        ),
+    )
     assert says(
-        "engines.md", f"{1e6 * seconds['conditioned']:.0f} µs", f"{case['loop over conditioned']:.0f} times",
-        f"{1e3 * seconds['dense']:.0f} ms", f"{case['loop over dense']:.1f} times",
+        "engines.md", f"{1e6 * seconds['conditioned']:.0f} µs", f"{usual['loop over conditioned']:.0f} times",
+        f"{1e3 * seconds['dense']:.2f} ms", f"{usual['loop over dense']:.0f} times",
+        f"{layer:.0f} ms a layer with {usual['draws of a batch']['conditioned']} draws",
+        f"{deep_layer:.1f} with {deep['draws of a batch']['conditioned']},",
     )  # fmt: skip
 
 
