@@ -1,12 +1,11 @@
 """One network as text: theory's norms layer by layer, samples over theory, and what differs between layers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from rich.table import Table
 
 from checks.large_width import family, why_not_judged
 from checks.stacks.gradients_by_layer import matrices
@@ -15,10 +14,9 @@ from theory.configurations import Note, drawn_by, model_type
 from theory.configurations.training_codes import TRAINING_CODES
 from theory.coverage import attends_randomly, has_experts, holds_words
 from theory.stack import TITLES
-from theory.stack.quantities import QUANTITIES
 from theory.stack.weights import copies, gain, weight_shapes
 
-_STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
+STREAM = {"hidden_energy": "|x|^2/d", "cosine": "cosine"}
 """What a table of layers has of the stream."""
 
 _MATRICES = {
@@ -35,14 +33,14 @@ _MATRICES = {
 # First layer over last, up to so much in the logarithm.
 _FLAT = 0.05
 
-# First layer over last, from where it is said to stand out.
-_UNEVEN = 1.5
+UNEVEN = 1.5
+"""First layer over last, from where it is said to stand out."""
 
 # Longest value of a field that a title has whole.
 _LONG = 40
 
-# Relative error of what theory samples from where on it is printed.
-_SEEN = 0.01
+SEEN = 0.01
+"""Relative error of what theory samples from where on it is printed."""
 
 
 def network_lines(
@@ -63,7 +61,7 @@ def network_lines(
     lines = []
     if has_theory:
         lines += ["By large-width theory: norms of gradients, root mean squares over random initializations"]
-        lines += [*_block(table, "predicted", "predicted_sem", shown, least=_SEEN), *_legend(table)]
+        lines += [*_block(table, "predicted", "predicted_sem", shown, least=SEEN), *_legend(table)]
         lines += [_omitted(stack.depth)] if shown and len(shown) < stack.depth else []
         lines += ["", *sampled_lines(stack, table), *trust_lines(stack, evidence)]
     else:
@@ -138,7 +136,7 @@ def _legend(table: pd.DataFrame) -> list[str]:
 def sampled_lines(stack: Stack, table: pd.DataFrame) -> list[str]:
     """What theory samples, and how well it then knows its numbers; nothing where it samples nothing."""
     errors = (table["predicted_sem"] / table["predicted"].abs()).fillna(0.0)
-    printed = table["quantity"].isin([*matrices(table), *_STREAM])
+    printed = table["quantity"].isin([*matrices(table), *STREAM])
     if not (worst := errors[printed].max()) > 0:
         return []
     least_sure = table.loc[errors[printed].idxmax()]
@@ -170,36 +168,6 @@ def trust_lines(stack: Stack, evidence: str) -> list[str]:
     return [*lines, ""] if lines else []
 
 
-def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
-    """What samples have of one network beside theory: of every quantity the first layer and the last.
-
-    Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
-
-    Args:
-        stack: the network.
-        rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
-    """
-    table = Table("quantity", box=None)
-    for head in ("layer", "measured", "error", "theory", "ratio"):
-        table.add_column(head, justify="right")
-    table.add_column("")
-    if rows["predicted"].notna().any():
-        rows = rows[rows["predicted"].notna()]
-    of_encoder = [name in QUANTITIES and QUANTITIES[name].of_encoder for name in rows["quantity"]]
-    last = np.where(of_encoder, stack.encoder_depth or stack.depth, stack.depth)
-    for row in rows[rows["layer"].isin([0, 1]) | (rows["layer"] == last)].itertuples():
-        mean, error, theory, name = row.mean, row.sem, row.predicted, str(row.quantity)
-        if "grad_sq_" in name and mean > 0:
-            mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
-            name = name.replace("grad_sq_", "grad_")
-        numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
-        word = "not judged" if row.agreement == "beyond" else row.agreement
-        table.add_row(
-            matrix_name(name), str(row.layer or ""), *("" if text == "nan" else text for text in numbers), word
-        )
-    return table
-
-
 def title(stack: Stack, tokens: str = "") -> str:
     """A network in a line: its placement, its sizes, with words for its numbers of tokens, and what is not the paper's.
 
@@ -228,14 +196,14 @@ def _block(
     """
     lines = []
     for prefix in ("encoder_", ""):
-        wanted = [prefix + name for name in _STREAM]
+        wanted = [prefix + name for name in STREAM]
         wanted += [name for name in matrices(table) if name.startswith("encoder_") == bool(prefix)]
         rows = table[table["quantity"].isin(wanted) & (table["layer"] > 0) & table[value].notna()]
         rows = rows if layers is None else rows[rows["layer"].isin(layers)]
         if rows.empty:
             continue
         columns = [name for name in wanted if name in set(rows["quantity"])]
-        texts = [_number(*both, least) for both in zip(rows[value], rows[error], strict=True)]
+        texts = [number_text(*both, least) for both in zip(rows[value], rows[error], strict=True)]
         cells = dict(zip(zip(rows["quantity"], rows["layer"], strict=True), texts, strict=True))
         widths = {
             name: max(len(matrix_name(name)), *(len(text) for (of, _), text in cells.items() if of == name)) + 2
@@ -250,7 +218,7 @@ def _block(
             )
     whole = table[(table["layer"] == 0) & table[value].notna()].set_index("quantity")
     outside = [
-        f"{head} {_number(whole.loc[name, value], whole.loc[name, error], least)}"
+        f"{head} {number_text(whole.loc[name, value], whole.loc[name, error], least)}"
         for name, head in (("grad_WH", "dL/dW_H"), ("grad_Wemb", "dL/dW_emb"), ("loss", "loss"))
         if name in whole.index
     ]
@@ -260,10 +228,10 @@ def _block(
 def matrix_name(name: str) -> str:
     """A quantity of a `layer_table` as a column's head."""
     plain = name.removeprefix("encoder_")
-    return _STREAM.get(plain, plain.replace("grad_", "dL/d"))
+    return STREAM.get(plain, plain.replace("grad_", "dL/d"))
 
 
-def _number(value: float, error: float, least: float = 0.0) -> str:
+def number_text(value: float, error: float, least: float = 0.0) -> str:
     """With an error, if that is beyond a share of the value, as many decimals as its two leading digits have."""
     if not error > least * abs(value):
         return f"{value:.4g}"
@@ -280,7 +248,7 @@ def _over_layers(stack: Stack, table: pd.DataFrame, value: str) -> list[str]:
         ends = ends_of_layers(table, name, value)
         if ends is not None and table[table["quantity"] == name]["layer"].max() > 1:
             whose, flat = ", encoder" if name.startswith("encoder_") else "", " (equal within 5%)" * _is_flat(ends[0])
-            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {_ratio(*ends[:2])}{flat}")
+            by_part.setdefault(whose, []).append(f"{matrix_name(name)} {ratio_text(*ends[:2])}{flat}")
     return [
         f"Norms of the first layer over the last layer's at {_tokens(stack)}{whose}: {', '.join(texts)}."
         for whose, texts in by_part.items()
@@ -305,25 +273,25 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
     return ratio, error, last, float(errors[-1])
 
 
-def _ratio(ratio: float, error: float) -> str:
+def ratio_text(ratio: float, error: float) -> str:
     """A ratio to three digits, or with its error where that is seen."""
-    return _number(ratio, error) if error > _SEEN * abs(ratio) else f"{ratio:.3g}"
+    return number_text(ratio, error) if error > SEEN * abs(ratio) else f"{ratio:.3g}"
 
 
 def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
     """What a reader should know of a network of several layers: how uneven gradients, stream and steps are."""
     value = "predicted" if table["predicted"].notna().any() else "mean"
     table = with_cosines(table)
-    columns = {name: _of_layers(table, name, value) for name in [*matrices(table), *_STREAM]}
+    columns = {name: _of_layers(table, name, value) for name in [*matrices(table), *STREAM]}
     columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_") and len(norms) > 1}
-    gradients = {name: norms for name, norms in columns.items() if name not in _STREAM and norms.min() > 0}
+    gradients = {name: norms for name, norms in columns.items() if name not in STREAM and norms.min() > 0}
     if not gradients:
         return []
-    ratios = {name: norms[0] / norms[-1] for name, norms in gradients.items()}
+    ratios = first_over_last(table, value)
     most, least = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
     lines = [f"What stands out at {_tokens(stack)}"]
-    if max(ratios[most], 1 / ratios[least]) < _UNEVEN:
-        lines.append(f"- Gradients of the first and the last layer differ by less than {_UNEVEN:g} times.")
+    if max(ratios[most], 1 / ratios[least]) < UNEVEN:
+        lines.append(f"- Gradients of the first and the last layer differ by less than {UNEVEN:g} times.")
     else:
         lines.append(
             f"- The first layer's gradients are {ratios[least]:.3g} ({matrix_name(least)}) to {ratios[most]:.3g} times "
@@ -353,7 +321,7 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
         if (size := _size(stack, name, layer)) > 0  # beside 0 no step is small
     }
     if 0.0 in (stack.projection_gain, stack.down_gain):
-        none = [matrix_name(name) for name, norms in columns.items() if name not in _STREAM and not norms.any()]
+        none = [matrix_name(name) for name, norms in columns.items() if name not in STREAM and not norms.any()]
         lines.append(f"- A matrix of zeros takes the gradient from what stands below it: {', '.join(none)} are 0.")
     if not steps:
         only = ["- Of the layers only the scalars have a gradient: no matrix there moves at the first step."]
@@ -367,6 +335,17 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
     return lines
 
 
+def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, float]:
+    """Norms of the first layer over the last's, of every matrix with a gradient in all layers, an encoder's left out.
+
+    Args:
+        table: a `layer_table`.
+        value: "predicted" or "mean".
+    """
+    norms = {name: _of_layers(table, name, value) for name in matrices(table) if not name.startswith("encoder_")}
+    return {name: float(of[0] / of[-1]) for name, of in norms.items() if len(of) > 1 and of.min() > 0}
+
+
 def _of_layers(table: pd.DataFrame, name: str, value: str) -> NDArray[np.float64]:
     rows = table[(table["quantity"] == name) & (table["layer"] > 0) & table[value].notna()]
     return rows.sort_values("layer")[value].to_numpy(float)
@@ -377,92 +356,6 @@ def _size(stack: Stack, name: str, layer: int) -> float:
     role = name.removeprefix("grad_")
     like = stack.of_layer(layer)
     return float((gain(like, role) * weight_shapes(like)[role][1] * copies(like, role)) ** 0.5)
-
-
-def comparison_lines(
-    changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
-) -> list[str]:
-    """What some changed fields make of a network: ratios of first to last layer, and of the last layer's norms.
-
-    Args:
-        changes: FIELD=VALUE.
-        tokens: of both.
-        table: the `layer_table` of the network.
-        other: that of the network with the changes.
-    """
-    value = "predicted" if table["predicted"].notna().any() else "mean"
-    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
-    table, other = with_cosines(table), with_cosines(other)
-    heads = [("first over last layer", ("here", "changed")), ("last layer", ("here", "changed"))]
-    rows = {}
-    for name in dict.fromkeys([*matrices(table), *matrices(other), *_STREAM]):
-        both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
-        rows[matrix_name(name)] = [*_end_texts(both, ratio=True), *_end_texts(both, ratio=False)]
-    return ["", f"With {', '.join(changes)}, by theory, {at}", *_columns(heads, rows)]
-
-
-def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
-    """One sentence of what a network's gradients are beside another's.
-
-    Args:
-        name: of the network.
-        table: the `layer_table` of the one that it stands beside.
-        other: its own.
-    """
-    pairs = {}
-    for of in matrices(table):
-        here, there = (ends_of_layers(each, of, "predicted") for each in (table, other))
-        if here is not None and there is not None:
-            pairs[of] = here, there
-    if not pairs:
-        return f"{name} has no matrix of its layers in common with this network."
-    lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
-    shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
-    most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
-    moved = max(shifts, key=lambda of: shifts[of], default=most)
-    here, there = pairs[moved]
-    return (
-        f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
-        f"({matrix_name(most)}) this network's; its first layer's {matrix_name(moved)} is {there[0]:.3g} times the "
-        f"last's, here {here[0]:.3g} times."
-    )
-
-
-def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
-    """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
-
-    Args:
-        tables: its `layer_table` by theory at each number of tokens.
-    """
-    tables = {tokens: with_cosines(table) for tokens, table in tables.items()}
-    names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *_STREAM])
-    ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
-    lines = []
-    for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
-        rows = {matrix_name(name): _end_texts(ends[name], ratio=ratio) for name in names}
-        lines += ["", head, *_columns([("", [f"n = {tokens}" for tokens in tables])], rows)]
-    return lines
-
-
-def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, ratio: bool) -> list[str]:
-    """Ratios of first to last layer, or the last layer's values, a dash where there is none."""
-    return ["-" if end is None else _ratio(*end[:2]) if ratio else _number(*end[2:], least=_SEEN) for end in ends]
-
-
-def _columns(heads: Sequence[tuple[str, Sequence[str]]], rows: Mapping[str, Sequence[str]]) -> list[str]:
-    """A table with a name for each row, below heads that each stand over some columns."""
-    names = [name for _, under in heads for name in under]
-    widths = [max(map(len, (name, *column))) + 2 for name, *column in zip(names, *rows.values(), strict=True)]
-    first = max(map(len, rows)) + 2
-    above, at = "", 0
-    for head, under in heads:
-        widths[at] += max(0, len(head) + 2 - sum(widths[at : at + len(under)]))
-        above += f"{head:>{sum(widths[at : at + len(under)])}}"
-        at += len(under)
-    lines = [f"  {'':<{first}}{above}"] if above.strip() else []
-    for name, cells in {"": names, **rows}.items():
-        lines.append(f"  {name:<{first}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
-    return lines
 
 
 def drawn_lines(notes: Sequence[Note]) -> list[str]:

@@ -88,15 +88,19 @@ ARROWS = {
         "recipe": "grid",
         "clusters": "recipe shadowing",
         "network_text": "",
+        "network_comparison": "network_text",
         "described_network": "grid",
         "json_output": "",
         "run_inspection": "grid units result",
         "result": "json_output help_text figure_files",
         "actions": (
-            "budget grid recipe progress units table_cache figure_files network_text json_output described_network "
-            "help_text clusters plain_text result"
+            "budget grid recipe progress units table_cache figure_files network_text network_comparison json_output "
+            "described_network help_text clusters plain_text result"
         ),
-        "explore": "__init__ actions budget described_network grid json_output network_text plain_text progress units",
+        "explore": (
+            "__init__ actions budget described_network grid json_output network_comparison network_text plain_text "
+            "progress units"
+        ),
         "help_text": "",
         "flags": "grid described_network",
         "studies": "grid progress units figure_files table_cache json_output result clusters actions flags",

@@ -9,7 +9,8 @@ from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.predict import predicted
 from gradbounds.budget import Budget, way
 from gradbounds.described_network import Description
-from gradbounds.network_text import drawn_lines, ends_of_layers, length_lines, note_lines, title, with_cosines
+from gradbounds.network_comparison import length_lines
+from gradbounds.network_text import drawn_lines, ends_of_layers, note_lines, title, with_cosines
 from gradbounds.result import Result
 from theory.configurations import drawn_by
 

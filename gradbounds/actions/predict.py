@@ -14,8 +14,8 @@ from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, apply_changes, variants
+from gradbounds.network_comparison import comparison_lines
 from gradbounds.network_text import (
-    comparison_lines,
     drawn_lines,
     matrix_name,
     network_lines,

@@ -17,7 +17,8 @@ from checks.theory_and_samples import prediction_of
 from figures.registry import run_figures
 from gradbounds.actions.figures import draw_figures
 from gradbounds.actions.runs import judged_samples
-from gradbounds.network_text import network_lines, theory_table, title
+from gradbounds.network_comparison import theory_table
+from gradbounds.network_text import network_lines, title
 from gradbounds.plain_text import console
 from gradbounds.progress import progress, working
 from gradbounds.result import Result

@@ -13,9 +13,8 @@ from gradbounds.actions.first_line import cost_of_batch
 from gradbounds.actions.predict import known_of, predict_stack
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, Question
+from gradbounds.network_comparison import comparison_lines, comparison_words
 from gradbounds.network_text import (
-    comparison_lines,
-    comparison_words,
     drawn_lines,
     ends_of_layers,
     matrix_name,

@@ -1,0 +1,139 @@
+"""Networks side by side in text: some fields changed, several numbers of tokens, and samples beside theory."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from rich.table import Table
+
+from checks.stacks.gradients_by_layer import matrices
+from gradbounds.network_text import (
+    SEEN,
+    STREAM,
+    ends_of_layers,
+    matrix_name,
+    number_text,
+    ratio_text,
+    with_cosines,
+)
+from theory import Stack
+from theory.stack.quantities import QUANTITIES
+
+
+def comparison_lines(
+    changes: Sequence[str], tokens: tuple[int, int], table: pd.DataFrame, other: pd.DataFrame
+) -> list[str]:
+    """What some changed fields make of a network: ratios of first to last layer, and of the last layer's norms.
+
+    Args:
+        changes: FIELD=VALUE.
+        tokens: of both.
+        table: the `layer_table` of the network.
+        other: that of the network with the changes.
+    """
+    value = "predicted" if table["predicted"].notna().any() else "mean"
+    at = f"at {tokens[0]} tokens" if tokens[0] == tokens[1] else f"at {tokens[1]} tokens beside {tokens[0]}"
+    table, other = with_cosines(table), with_cosines(other)
+    heads = [("first over last layer", ("here", "changed")), ("last layer", ("here", "changed"))]
+    rows = {}
+    for name in dict.fromkeys([*matrices(table), *matrices(other), *STREAM]):
+        both = (ends_of_layers(table, name, value), ends_of_layers(other, name, "predicted"))
+        rows[matrix_name(name)] = [*_end_texts(both, ratio=True), *_end_texts(both, ratio=False)]
+    return ["", f"With {', '.join(changes)}, by theory, {at}", *_columns(heads, rows)]
+
+
+def comparison_words(name: str, table: pd.DataFrame, other: pd.DataFrame) -> str:
+    """One sentence of what a network's gradients are beside another's.
+
+    Args:
+        name: of the network.
+        table: the `layer_table` of the one that it stands beside.
+        other: its own.
+    """
+    pairs = {}
+    for of in matrices(table):
+        here, there = (ends_of_layers(each, of, "predicted") for each in (table, other))
+        if here is not None and there is not None:
+            pairs[of] = here, there
+    if not pairs:
+        return f"{name} has no matrix of its layers in common with this network."
+    lasts = {of: there[2] / here[2] for of, (here, there) in pairs.items()}
+    shifts = {of: abs(math.log(there[0] / here[0])) for of, (here, there) in pairs.items() if here[0] * there[0] > 0}
+    most, least = max(lasts, key=lambda of: lasts[of]), min(lasts, key=lambda of: lasts[of])
+    moved = max(shifts, key=lambda of: shifts[of], default=most)
+    here, there = pairs[moved]
+    return (
+        f"{name}: the last layer's norms are {lasts[least]:.3g} ({matrix_name(least)}) to {lasts[most]:.3g} times "
+        f"({matrix_name(most)}) this network's; its first layer's {matrix_name(moved)} is {there[0]:.3g} times the "
+        f"last's, here {here[0]:.3g} times."
+    )
+
+
+def length_lines(tables: Mapping[int, pd.DataFrame]) -> list[str]:
+    """One network at several lengths: ratios of first to last layer, and the last layer's norms, with errors beyond 1%.
+
+    Args:
+        tables: its `layer_table` by theory at each number of tokens.
+    """
+    tables = {tokens: with_cosines(table) for tokens, table in tables.items()}
+    names = dict.fromkeys(name for table in tables.values() for name in [*matrices(table), *STREAM])
+    ends = {name: [ends_of_layers(table, name, "predicted") for table in tables.values()] for name in names}
+    lines = []
+    for head, ratio in (("First over last layer, by large-width theory", True), ("Last layer", False)):
+        rows = {matrix_name(name): _end_texts(ends[name], ratio=ratio) for name in names}
+        lines += ["", head, *_columns([("", [f"n = {tokens}" for tokens in tables])], rows)]
+    return lines
+
+
+def theory_table(stack: Stack, rows: pd.DataFrame) -> Table:
+    """What samples have of one network beside theory: of every quantity the first layer and the last.
+
+    Gradients are root mean squares of norms; what is judged is the mean square, whose word stands at the end.
+
+    Args:
+        stack: the network.
+        rows: its rows of `checks.comparison`; those without theory are left out, unless all are.
+    """
+    table = Table("quantity", box=None)
+    for head in ("layer", "measured", "error", "theory", "ratio"):
+        table.add_column(head, justify="right")
+    table.add_column("")
+    if rows["predicted"].notna().any():
+        rows = rows[rows["predicted"].notna()]
+    of_encoder = [name in QUANTITIES and QUANTITIES[name].of_encoder for name in rows["quantity"]]
+    last = np.where(of_encoder, stack.encoder_depth or stack.depth, stack.depth)
+    for row in rows[rows["layer"].isin([0, 1]) | (rows["layer"] == last)].itertuples():
+        mean, error, theory, name = row.mean, row.sem, row.predicted, str(row.quantity)
+        if "grad_sq_" in name and mean > 0:
+            mean, error, theory = mean**0.5, error / (2 * mean**0.5), theory**0.5
+            name = name.replace("grad_sq_", "grad_")
+        numbers = (f"{mean:.4g}", f"{error:.2g}", f"{theory:.4g}", f"{mean / theory:.3f}" if theory else "")
+        word = "not judged" if row.agreement == "beyond" else row.agreement
+        table.add_row(
+            matrix_name(name), str(row.layer or ""), *("" if text == "nan" else text for text in numbers), word
+        )
+    return table
+
+
+def _end_texts(ends: Sequence[tuple[float, float, float, float] | None], *, ratio: bool) -> list[str]:
+    """Ratios of first to last layer, or the last layer's values, a dash where there is none."""
+    return [
+        "-" if end is None else ratio_text(*end[:2]) if ratio else number_text(*end[2:], least=SEEN) for end in ends
+    ]
+
+
+def _columns(heads: Sequence[tuple[str, Sequence[str]]], rows: Mapping[str, Sequence[str]]) -> list[str]:
+    """A table with a name for each row, below heads that each stand over some columns."""
+    names = [name for _, under in heads for name in under]
+    widths = [max(map(len, (name, *column))) + 2 for name, *column in zip(names, *rows.values(), strict=True)]
+    first = max(map(len, rows)) + 2
+    above, at = "", 0
+    for head, under in heads:
+        widths[at] += max(0, len(head) + 2 - sum(widths[at : at + len(under)]))
+        above += f"{head:>{sum(widths[at : at + len(under)])}}"
+        at += len(under)
+    lines = [f"  {'':<{first}}{above}"] if above.strip() else []
+    for name, cells in {"": names, **rows}.items():
+        lines.append(f"  {name:<{first}}" + "".join(f"{cell:>{w}}" for cell, w in zip(cells, widths, strict=True)))
+    return lines
