@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from simulate.runs.sweep import Progress
 
 _LINES = 10
+
+LONG = 2.0
+"""Seconds beyond which it is said beforehand how long a step takes."""
 
 # The share of the work from which on it is said how long the rest takes.
 _FIRST_ESTIMATE = 0.05
@@ -90,6 +93,11 @@ def working(what: str) -> Iterator[None]:
         return
     with console.status(what):
         yield
+
+
+def shown(what: str, seconds: float) -> AbstractContextManager[None]:
+    """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
+    return estimated(what, seconds) if seconds > LONG else working(what)
 
 
 def words(now: "Progress") -> str:

@@ -55,6 +55,7 @@ ARROWS = {
     "checks": {
         "statistics": "",
         "experiment": "",
+        "remedy": "",
         "verdict": "statistics",
         "fits": "statistics",
         "large_width": "statistics",
@@ -65,7 +66,7 @@ ARROWS = {
         "results": "statistics verdict",
         "report": "results verdict",
         "stacks": "statistics verdict fits theory_and_samples large_width series",
-        "models": "statistics verdict fits large_width",
+        "models": "statistics verdict fits large_width remedy",
     },
     "figures": {
         "registry": "", "looks": "", "style": "looks",

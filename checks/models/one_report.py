@@ -12,6 +12,7 @@ from checks.models.alarm import WHOLE_MODEL, Alarm, folded, one_a_cause
 from checks.models.exact_alarms import exact_alarms, values, whole
 from checks.models.health import alarms as layer_alarms
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
+from checks.remedy import drawn_smaller, remedy_line
 from simulate.modules.mixing import ROUNDING
 from simulate.modules.one_module import OneModule, one_module
 
@@ -213,11 +214,11 @@ def _growth_lines(report: OneReport) -> list[str]:
     frame, lines = report.measured.frame, []
     for part, text in _growths(report).items():
         smaller = _profile(frame, part, "energy_smaller_ends")
-        after = f"O{text[1:]}."
-        if len(smaller) > 1 and smaller[0] > 0 and _ends(frame)[part][0] > 2:
-            names = " and ".join(report.measured.ends)
-            after += f" With {names} drawn sqrt(2L) smaller the energy {_times(smaller[-1] / smaller[0])}."
-        lines.append(after)
+        lines.append(f"O{text[1:]}.")
+        energy = _ends(frame)[part][0]
+        if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] < energy:
+            change = drawn_smaller(" and ".join(report.measured.ends))
+            lines[-1] += " " + remedy_line(change, f"the energy {_times(smaller[-1] / smaller[0])}")
     return lines
 
 

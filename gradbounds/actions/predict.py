@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -12,6 +11,7 @@ import pandas as pd
 
 from checks.large_width import why_not_judged
 from checks.stacks.gradients_by_layer import exponents, layer_table
+from gradbounds.actions.remedies import Remedy, remedy
 from gradbounds.budget import SOON, Budget, OverBudgetError, Way, way
 from gradbounds.described_network import Description, apply_changes, variants
 from gradbounds.network_comparison import comparison_lines
@@ -23,7 +23,7 @@ from gradbounds.network_text import (
     standing_out,
     title,
 )
-from gradbounds.progress import estimated, working
+from gradbounds.progress import LONG, shown
 from gradbounds.result import Result
 from gradbounds.units import duration, format_bytes
 from simulate.counts import check_count
@@ -45,9 +45,6 @@ _DRAWS = 16
 _ENOUGH = 64
 
 _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
-
-# Seconds beyond which it is said beforehand how long a step takes.
-_LONG = 2.0
 
 
 def predict_stack(
@@ -72,6 +69,7 @@ def predict_stack(
     reason, refused = "", False
     prediction: Prediction | None = None
     slopes: pd.DataFrame | None = None
+    evener: Remedy | None = None
     chosen: Way | None = None
     try:
         chosen = way(stack, patterns, budget)
@@ -82,6 +80,7 @@ def predict_stack(
     if chosen is not None:
         prediction = predicted(chosen)
         slopes = _exponents(chosen, prediction, budget)
+        evener = remedy(stack, layer_table(prediction, None), budget)
     elif draws is None:
         draws = _DRAWS
         if refused:
@@ -101,6 +100,7 @@ def predict_stack(
         "compared_with_code": evidence or None,
     }
     values["exponents"] = slopes
+    values["evened_by"] = evener
     values["compared"] = [{"stack": others[changes], "prediction": beside[changes]} for changes in others]
 
     def drawn() -> "Figure":
@@ -113,7 +113,8 @@ def predict_stack(
         tables={"prediction": table},
         values=values,
         lines=[
-            title(stack), *drawn_lines(notes), "", *standing_out(stack, table), *cheaper, "",
+            title(stack), *drawn_lines(notes), "", *standing_out(stack, table),
+            *([] if evener is None else [evener.line()]), *cheaper, "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
             *_exponent_lines(slopes), *_bound_line(stack, table),
             *(
@@ -172,9 +173,9 @@ def known_of(stack: Stack, notes: Sequence[Note], given: Mapping[str, Any]) -> s
 
 def predicted(chosen: Way) -> Prediction:
     """The prediction, with what is cheaper about it said before it starts."""
-    if chosen.said and chosen.cost.seconds > _LONG:
+    if chosen.said and chosen.cost.seconds > LONG:
         print(f"{_CHEAPER}: {chosen.said}", file=sys.stderr, flush=True)
-    with _shown(f"predicting within {format_bytes(chosen.cost.bytes)}", chosen.cost.seconds):
+    with shown(f"predicting within {format_bytes(chosen.cost.bytes)}", chosen.cost.seconds):
         return chosen.predicted()
 
 
@@ -187,9 +188,11 @@ def _exponents(chosen: Way, here: Prediction, budget: Budget) -> pd.DataFrame | 
     larger = [replace(stack, **{field: 2 * getattr(stack, field)}) for field in ("width", "depth")]
     costs = [prediction_cost(network, **arguments) for network in larger]
     soon = replace(budget, seconds=min(SOON, budget.seconds))
-    if not soon.holds(reduce(add, costs)):
+    cost = reduce(add, costs)
+    if not soon.holds(cost):
         return None
-    return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
+    with shown("predicting twice the width and twice the depth", cost.seconds):
+        return exponents(here, lambda other: predict(other, **{"grouped": False} | arguments))
 
 
 def _check_sampling(stack: Stack, draws: int, budget: Budget, reason: str) -> None:
@@ -220,13 +223,8 @@ def _sampled(stack: Stack, draws: int, seed: int) -> "Samples":
     from simulate.runs.cost import block_work
 
     cell = Cell(stack)
-    with _shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
+    with shown(f"sampling {draws} networks", block_work(cell).cost * cell.blocks(draws)):
         return sample(stack, draws=draws, seed=seed)
-
-
-def _shown(what: str, seconds: float) -> AbstractContextManager[None]:
-    """Say what runs: on a terminal while it does, and how long it takes, where it takes long, anywhere."""
-    return estimated(what, seconds) if seconds > _LONG else working(what)
 
 
 def _exponent_lines(slopes: pd.DataFrame | None) -> list[str]:

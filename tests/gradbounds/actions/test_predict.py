@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from checks.stacks.gradients_by_layer import exponents, layer_table
-from gradbounds import budget
+from gradbounds import budget, progress
 from gradbounds.actions import predict as asked
+from gradbounds.actions import remedies
 from gradbounds.cli import main
 from gradbounds.network_text import with_cosines
 from simulate import sample
@@ -145,9 +146,11 @@ def test_one_token_is_predicted(capsys):
 
 def test_how_long_it_takes_is_said_before(monkeypatch, capsys):
     """On a line where there is no terminal, for what takes more than a few seconds."""
-    monkeypatch.setattr(asked, "_LONG", 1e-9)
+    monkeypatch.setattr(progress, "LONG", 1e-9)
     assert main(["predict", *SMALL]) == 0
-    assert re.match(r"predicting within [\d.]+ \wi?B, about [\d.e-]+ s\n", capsys.readouterr().err)
+    here, larger = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"predicting within [\d.]+ \wi?B, about [\d.e-]+ s", here)
+    assert re.fullmatch(r"predicting twice the width and twice the depth, about [\d.e-]+ s", larger)
 
 
 def test_layers_double_unless_all_are_asked_for(capsys):
@@ -438,3 +441,46 @@ def test_a_dry_run_says_what_it_takes_and_predicts_nothing(monkeypatch, capsys):
     refused = printed(capsys, "--dry-run", "--embeddings", "tied", "--dropout", "0.1")
     assert "theory  stack must have untied embeddings" in refused
     assert "for 16 networks" in refused
+
+
+@pytest.mark.parametrize(
+    ("stack", "change"),
+    [
+        (replace(STACK, depth=6, tokens=8, vocab=512, output_projection="random"), {"depth_scaling": "depth"}),
+        (replace(STACK, depth=6, placement="pre"), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, placement="pre", query_key_scale=0.5, heads=4), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, placement="pre", embeddings="tied"), {"embedding_scale": 10.0}),
+        (replace(STACK, depth=6, tokens=10**6), {"placement": "peri"}),
+    ],
+)
+def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
+    """One change that leaves a fifth between first and last layer, or half in the logarithm, of all matrices."""
+
+    def furthest(network):
+        norms = layer_table(predict(network, patterns=64), None)
+        norms = norms[norms["quantity"].str.startswith("grad_") & (norms["layer"] > 0)]
+        ends = [rows["predicted"].iloc[[0, -1]] for _, rows in norms.groupby("quantity")]
+        assert len(ends) >= 3
+        return float(np.exp(max(abs(np.log(first / last)) for first, last in ends)))
+
+    found = remedies.remedy(stack, layer_table(predict(stack, patterns=64), None), budget.Budget.of("1m", "1GB"))
+    assert found.values == change
+    here, there = furthest(stack), furthest(replace(stack, **change))
+    assert here > 1.5
+    assert there < max(1.2, here**0.5)
+    assert found.first_over_last == pytest.approx(there, abs=0.03)
+
+
+def test_a_remedy_is_one_line_for_compare(capsys):
+    change = "embeddings of standard deviation 10 (embedding_scale=10)"
+    assert main(["predict", "--placement", "pre"]) == 0
+    assert f"\n- What would even it out: {change} -> 1.0.\n" in capsys.readouterr().out
+    assert main(["predict", "--placement", "pre", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["evened_by"]["values"] == {"embedding_scale": 10.0}
+
+
+def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
+    ends = [(replace(STACK, depth=6, placement=name), budget.Budget.of("1m", "1GB")) for name in ("deepnorm", "pre")]
+    assert remedies.remedy(ends[0][0], layer_table(predict(ends[0][0]), None), ends[0][1]) is None
+    monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
+    assert remedies.remedy(ends[1][0], layer_table(predict(ends[1][0]), None), ends[1][1]) is None

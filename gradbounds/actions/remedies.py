@@ -1,0 +1,116 @@
+"""Which single change would make a network's gradients alike in all layers: theory is asked, where that is quick."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+
+from checks.remedy import drawn_smaller, remedy_line
+from checks.stacks.gradients_by_layer import layer_table
+from gradbounds.budget import Budget, way
+from gradbounds.network_text import UNEVEN, first_over_last
+from gradbounds.progress import working
+from theory import Stack
+from theory.stack.placements import COMPOSITIONS
+
+# First layer over last, of the matrix that is furthest from 1 and either way, from where on nothing else is asked.
+_EVEN = 1.2
+
+# By the estimate, of all networks that are asked about: it is about twice what they take.
+_SECONDS = 2.0
+
+# Of the norms' first layer over last two patterns say enough.
+_PATTERNS = 2
+
+_EMBEDDINGS = (1.0, 2.0, 5.0)
+_PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change of one field.
+
+    Attributes:
+        words: the change.
+        values: the field and its value.
+        first_over_last: what it leaves, of the matrix that is furthest from 1, as a factor above 1.
+    """
+
+    words: str
+    values: Mapping[str, Any]
+    first_over_last: float
+
+    def line(self) -> str:
+        """The remedy, with what `--compare` takes."""
+        (change,) = (f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                     for name, value in self.values.items())  # fmt: skip
+        return "- " + remedy_line(
+            f"{self.words} ({change})", f"{self.first_over_last:.1f}", partly=self.first_over_last >= _EVEN
+        )
+
+
+def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> Remedy | None:
+    """The first change that makes the layers alike, or else the one that does most; None where none does half.
+
+    What differs by less than `UNEVEN` needs none. What is left is half where it is the root of what there was.
+
+    Args:
+        stack: the network.
+        table: its `layer_table`, by theory.
+        budget: whose memory no prediction may exceed.
+    """
+    here = _furthest(table)
+    if here < UNEVEN:
+        return None
+    best: Remedy | None = None
+    least = here**0.5
+    left = min(_SECONDS, budget.seconds)
+    with working("asking what would even it out"):
+        for words, values in _changes(stack, table):
+            try:
+                other = replace(stack, **values)
+                chosen = way(other, _PATTERNS, replace(budget, seconds=left))
+            except ValueError:  # no such network, no rule for it, or it takes too long
+                continue
+            left -= chosen.cost.seconds
+            asked = Remedy(words, values, _furthest(layer_table(chosen.predicted(), None)))
+            if asked.first_over_last < least:
+                best, least = asked, asked.first_over_last
+            if asked.first_over_last < _EVEN or left <= 0.0:
+                break
+    return best
+
+
+def _furthest(table: pd.DataFrame) -> float:
+    """First layer over last, of the matrix that is furthest from 1, as a factor above 1."""
+    return max((max(ratio, 1 / ratio) for ratio in first_over_last(table).values()), default=1.0)
+
+
+def _changes(stack: Stack, table: pd.DataFrame) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Changes of one field, those that leave the most as it is first, and what is likely before what is not."""
+    ends = {name: words for name, words in (("grad_WO", "W^O"), ("grad_W2", "W2")) if name in set(table["quantity"])}
+    energies = table[(table["quantity"] == "hidden_energy") & (table["layer"] > 0)].sort_values("layer")["predicted"]
+    larger = _round_up(3.0 * float(energies.iloc[-1]) ** 0.5)
+    layers = COMPOSITIONS[stack.placement]
+    # What grows with its branches grows less from where it is large, if these are given norms.
+    grows = layers.input_norm and energies.iloc[-1] > UNEVEN * energies.iloc[0] and larger > stack.embedding_scale
+    if grows:
+        yield f"embeddings of standard deviation {larger:g}", {"embedding_scale": larger}
+    if ends and stack.depth_scaling == "none":
+        yield drawn_smaller(" and ".join(ends.values())), {"depth_scaling": "depth"}
+    if stack.branch_scaling == "none":
+        yield "branches times 1/L", {"branch_scaling": "inverse_depth"}
+    for name in _PLACEMENTS:
+        if name != stack.placement:
+            yield COMPOSITIONS[name].title, {"placement": name}
+
+
+def _round_up(number: float) -> float:
+    """To the next of 1, 2, 5, 10, 20, and so on.
+
+    >>> [_round_up(each) for each in (0.03, 0.93, 7.7, 46.0)]
+    [0.05, 1.0, 10.0, 50.0]
+    """
+    steps = [step * 10.0**k for k in range(-6, 12) for step in _EMBEDDINGS]
+    return float(f"{next((step for step in steps if step >= number), number):.1g}")
