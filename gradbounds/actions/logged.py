@@ -1,7 +1,7 @@
 """`gradbounds predict --logged`: whether a log's first step is what it should be, and which usual cause explains it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gradbounds.actions.logged_layers import beside_theory, layer_lines
 from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, note_lines, title
+from gradbounds.progress import shown
 from gradbounds.result import Result
 from simulate.counts import check_count
 from theory import NoRuleError, Stack
@@ -98,18 +99,30 @@ def predict_logged(
         spent += cost_of_batch(other, law, patterns)[0].seconds
         return first_line(scale, batch, vectors, law)
 
-    healthy = Cause("nothing", line_of(stack, notes))
+    def seconds_of(other: Stack) -> float:
+        try:
+            cost, _ = cost_of_batch(other, law, patterns)
+        except (NoRuleError, ValueError):  # which `line_of` says
+            return 0.0
+        return cost.seconds if budget.holds(cost) else 0.0
+
+    with shown("predicting step 1", seconds_of(stack)):
+        healthy = Cause("nothing", line_of(stack, notes))
     spent = 0.0
     fits = healthy.explains(printed)
     causes: list[Cause] = []
     missing: list[str] = []
     layers, unmatched = beside_theory(printed.parameters, squares)
     if not fits:
-        causes = [
-            *_of_one_matrix(healthy.line, layers),
-            *_of_the_log(healthy.line, printed, stack, batch),
-            *_of_weights(given, of, stack, line_of, missing),
-        ]
+        causes = [*_of_one_matrix(healthy.line, layers), *_of_the_log(healthy.line, printed, stack, batch)]
+        others = list(_other_weights(given, of, stack))
+        together = sum(seconds_of(other) for _, other, _ in others)
+        with shown(f"predicting step 1 of {len(others)} other networks", min(together, budget.seconds)):
+            for words, other, of_other in others:
+                try:
+                    causes.append(Cause(words, line_of(other, of_other)))
+                except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
+                    missing.append(words)
     ranked = sorted(causes, key=lambda cause: cause.distance(printed))
     near = [cause for cause in ranked if cause.explains(printed)]
     table = pd.DataFrame(
@@ -214,11 +227,10 @@ def _of_the_log(line: FirstLine, printed: LogLine, stack: Stack, batch: int) -> 
         yield Cause(f"the norm is logged after it was clipped at {threshold:g}", clipped)
 
 
-def _of_weights(
-    given: Mapping[str, Any], of: Description, stack: Stack,
-    line_of: Callable[[Stack, tuple[Note, ...]], FirstLine], missing: list[str],
-) -> Iterator[Cause]:  # fmt: skip
-    """What another network has, each predicted; those that cannot be are added to what is missing."""
+def _other_weights(
+    given: Mapping[str, Any], of: Description, stack: Stack
+) -> Iterator[tuple[str, Stack, tuple[Note, ...]]]:
+    """Networks of other weights that are a usual cause: in words, each, and notes on it."""
     other_end = "untied" if stack.embeddings == "tied" else "tied"
     others = [(f"embeddings and output matrix are {other_end}", of, dict(given) | {"embeddings": other_end})]
     if stack.depth_scaling != "none":
@@ -243,7 +255,4 @@ def _of_weights(
         if other in seen:
             continue
         seen.add(other)
-        try:
-            yield Cause(words, line_of(other, notes))
-        except (NoRuleError, ValueError):  # one that is over the budget is a ValueError
-            missing.append(words)
+        yield words, other, notes

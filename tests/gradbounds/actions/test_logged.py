@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gradbounds import progress
 from gradbounds.actions import logged
 from gradbounds.actions.first_line import first_line, scale_of_batch
 from gradbounds.actions.log_line import LogLine, read_log
@@ -94,6 +95,15 @@ def test_planted_networks(tmp_path, healthy):
     padded = line_of(vocab=2048)
     result = judged(tmp_path, padded.loss, padded.norm)
     assert result.to_frame()["cause"][0] == "the vocabulary is padded to 2048"
+
+
+def test_how_long_it_takes_is_said_before(tmp_path, healthy, monkeypatch, capsys):
+    """Of the network that was asked about, and of all that may be a cause together; on lines without a terminal."""
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    judged(tmp_path, healthy.loss, healthy.norm)
+    judged(tmp_path, healthy.loss, healthy.norm**2)
+    said = [line.partition(", about ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["predicting step 1", "predicting step 1", "predicting step 1 of 2 other networks"]
 
 
 def test_planted_norms(tmp_path, healthy):
