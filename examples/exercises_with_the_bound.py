@@ -35,6 +35,7 @@ shape = widths * np.sqrt(np.log(100 * widths))
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 axes.plot(widths, norms, color="#d55e00", label="theory")
 axes.plot(widths, norms[0] * shape / shape[0], "k--", label="the bound's shape, through the first point")
+axes.set_title("The bound grows with the width faster than the gradient")
 axes.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\Vert\partial\mathcal{L}/\partial W^{2,L}\Vert_F$")
 axes.legend()
 plt.show()
@@ -44,12 +45,11 @@ plt.show()
 narrow = stacks[:3]
 samples = [gb.sample(stack, draws=16, seed=0)["grad_sq_W2"][:, -1] for stack in narrow]
 means = np.array([one.mean() for one in samples])
-errors = np.array([one.std(ddof=1) for one in samples]) / 4
+bars = np.array([one.std(ddof=1) for one in samples]) / 4 / means**0.5  # two standard errors of the root
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
 axes.plot(widths, norms, color="#d55e00", label="theory")
-axes.errorbar(
-    widths[:3], means**0.5, errors / means**0.5, fmt="o", color="#d55e00", label="16 networks, 2 standard errors"
-)
+axes.errorbar(widths[:3], means**0.5, bars, fmt="o", color="#d55e00", label="16 networks, 2 standard errors")
+axes.set_title("Networks of finite width are where theory is")
 axes.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\Vert\partial\mathcal{L}/\partial W^{2,L}\Vert_F$")
 axes.legend()
 plt.show()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import gradbounds as gb
+from figures.looks import looks
 
 
 class Block(nn.Module):
@@ -50,11 +51,10 @@ print("\n".join(str(alarm) for alarm in report.alarms[:3]))
 # %%
 # The picture: the energy of the stream over the layers of both.
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for label, probed in (("as intended", gb.probe(intended, **sizes)), ("as written", report)):
-    table = probed.to_frame()
-    rows = table[(table["quantity"] == "hidden_energy") & (table["depth"] == 8) & (table["width"] == 64)]
-    energy = rows.groupby("layer")["value"].mean()
-    ax.plot(energy.index, energy, "o-", label=label)
+both = (("as intended", gb.probe(intended, **sizes)), ("as written", report))
+for (label, probed), look in zip(both, looks(), strict=False):
+    rows = probed.to_frame().query("quantity == 'hidden_energy' and depth == 8 and width == 64")
+    ax.plot(rows.groupby("layer")["value"].mean(), **look, label=label)
 ax.set(xlabel="layer", ylabel="mean squared entry of the stream", title="Branches that nobody scaled down")
 ax.legend()
 plt.show()

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gradbounds as gb
+from figures.looks import PLACEMENTS
 
 stacks = [
     gb.Stack(placement="pre", width=width, depth=4, tokens=8, vocab=512, activation="gelu", ffn_ratio=4)
@@ -30,9 +31,10 @@ measured, predicted = gb.power_law(widths, norm, error), gb.power_law(widths, th
 print(f"exponent in d: samples {measured.exponent:.3f} +- {measured.sem:.3f}, theory {predicted.exponent:.3f}")
 
 # %%
+color = PLACEMENTS["pre"]["color"]  # as in every figure of Pre-LN
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-ax.errorbar(widths, norm, yerr=2 * error, fmt="o", capsize=2, label="samples, two standard errors")
-ax.plot(widths, theory, label="large-width theory")
+ax.errorbar(widths, norm, yerr=2 * error, fmt="s", color=color, capsize=2, label="samples, two standard errors")
+ax.plot(widths, theory, color=color, label="large-width theory")
 ax.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,L}\|_F$")
 ax.set_title(f"GELU in Pre-LN: $d^{{{measured.exponent:.2f}}}$")
 ax.legend()

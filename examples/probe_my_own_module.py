@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import gradbounds as gb
+from figures.looks import CURVES
 
 
 class Block(nn.Module):
@@ -46,6 +47,6 @@ print("\n".join(report.lines()))
 table = report.to_frame()
 energy = table[(table["quantity"] == "hidden_energy") & (table["depth"] == 12)].groupby("layer")["value"].mean()
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-ax.semilogy(energy.index, energy, "o-")
+ax.semilogy(energy.index, energy, **CURVES[0])
 ax.set(xlabel="layer", ylabel="mean squared entry of the stream", title="The fifth block is not like its neighbours")
 plt.show()

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gradbounds as gb
+from figures.looks import looks
 
 configs = {
     "GPT-2": {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
@@ -28,12 +29,12 @@ configs = {
 # %%
 # A stack and notes come of each: what changes nothing at initialization, and what is left out, such as dropout.
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
-for (name, config), marker in zip(configs.items(), "os^", strict=True):
+for (name, config), look in zip(configs.items(), looks(), strict=False):
     stack, notes = gb.stack_from_config(config, tokens=8, embeddings="untied")
     print(name, *[f"  {note}" for note in notes if note.what == "left out"], sep="\n")
     norms = np.sqrt(gb.predict(stack, patterns=8)["grad_sq_WV"])
     depth = np.arange(stack.depth) / (stack.depth - 1)
-    ax.semilogy(depth, norms / norms[-1], marker=marker, label=f"{name}, {stack.placement}")
+    ax.semilogy(depth, norms / norms[-1], **look, label=f"{name}, {stack.placement}")
 
 ax.set_xlabel("layer, from the first (0) to the last (1)")
 ax.set_ylabel(r"$\|\partial L/\partial W^V\|_F$ over that of the last layer")

@@ -10,22 +10,25 @@ Why do gradients grow toward the output in the decoder of the paper's Fig. 3(a),
 import matplotlib.pyplot as plt
 
 import gradbounds as gb
+from figures.looks import looks
 
 alone = gb.Stack(placement="post", width=512, depth=12, tokens=12, vocab=512)
 decoder = gb.Stack(placement="post", width=512, depth=12, tokens=12, vocab=512, source_tokens=12)
 
 figure, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 layers = range(1, alone.depth + 1)
-for stack, name, label, style in (
-    (alone, "grad_sq_W2", "a stack alone", "-"),
-    (decoder, "grad_sq_W2", "a decoder", "-"),
-    (decoder, "encoder_grad_sq_W2", "its encoder", "--"),
-):
+curves = (
+    (alone, "grad_sq_W2", "a stack alone"),
+    (decoder, "grad_sq_W2", "a decoder"),
+    (decoder, "encoder_grad_sq_W2", "its encoder"),
+)
+for (stack, name, label), look in zip(curves, looks(), strict=False):
     samples = gb.sample(stack, draws=16, seed=0)
     measured = gb.estimate(samples[name])
-    (line,) = ax.plot(layers, gb.predict(stack)[name] ** 0.5, style, label=label)
+    theory = look | {"marker": ""}
+    ax.plot(layers, gb.predict(stack)[name] ** 0.5, **theory, label=label)
     norm = measured.mean**0.5
-    ax.errorbar(layers, norm, yerr=measured.sem / norm, fmt="o", color=line.get_color(), capsize=2)
+    ax.errorbar(layers, norm, yerr=measured.sem / norm, capsize=2, **look | {"linestyle": ""})
 ax.set(yscale="log", xlabel="layer $l$", ylabel=r"$\|\partial\mathcal{L}/\partial W^{2,l}\|_F$")
 ax.set_title("Post-LN: the gradient goes to the encoder")
 ax.legend()
