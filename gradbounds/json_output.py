@@ -5,6 +5,7 @@ added does not raise the version; a change of what is there does. A number that 
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from typing import Any
@@ -14,13 +15,22 @@ import numpy as np
 SCHEMA = 1
 
 
-def json_text(content: Mapping[str, Any]) -> str:
-    """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null."""
-    return json.dumps(_plain({"schema": SCHEMA, **content}), indent=1, allow_nan=False)
+def json_text(content: Mapping[str, Any], *, indent: int | None = 1) -> str:
+    """An object as JSON: tables are lists of rows, dataclasses are objects, and what is not finite is null.
+
+    Args:
+        content: the object's members.
+        indent: of lines; None for one line, which takes much less to write.
+    """
+    return json.dumps(_plain({"schema": SCHEMA, **content}), indent=indent, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
     """Of what JSON has."""
+    if isinstance(value, str | bool | int | None):
+        return value
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if hasattr(value, "columns"):  # a table of pandas, which takes longer to load than a list of claims
         return [_plain(row) for row in value.to_dict("records")]
     if hasattr(value, "to_dict"):
@@ -35,4 +45,4 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not np.isfinite(value):
         return None
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    return value if isinstance(value, bool | int | float) else str(value)

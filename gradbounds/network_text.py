@@ -82,22 +82,23 @@ def with_cosines(table: pd.DataFrame) -> pd.DataFrame:
     Errors of both are taken as independent, which they are not: that of the cosine is at most the sum of both. A table
     that has them stays as it is.
     """
-    if (table["quantity"] == "cosine").any():
+    names = table["quantity"].to_numpy()
+    if "cosine" in names:
         return table
     rows = []
     for prefix in ("", "encoder_"):
-        product, square = (
-            table[table["quantity"] == prefix + name].set_index("layer")
-            for name in ("token_correlation", "hidden_energy")
-        )
+        product, square = (table[names == prefix + name] for name in ("token_correlation", "hidden_energy"))
         if product.empty or square.empty:
             continue
-        row = product.copy()
+        square = square.set_index("layer").reindex(product["layer"])
+        numbers: dict[str, NDArray[np.float64]] = {}
         for value, error in (("predicted", "predicted_sem"), ("mean", "sem")):
-            row[value] = product[value] / square[value]
-            relative = np.hypot(product[error] / product[value], square[error] / square[value])
-            row[error] = row[value].abs() * relative
-        rows.append(row.assign(quantity=prefix + "cosine").reset_index())
+            (of, off), (over, off_over) = (
+                (each[value].to_numpy(), each[error].to_numpy()) for each in (product, square)
+            )
+            with np.errstate(divide="ignore", invalid="ignore"):
+                numbers |= {value: of / over, error: np.abs(of / over) * np.hypot(off / of, off_over / over)}
+        rows.append(product.assign(quantity=prefix + "cosine", **numbers))
     return pd.concat([table, *rows], ignore_index=True) if rows else table
 
 
@@ -263,13 +264,16 @@ def ends_of_layers(table: pd.DataFrame, name: str, value: str) -> tuple[float, f
         name: of the quantity.
         value: "predicted" or "mean".
     """
-    rows = table[(table["quantity"] == name) & (table["layer"] > 0) & table[value].notna()].sort_values("layer")
-    if rows.empty or not (last := float(rows[value].iloc[-1])):
+    # By arrays: of tables as small as these pandas takes longer to ask than to compute.
+    layers, numbers = table["layer"].to_numpy(), table[value].to_numpy(float)
+    rows = np.flatnonzero((table["quantity"].to_numpy() == name) & (layers > 0) & ~np.isnan(numbers))
+    rows = rows[np.argsort(layers[rows], kind="stable")]
+    if not rows.size or not (last := float(numbers[rows[-1]])):
         return None
-    errors = rows["predicted_sem" if value == "predicted" else "sem"].fillna(0.0).to_numpy(float)
-    ratio = float(rows[value].iloc[0]) / last
+    errors = np.nan_to_num(table["predicted_sem" if value == "predicted" else "sem"].to_numpy(float)[rows])
+    ratio = float(numbers[rows[0]]) / last
     # Of one layer the ratio is 1.
-    error = math.hypot(errors[0], ratio * errors[-1]) / abs(last) if len(rows) > 1 else 0.0
+    error = math.hypot(errors[0], ratio * errors[-1]) / abs(last) if rows.size > 1 else 0.0
     return ratio, error, last, float(errors[-1])
 
 
@@ -282,12 +286,13 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
     """What a reader should know of a network of several layers: how uneven gradients, stream and steps are."""
     value = "predicted" if table["predicted"].notna().any() else "mean"
     table = with_cosines(table)
-    columns = {name: _of_layers(table, name, value) for name in [*matrices(table), *STREAM]}
-    columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_") and len(norms) > 1}
+    layers = profiles(table, value)
+    columns = {name: layers[name] for name in [*matrices(table), *STREAM] if len(layers.get(name, ())) > 1}
+    columns = {name: norms for name, norms in columns.items() if not name.startswith("encoder_")}
     gradients = {name: norms for name, norms in columns.items() if name not in STREAM and norms.min() > 0}
     if not gradients:
         return []
-    ratios = first_over_last(table, value)
+    ratios = {name: norms[0] / norms[-1] for name, norms in gradients.items()}
     most, least = max(ratios, key=lambda name: ratios[name]), min(ratios, key=lambda name: ratios[name])
     lines = [f"What stands out at {_tokens(stack)}"]
     if max(ratios[most], 1 / ratios[least]) < UNEVEN:
@@ -308,7 +313,7 @@ def standing_out(stack: Stack, table: pd.DataFrame) -> list[str]:
             f"last."
         )
     if stack.experts:
-        load = _of_layers(table, "expert_load_max", value)
+        load = layers["expert_load_max"]
         lines.append(
             f"- The expert with the most tokens has {load[0]:.0%} of {_tokens(stack)} after the first router and "
             f"{load[-1]:.0%} after the last; all alike would have {stack.experts_per_token / stack.experts:.0%}."
@@ -342,13 +347,19 @@ def first_over_last(table: pd.DataFrame, value: str = "predicted") -> dict[str, 
         table: a `layer_table`.
         value: "predicted" or "mean".
     """
-    norms = {name: _of_layers(table, name, value) for name in matrices(table) if not name.startswith("encoder_")}
-    return {name: float(of[0] / of[-1]) for name, of in norms.items() if len(of) > 1 and of.min() > 0}
+    layers = {name: of for name, of in profiles(table, value).items() if "grad_" in name}
+    return {
+        name: float(of[0] / of[-1])
+        for name, of in layers.items()
+        if not name.startswith("encoder_") and len(of) > 1 and of.min() > 0
+    }
 
 
-def _of_layers(table: pd.DataFrame, name: str, value: str) -> NDArray[np.float64]:
-    rows = table[(table["quantity"] == name) & (table["layer"] > 0) & table[value].notna()]
-    return rows.sort_values("layer")[value].to_numpy(float)
+def profiles(table: pd.DataFrame, value: str) -> dict[str, NDArray[np.float64]]:
+    """What a `layer_table` has of every quantity of its layers, the first layer first."""
+    rows = table[(table["layer"] > 0) & table[value].notna()].sort_values("layer", kind="stable")
+    numbers = rows[value].to_numpy(float)
+    return {str(name): numbers[at] for name, at in rows.groupby("quantity", sort=False).indices.items()}
 
 
 def _size(stack: Stack, name: str, layer: int) -> float:

@@ -50,8 +50,11 @@ _CHEAPER = "Theory goes a cheaper way here, to stay within time and memory"
 def predict_stack(
     given: Mapping[str, Any], of: Description, *, compare: Sequence[str], draws: int | None, seed: int,
     patterns: int | None, max_time: str, memory: str | None = None, every_layer: bool = False,
+    known: Prediction | None = None,
 ) -> Result:  # fmt: skip
     """One network's gradients layer by layer, in theory and in samples, and other networks beside it.
+
+    Who has the prediction already, within the same time and memory, gives it as `known`.
 
     Raises:
         ValueError: an argument is outside its range, a configuration cannot be read, or neither theory nor samples are
@@ -78,7 +81,7 @@ def predict_stack(
     except NoRuleError as error:
         reason = str(error)
     if chosen is not None:
-        prediction = predicted(chosen)
+        prediction = predicted(chosen) if known is None else known
         slopes = _exponents(chosen, prediction, budget)
         evener = remedy(stack, layer_table(prediction, None), budget)
     elif draws is None:

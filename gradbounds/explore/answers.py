@@ -26,7 +26,7 @@ from gradbounds.network_text import (
     with_cosines,
 )
 from gradbounds.plain_text import one_line
-from theory import NoRuleError, Stack
+from theory import NoRuleError, Prediction, Stack
 from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.cost import Cost, quick_patterns
 from theory.paper.claims import printed_profile
@@ -105,19 +105,40 @@ def _budget() -> Budget:
     return Budget.of(f"{SECONDS:g}s", _MEMORY)
 
 
+def answer_with_lines(asked: Any) -> dict[str, Any]:
+    """The answers to "predict" and to "lines" in one, of one prediction.
+
+    Raises:
+        ValueError: as `answer`.
+    """
+    question = Question.read(asked)
+    chosen = _way(question)
+    prediction = chosen.predicted()
+    return _shown(question, chosen, prediction) | _lines(question, prediction)
+
+
 def _prediction(question: Question) -> dict[str, Any]:
     """Every layer's gradients and stream, what stands out of them, and how far theory is to be trusted."""
+    chosen = _way(question)
+    return _shown(question, chosen, chosen.predicted())
+
+
+def _way(question: Question) -> Way:
+    """How the network is predicted; what has no rule or takes too long is an error here, and not sampled."""
+    return way(question.network()[0], None, _budget())
+
+
+def _shown(question: Question, chosen: Way, prediction: Prediction) -> dict[str, Any]:
     stack, notes = question.network()
-    chosen = way(stack, None, _budget())  # what has no rule or takes too long is an error here, and not sampled
-    table = layer_table(chosen.predicted(), None)
-    _keep(stack, table)
+    table = layer_table(prediction, None)
     shown = with_cosines(table)
+    _keep(stack, shown)
     return {
         "title": title(stack),
         "name": TITLES[stack.placement],
         "stack": stack,
         "python": f"gb.predict(gb.{stack!r})",
-        "series": [_series(name, rows) for name, rows in shown.groupby("quantity", sort=False)],
+        "series": _series(shown),
         "drawn": drawn_lines(notes),
         "stands_out": standing_out(stack, shown),
         "trust": [line for line in trust_lines(stack, known_of(stack, notes, question.given)) if line],
@@ -129,26 +150,32 @@ def _prediction(question: Question) -> dict[str, Any]:
     }
 
 
-def _lines(question: Question) -> dict[str, Any]:
-    """All that the command prints, which takes two networks more."""
+def _lines(question: Question, known: Prediction | None = None) -> dict[str, Any]:
+    """All that the command prints, which takes some networks more."""
     question.network()
     result = predict_stack(
-        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, **_limits(SECONDS)
-    )
+        question.given, question.of, compare=(), draws=None, seed=0, patterns=None, every_layer=True, known=known,
+        **_limits(SECONDS),
+    )  # fmt: skip
     return {"lines": list(result.lines)}
 
 
-def _series(name: Any, rows: pd.DataFrame) -> dict[str, Any]:
-    """A quantity over the layers; layer 0 is of the whole network."""
-    rows = rows.sort_values("layer")
-    return {
-        "quantity": str(name),
-        "head": matrix_name(str(name)),
-        "matrix": "grad_" in str(name) and bool(rows["layer"].max()),
-        "layer": rows["layer"].tolist(),
-        "predicted": rows["predicted"].tolist(),
-        "sem": rows["predicted_sem"].tolist(),
-    }
+def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every quantity over the layers; layer 0 is of the whole network."""
+    rows = table.sort_values("layer", kind="stable")
+    layers, norms, errors = (rows[name].to_numpy() for name in ("layer", "predicted", "predicted_sem"))
+    places = rows.groupby("quantity", sort=False).indices
+    return [
+        {
+            "quantity": str(name),
+            "head": matrix_name(str(name)),
+            "matrix": "grad_" in str(name) and bool(layers[places[name]].max()),
+            "layer": layers[places[name]].tolist(),
+            "predicted": norms[places[name]].tolist(),
+            "sem": errors[places[name]].tolist(),
+        }
+        for name in table["quantity"].unique()
+    ]
 
 
 def _of_the_paper(stack: Stack, table: pd.DataFrame) -> dict[str, Any] | None:
@@ -222,7 +249,7 @@ def _sizes(question: Question, name: str, is_wanted: Callable[[], bool]) -> dict
     for size, each in ways.items():
         if not is_wanted():
             raise NobodyWaitsError
-        table = with_cosines(layer_table(each.predicted(), None))
+        table = layer_table(each.predicted(), None)
         for quantity in matrices(table):
             if (ends := ends_of_layers(table, quantity, "predicted")) is not None:
                 ratio, _, last, _ = ends

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gradbounds.explore.answers import SECONDS, answer, seconds_of_answer
+from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
@@ -60,7 +60,7 @@ def answers(
 def _seconds(asked: Sequence[tuple[str, Mapping[str, Any]]]) -> float:
     """By the estimates of single answers; what would take longer than an answer may is refused at once."""
     of_each = [(kind, _estimate(kind, question)) for kind, question in asked]
-    # The lines of a prediction predict once more.
+    # The lines of a prediction ask about some networks more.
     return sum((2 if kind == "predict" else 1) * seconds for kind, seconds in of_each if seconds <= SECONDS)
 
 
@@ -120,7 +120,7 @@ def _changes() -> Iterator[tuple[str, str]]:
 
 def _answer(kind: str, question: Mapping[str, Any]) -> Any:
     try:
-        content = answer(kind, question) | (answer("lines", question) if kind == "predict" else {})
+        content = answer_with_lines(question) if kind == "predict" else answer(kind, question)
     except ValueError as error:
         return {"error": short(str(error))}
     if "stack" in content:

@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if kind == "sample":
                     self._send_all(asked)
                     return
-                text = json_text(self._found(kind, asked, is_slow=is_slow))
+                text = json_text(self._found(kind, asked, is_slow=is_slow), indent=None)
         except NobodyWaitsError:
             self.close_connection = True
         except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_head(HTTPStatus.OK, "application/x-ndjson")
             with contextlib.suppress(ConnectionError):  # who asked has left
                 for content in itertools.chain([first], self._until_wrong(answers)):
-                    self.wfile.write(json_text(content).replace("\n", "").encode() + b"\n")
+                    self.wfile.write(json_text(content, indent=None).encode() + b"\n")
 
     def _until_wrong(self, answers: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Answers, and in place of an error what it says."""

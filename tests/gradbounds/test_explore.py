@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from figures.style import WEIGHTS
+from gradbounds.actions import predict as actions_predict
 from gradbounds.cli import main
 from gradbounds.explore import apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
@@ -401,6 +402,16 @@ def test_numbers_of_a_file_are_those_of_theory(few):
         for name in ("W1", "W2", "WV", "Wemb"):
             (norms,) = (each["predicted"] for each in content["series"] if each["quantity"] == f"grad_{name}")
             assert norms == pytest.approx([float(known[f"grad_sq_{name}"].sum()) ** 0.5], rel=1e-3)
+
+
+def test_a_file_has_the_lines_of_the_prediction_that_it_has(monkeypatch):
+    """Which is made once: the command's own is not asked for."""
+    network = {"fields": {"placement": "peri"} | SMALL}
+    apart = precomputed._rounded(answer("predict", network) | answer("lines", network))
+    monkeypatch.setattr(actions_predict, "predicted", lambda chosen: pytest.fail("it is known"))
+    together = precomputed._answer("predict", network)
+    assert together["lines"] == apart["lines"]
+    assert together["series"] == apart["series"]
 
 
 def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):

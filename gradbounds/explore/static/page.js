@@ -11,6 +11,8 @@
   const DASHES = [[], [8, 5], [2, 4], [10, 4, 2, 4]];
   // An answer so fast may be followed by those of other sizes, unasked.
   const FAST = 500;
+  // Milliseconds after a curve in which the next change may come before anything else is asked of the server.
+  const PAUSE = 100;
   const kept = new Map();
   const hidden = new Set();
   const charts = new Map(), widths = new Map();
@@ -649,7 +651,7 @@
   async function load() {
     running?.abort();
     stepping?.abort();
-    const controller = running = new AbortController(), { signal } = controller, begun = performance.now();
+    const controller = running = new AbortController(), { signal } = controller, begun = performance.now(), isFirst = state === null;
     say("");
     try {
       state = read(now());
@@ -692,6 +694,8 @@
       $("status").textContent = LIVE ? `Predicted in ${number(took / 1000, 2)} s.` : "Predicted when this file was written.";
       document.body.dataset.shown = now();
       document.body.dataset.milliseconds = String(performance.now() - begun);
+      if (LIVE && !isFirst) await new Promise((go) => { setTimeout(go, PAUSE); });
+      if (signal.aborted) return;
       await ask("batch", state.network, { batch: state.batch, zipf: state.zipf, signal }).then((content) => showBatch(content, ""),
         (error) => { if (!signal.aborted) showBatch(null, error.message); });
       if (signal.aborted) return;
