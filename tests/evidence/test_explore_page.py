@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,14 @@ def of_page(table):
         for head, cell in zip(table[0][1:], row[1:], strict=True)
         if cell != "\u2013"
     }
+
+
+def elements(file):
+    """How many lines and marks a picture has, and its words, read as XML."""
+    root = ElementTree.parse(file).getroot()
+    tags = [element.tag.rpartition("}")[2] for element in root]
+    words = [element.text for element in root if element.tag.endswith("}text")]
+    return {"curves": tags.count("polyline"), "marks": tags.count("circle"), "title": words[0], "last_words": words[-1]}
 
 
 def start_to_answer():
@@ -167,6 +176,7 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     found["csv"] = {"rows": len(table), "columns": list(table), "off": off}
     with_samples = pd.read_csv(kept_folder / "samples.csv")
     found["csv"]["samples"] = int(with_samples["mean"].notna().sum())
+    found["svg"] = {name: elements(kept_folder / f"{name}.svg") for name in ("page", "samples")}
     numbers = found.pop("numbers")
     unequal, compared, beyond = 0, 0, 0.0
     for name, rows in numbers["served"].items():
@@ -207,6 +217,9 @@ def test_the_page_in_a_browser(kept_folder, tmp_path, capsys):
     assert samples["cancelled"] == "Cancelled." and samples["bar"] == [False, True]
     assert "fewer or smaller networks" in samples["too_many"]
     assert found["csv"]["samples"] > 50
+    page_svg, samples_svg = found["svg"]["page"], found["svg"]["samples"]
+    assert (page_svg["curves"], page_svg["marks"]) == (4, 0) and page_svg["title"].startswith("Post-LN")
+    assert samples_svg["curves"] == 3 and samples_svg["marks"] > 10 and samples_svg["last_words"].endswith("samples")
     assert found["run"]["cells"] == 2 and found["run"]["words"].startswith("64 networks of run:")
     assert found["public_run"]["boxes"] == ["11.0091", "15.37"]
     assert found["given_up"][0].startswith("Cancelled") and found["given_up"][1]

@@ -72,6 +72,8 @@ async function live(browser) {
   found.value_by_keyboard = await page.evaluate(() => [...document.querySelectorAll("#gradients .u-value")].map((value) => value.textContent).join(" "));
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#csv")]);
   await download.saveAs(`${folder}/page.csv`);
+  const [picture] = await Promise.all([page.waitForEvent("download"), page.click("#svg")]);
+  await picture.saveAs(`${folder}/page.svg`);
   await page.fill("#my_norm", "2");
   found.what_yours_printed = await text(page, "mine");
   const config = { model_type: "llama", hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4, vocab_size: 96,
@@ -109,6 +111,8 @@ async function samples(browser) {
     others_words: await words(other), others_curve_is_plain: plain === await canvas(other) };
   const [download] = await Promise.all([one.waitForEvent("download"), one.click("#csv")]);
   await download.saveAs(`${folder}/samples.csv`);
+  const [drawn] = await Promise.all([one.waitForEvent("download"), one.click("#svg")]);
+  await drawn.saveAs(`${folder}/samples.svg`);
   await drawnBy(one, "20000");
   await one.waitForFunction(() => /^[0-9]+ of/.test(document.getElementById("sample_words").textContent), null, { timeout: 300000 });
   found.samples.bar = await one.evaluate(() => { const bar = document.getElementById("sample_bar"); return [bar.hidden, bar.value > 0 && bar.value < bar.max]; });

@@ -779,7 +779,56 @@
         });
       }
     }
-    const link = make("a", { href: URL.createObjectURL(new Blob([rows.join("\n") + "\n"], { type: "text/csv" })), download: "gradbounds.csv" });
+    save(rows.join("\n") + "\n", "text/csv", "gradbounds.csv");
+  }
+  // The curves over the layers as the page has them, on white: lines are theory, marks with bars samples.
+  function drawing() {
+    const { plot, given, marks } = charts.get("gradients"), space = "http://www.w3.org/2000/svg", pixels = devicePixelRatio;
+    const [left, top, wide, high] = ["left", "top", "width", "height"].map((name) => plot.bbox[name] / pixels);
+    const legend = [...given.series.map((each) => [each, false]), ...marks.map((each) => [each, true])];
+    const head = 22 * networks.length + 22, below = 50 + 18 * legend.length, [width, height] = [left + wide + 20, head + top + high + below];
+    const root = document.createElementNS(space, "svg");
+    const add = (tag, attributes, text = "") => {
+      const element = document.createElementNS(space, tag);
+      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+      element.textContent = text;
+      return root.appendChild(element);
+    };
+    for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "font-family": "sans-serif",
+      "font-size": 12 })) root.setAttribute(name, value);
+    const x = (value) => left + plot.valToPos(value, "x"), y = (value) => head + top + plot.valToPos(value, "y");
+    const { min, max } = plot.scales.y, within = (value) => value >= min && value <= max;
+    add("rect", { width, height, fill: "white" });
+    networks.forEach((each, k) => add("text", { x: 8, y: 18 + 22 * k }, `${networks.length > 1 ? `${each.name}: ` : ""}${each.content.title}`));
+    add("text", { x: 8, y: head - 4 }, $("gradients").getAttribute("aria-label").replace(/\..*/, ""));
+    for (const tick of decades(min, max)) {
+      add("line", { x1: left, x2: left + wide, y1: y(tick), y2: y(tick), stroke: "#e0e0e0" });
+      add("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3));
+    }
+    for (const tick of whole(plot.scales.x.min, plot.scales.x.max, wide)) add("text", { x: x(tick), y: head + top + high + 16, "text-anchor": "middle" }, String(tick));
+    add("text", { x: left + wide / 2, y: head + top + high + 34, "text-anchor": "middle" }, given.xlabel);
+    for (const each of given.series) {
+      const points = given.xs.map((at, k) => [at, each.values[k]]).filter(([, value]) => value > 0).map(([at, value]) => `${x(at)},${y(value)}`);
+      add("polyline", { points: points.join(" "), fill: "none", stroke: each.color, "stroke-width": each.width ?? 2, "stroke-dasharray": (each.dash ?? []).join(" ") });
+    }
+    for (const each of marks) {
+      given.xs.forEach((at, k) => {
+        if (!within(each.values[k])) return;
+        const ends = [-2, 2].map((times) => y(Math.min(max, Math.max(min, each.values[k] + times * each.errors[k]))));
+        add("line", { x1: x(at), x2: x(at), y1: ends[0], y2: ends[1], stroke: each.color });
+        add("circle", { cx: x(at), cy: y(each.values[k]), r: 3, fill: "white", stroke: each.color });
+      });
+    }
+    legend.forEach(([each, isMark], k) => {
+      const at = head + top + high + 52 + 18 * k;
+      if (isMark) add("circle", { cx: left + 14, cy: at - 4, r: 3, fill: "white", stroke: each.color });
+      else add("line", { x1: left, x2: left + 28, y1: at - 4, y2: at - 4, stroke: each.color, "stroke-width": each.width ?? 2, "stroke-dasharray": (each.dash ?? []).join(" ") });
+      add("text", { x: left + 36, y: at }, each.label);
+    });
+    save(new XMLSerializer().serializeToString(root), "image/svg+xml", "gradbounds.svg");
+  }
+  function save(text, type, name) {
+    const link = make("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name });
     document.body.append(link);
     link.click();
     link.remove();
@@ -808,6 +857,7 @@
   $("give_up").addEventListener("click", giveUp);
   $("cancel").addEventListener("click", () => stepping?.abort());
   $("csv").addEventListener("click", download);
+  $("svg").addEventListener("click", drawing);
   for (const button of document.querySelectorAll("[data-copies]")) button.addEventListener("click", copy);
   $("pin").addEventListener("click", () => change((next) => {
     next.pins.push({ name: $("pin_name").value.trim() || networks[0].content.name, network: next.network });
