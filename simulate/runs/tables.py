@@ -47,21 +47,36 @@ def block_rows(blocks: Sequence[Block]) -> pa.Table:
     cells = {block.cell.name: block.cell for block in blocks}
     constants = [cell_columns(cell) for cell in cells.values()]
     place = dict(zip(cells, range(len(cells)), strict=True))
-    of_cell = np.repeat([place[block.cell.name] for block in blocks], draws)
-    kinds = dict.fromkeys(OWN, float)  # whose None is NaN to NumPy, and null to Arrow
-    columns = {
-        name: pa.array(
-            np.array([c[name] for c in constants], dtype=kinds.get(name))[of_cell], from_pandas=name in kinds
-        )
-        for name in constants[0]
-    }
-    columns |= {"seed": pa.array(np.repeat([block.seed for block in blocks], draws))}
-    columns |= {"block": pa.array(np.repeat([block.index for block in blocks], draws))}
+    of_cell = _array(np.repeat([place[block.cell.name] for block in blocks], draws))
+    columns = {name: _constants(name, [c[name] for c in constants]).take(of_cell) for name in constants[0]}
+    columns |= {"seed": _array(np.repeat([block.seed for block in blocks], draws))}
+    columns |= {"block": _array(np.repeat([block.index for block in blocks], draws))}
     # Draws count on from block to block.
     first = np.array([block.index * block.cell.draws_per_block for block in blocks])
     within = np.arange(draws.sum()) - np.repeat(np.cumsum(draws) - draws, draws)
-    columns["draw"] = pa.array(np.repeat(first, draws) + within)
+    columns["draw"] = _array(np.repeat(first, draws) + within)
     return pa.table(columns | dict(zip(quantities.column_names, quantities.columns, strict=True)))
+
+
+def _array(numbers: NDArray, known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """What `pa.array` makes of numbers, null where they are not known; that loads pandas first, to ask if it made them.
+
+    It takes as long to load as a short sweep to sample.
+    """
+    bits = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [bits, pa.py_buffer(numbers)])
+
+
+def _constants(name: str, values: Sequence[Any]) -> pa.Array:
+    """Of each cell the value of a field, or what else names it."""
+    if name in OWN:
+        numbers = np.array(values, dtype=float)  # None is NaN
+        return _array(numbers, ~np.isnan(numbers))
+    if not isinstance(values[0], str):
+        return _array(np.array(values))
+    words = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, words)]).astype(np.int32)
+    return pa.StringArray.from_buffers(len(words), pa.py_buffer(ends), pa.py_buffer(b"".join(words)))
 
 
 _OWN_IS_NULL = {"own": "null"}
@@ -120,10 +135,10 @@ def _quantity_columns(blocks: Sequence[Block]) -> pa.Table:
     columns: dict[str, Any] = {}
     for name in blocks[0].values:
         values = [block.values[name] for block in blocks]
-        flat = pa.array(np.concatenate([value.ravel() for value in values]))
+        flat = _array(np.concatenate([value.ravel() for value in values]))
         if values[0].ndim == 2:
             lengths = np.repeat([value.shape[1] for value in values], [len(value) for value in values])
-            flat = pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), flat)
+            flat = pa.ListArray.from_arrays(_array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)), flat)
         columns[name] = flat
     return pa.table(columns)
 

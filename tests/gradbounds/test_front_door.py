@@ -66,7 +66,7 @@ def test_what_is_no_stack_is_said(take):
         take(512)
 
 
-def test_names_are_lazy():
+def test_names_are_lazy(tmp_path):
     code = f"""
 import sys
 import gradbounds as gb
@@ -74,6 +74,8 @@ dir(gb), gb.__version__, hasattr(gb, "nothing")
 assert not set({HEAVY}) & set(sys.modules), "import gradbounds loads a library"
 gb.predict(gb.Stack(width=8, depth=1))
 assert "torch" not in sys.modules
+gb.sweep([gb.Stack(width=8, depth=1)], draws=1, seed=0, out={str(tmp_path)!r})
+assert not {{"pandas", "matplotlib", "scipy.stats"}} & set(sys.modules), "a sweep loads what it does without"
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
