@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike
+from scipy.special import ndtri, stdtrit
 
 from checks.statistics import Array, Estimate, standard_error
 
@@ -55,7 +55,7 @@ class PowerLaw:
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The two-sided normal interval of that level."""
-        half = float(scipy.stats.norm.ppf(0.5 + level / 2)) * self.sem
+        half = float(ndtri(0.5 + level / 2)) * self.sem
         return self.exponent - half, self.exponent + half
 
 
@@ -88,11 +88,9 @@ def power_law(x: ArrayLike, y: ArrayLike, sem: ArrayLike) -> PowerLaw:
     x, y, sem = (np.asarray(a, dtype=float) for a in (x, y, sem))
     if len(np.unique(x)) < 2:
         raise ValueError(f"x must have at least 2 different values to give an exponent, got {np.unique(x).tolist()}.")
-    precision, logs = (y / sem) ** 2, np.log(x)
-    centred = logs - precision @ logs / precision.sum()
-    spread = precision @ centred**2
-    weights = precision * centred / spread
-    return PowerLaw(float(weights @ np.log(y)), float(spread**-0.5), tuple(weights.tolist()))
+    # A fit is linear in ln y: fitting unit vectors gives its weights, and these the exponent and its error.
+    weights = np.polyfit(np.log(x), np.eye(len(x)), 1, w=y / sem)[0]
+    return PowerLaw(float(weights @ np.log(y)), float(np.linalg.norm(weights * sem / y)), tuple(weights.tolist()))
 
 
 def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array) -> tuple[float, float, float] | None:
@@ -114,14 +112,8 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
     freedom = int((counts - 1).sum())
     pooled = float(((counts - 1) * variances).sum() / freedom)
     fit = power_law(x, y, y * np.sqrt(max(pooled, 1e-12) / counts))
-    half = student_quantile(0.975, freedom) * fit.sem
+    half = float(stdtrit(freedom, 0.975)) * fit.sem
     return fit.exponent, fit.exponent - half, fit.exponent + half
-
-
-@cache
-def student_quantile(probability: float, freedom: int) -> float:
-    """Of Student's t, once: it takes longer than a fit does."""
-    return float(scipy.stats.t.ppf(probability, freedom))
 
 
 def bootstrap_interval(
@@ -208,7 +200,7 @@ def model_choice(x: ArrayLike, y: ArrayLike, sem: ArrayLike, false_alarm: float 
         curve, x, np.log(y), p0=(0.0, 0.0, 0.0), sigma=sem / y, absolute_sigma=True
     )
     b, error = float(parameters[2]), float(np.sqrt(covariance[2, 2]))
-    limit = float(scipy.stats.norm.isf(false_alarm / 2)) * error
+    limit = -float(ndtri(false_alarm / 2)) * error
     power, root = abs(b) <= limit, abs(b - 0.5) <= limit
     model: Model = "undecided" if power and root else "x^a" if power else "x^a sqrt(ln x)" if root else "neither"
     return ModelChoice(model, b, error)

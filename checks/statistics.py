@@ -7,7 +7,7 @@ from typing import Literal, cast
 import numpy as np
 import scipy  # whose parts are loaded when they are asked for: its stats take a second
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Array = NDArray[np.float64]
 Agreement = Literal["agrees", "undecided", "differs", "beyond"]
@@ -45,7 +45,7 @@ class Estimate:
 
     def interval(self, level: float = 0.95) -> tuple[Array, Array]:
         """The two-sided Student t interval of that level."""
-        half = scipy.stats.t.ppf(0.5 + level / 2, self.draws - 1) * self.sem
+        half = stdtrit(self.draws - 1, 0.5 + level / 2) * self.sem
         return self.mean - half, self.mean + half
 
     def root(self) -> "Estimate":
@@ -109,7 +109,7 @@ def chance_limit(sem: Array, draws: int, false_alarm: float = FALSE_ALARM) -> Ar
 
     Four standard errors with many draws, more with few: Student's t at the same tail.
     """
-    return float(scipy.stats.t.isf(false_alarm / 2, draws - 1)) * sem
+    return -float(stdtrit(draws - 1, false_alarm / 2)) * sem
 
 
 def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> Array:
@@ -124,7 +124,7 @@ def equivalence(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN
         below = (measured.mean - predicted + allowed) / measured.sem
         above = (measured.mean - predicted - allowed) / measured.sem
     freedom = measured.draws - 1
-    return np.asarray(np.maximum(scipy.stats.t.sf(below, freedom), scipy.stats.t.cdf(above, freedom)))
+    return np.asarray(np.maximum(stdtr(freedom, -below), stdtr(freedom, above)))
 
 
 def agreement(measured: Estimate, predicted: ArrayLike, margin: float = MARGIN) -> NDArray[np.str_]:
@@ -150,7 +150,7 @@ def scalar_agreement(measured: float, predicted: float, sem: float, margin: floa
     deviation = abs(measured - predicted)
     if deviation > max(margin, CHANCE * sem):
         return "differs"
-    return "agrees" if deviation + float(scipy.stats.norm.ppf(0.975)) * sem <= margin else "undecided"
+    return "agrees" if deviation + float(ndtri(0.975)) * sem <= margin else "undecided"
 
 
 def share(events: NDArray[np.bool_]) -> tuple[float, tuple[float, float]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from checks.large_width import why_not_judged
+from checks.large_width import class_of, why_not_judged
 from checks.statistics import Estimate, agreement, estimate, log_variance
 from simulate import Samples
 from theory import NoRuleError, Prediction, predict
@@ -83,12 +83,15 @@ def comparison(cells: Sequence[Samples], patterns: int = PATTERNS) -> pd.DataFra
     fields = pd.DataFrame([cell_fields(samples) for samples in cells])
     for number, samples in enumerate(cells):
         prediction = prediction_of(samples, patterns)
+        reasons: dict[str, str] = {}  # the same for all quantities of a class, and slow
         for name, values in samples.items():
             if np.isnan(values).all():
                 continue
             measured = estimate(values)
             known = name in prediction
-            reason = why_not_judged(samples.stack, name) if known else ""
+            if known and class_of(name) not in reasons:
+                reasons[class_of(name)] = why_not_judged(samples.stack, name)
+            reason = reasons[class_of(name)] if known else ""
             predicted = prediction[name] if known else np.full_like(measured.mean, np.nan)
             verdict = (
                 agreement(_with_error(measured, prediction, name), predicted)

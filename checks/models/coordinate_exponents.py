@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
-from checks.fits import pooled_exponent, student_quantile
+from checks.fits import pooled_exponent
 from checks.models.parametrizations import Range, Role, own_asked, passed_asked, role_of, start_asked
 from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
@@ -203,7 +204,7 @@ def _asked(
 
 def _wider(freedom: int) -> float:
     """The interval of `LEVEL` over the 95% one."""
-    return student_quantile(0.5 + LEVEL / 2, freedom) / student_quantile(0.975, freedom)
+    return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
 def judged(values: Array, sizes: Array, asked: Range | None) -> tuple[float, float, float, float, float, str, float]:

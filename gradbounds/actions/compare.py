@@ -51,17 +51,18 @@ def compare(
         ValueError: an argument is outside its range, or the folder holds another run.
     """
     recipe = Recipe().changed(_GRID | dict(grid or {}), draws=draws, seed=seed)
+    stacks = recipe.stacks()
     for name in FIELDS:
-        values = list(dict.fromkeys(getattr(stack, name) for stack in recipe.stacks()))
+        values = list(dict.fromkeys(getattr(stack, name) for stack in stacks))
         if name not in ("placement", "depth") and len(values) > 1:
             raise ValueError(f"{name} must have one value, for placements and depths are compared, got {values}.")
-    if idle := [stack for stack in recipe.stacks() if stack.is_idle]:
+    if idle := [stack for stack in stacks if stack.is_idle]:
         raise ValueError(
             f"branch_scale must be above 0 to compare gradients, which are 0 where branches add nothing, got {idle[0]}."
         )
-    depths = sorted({stack.depth for stack in recipe.stacks()})
+    depths = sorted({stack.depth for stack in stacks})
     check_count("draws", draws, 2)  # one draw has no error
-    order = [stack.placement for stack in recipe.stacks()]
+    order = [stack.placement for stack in stacks]
     with TemporaryDirectory() if out is None else nullcontext(out) as folder:
         sampled = sweep_into(Path(folder), recipe, Execution(workers=workers))
         samples = Run.open(folder).samples()

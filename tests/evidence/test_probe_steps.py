@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.special import stdtrit
 
 import gradbounds as gb
-from checks.fits import student_quantile
 from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
 from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
@@ -109,8 +109,8 @@ def pooled(runs):
     """
     seeds = DENSE["seeds of a run"]
     exponents, halves = np.array(runs).transpose(2, 0, 1)
-    errors = halves / student_quantile(0.975, 3 * (seeds - 1))
-    quantile = student_quantile(0.975, 3 * (seeds - 1) * len(runs))
+    errors = halves / stdtrit(3 * (seeds - 1), 0.975)
+    quantile = stdtrit(3 * (seeds - 1) * len(runs), 0.975)
     return exponents.mean(0), quantile * np.sqrt((errors**2).mean(0) / len(runs))
 
 
