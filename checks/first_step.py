@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from checks.step_errors import Number, not_measured, step_errors
+from checks.step_errors import HEADS, Number, not_measured, step_errors
 from theory import Stack
 from theory.first_step.prediction import FirstStep as LargeWidthStep
 from theory.first_step.prediction import first_step as large_width_step
@@ -66,5 +66,23 @@ def first_step(
     """
     step = large_width_step(stack, optimizer, matrices=matrices, seed=seed, patterns=patterns, windows=windows)
     of_theory = {field.name: getattr(step, field.name) for field in fields(step)}
-    errors = step_errors(stack, optimizer)
+    left_out = left_out_of_few_heads(step)
+    errors = {name: error + left_out[name] for name, error in step_errors(stack, optimizer).items()}
     return FirstStep(**of_theory, implied_errors=errors, no_coefficient=not_measured(stack))
+
+
+def left_out_of_few_heads(step: LargeWidthStep) -> dict[Number, float]:
+    """What theory leaves out of W^Q and W^K where there are fewer heads than errors were measured with, at most.
+
+    A norm removes at most 1/h of their squared gradients, as a head is 1/h of what it adds to the stream, and as much
+    of their kernel, in which the gain is linear and the curvature quadratic.
+    """
+    removed = max(0.0, 1 / step.stack.heads - 1 / HEADS)
+    gain, curvature = (
+        removed * sum(float(shares[role].sum()) for role in ("WQ", "WK") if role in shares)
+        for shares in (step.gain_shares, step.curvature_shares)
+    )
+    return {
+        "gain": gain, "curvature": 2 * curvature, "critical_rate": gain + 2 * curvature,
+        "logit_change_sq": 2 * curvature,
+    }  # fmt: skip

@@ -61,3 +61,15 @@ def test_a_step_has_an_error_of_every_number():
     assert step.no_coefficient == ""
     turned = Stack(width=64, depth=1, tokens=2, vocab=8, layout="parallel", embedding_scale=0.1)
     assert first_step(turned).no_coefficient == "parallel branches are not measured"
+
+
+@pytest.mark.parametrize(("heads", "more"), [(8, 0.0), (2, 3 / 8)])
+def test_few_heads_have_what_norms_remove_besides(heads, more):
+    """At most 1/h of W^Q and W^K, which theory leaves out; with the eight heads of the measurement it is in that."""
+    stack = Stack(width=64, depth=1, tokens=3, vocab=8, heads=heads, query_key_scale=1.0)
+    step, measured = first_step(stack, patterns=2), step_errors(stack, "sgd")
+    gain, curvature = (
+        more * float((shares["WQ"] + shares["WK"]).sum()) for shares in (step.gain_shares, step.curvature_shares)
+    )
+    besides = [step.implied_errors[name] - measured[name] for name in ("gain", "curvature", "critical_rate")]
+    assert besides == pytest.approx([gain, 2 * curvature, gain + 2 * curvature])
