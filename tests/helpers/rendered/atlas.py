@@ -298,14 +298,15 @@ def comparisons() -> dict[str, Any]:
     families["t5"] = {"untied": {"numbers": numbers, "beyond": beyond, "ours": False}}
     sizes = {(found["width"], found["tokens"]) for found in (of_layers, of_matrices, t5)}
     ((width, tokens),) = sizes
-    steps = committed("configuration-steps")
+    steps, tied = committed("configuration-steps"), committed("configuration-steps-tied")
+    ends = {f"{family}, tied": one for family, one in tied["models"].items()}
+    # Of those that were built wider the widest.
+    of_widths = {steps["width"]: steps["models"] | ends} | committed("configuration-steps-wide")["models"]
     by_family: dict[str, Any] = {}
-    for ends, models in (
-        ("untied", steps["models"] | steps["at width 512"]), ("tied", committed("configuration-steps-tied")["models"]),
-    ):  # fmt: skip
-        for family, one in models.items():
-            wide = ends == "untied" and family in steps["at width 512"]
-            by_family.setdefault(family, {})[ends] = {"width": 512 if wide else steps["width"]} | {
+    for at, models in of_widths.items():
+        for name, one in models.items():
+            family, _, kind = name.partition(", ")
+            by_family.setdefault(family, {})[kind or "untied"] = {"width": int(at)} | {
                 optimizer: [numbers[name][key] for name in ("gain", "curvature") for key in ("ratio", "sem")]
                 for optimizer, numbers in one["optimizers"].items()
             }

@@ -201,15 +201,22 @@ def coefficients_of_first_steps() -> str:
 
 def first_steps_of_families() -> str:
     """First steps of models of transformers over theory, with standard errors: g·u, u'Gu and the change of logits."""
-    found, rows = _committed("tests/evidence/configuration-steps.json"), []
-    wide = {f"{family}, d = 512": one for family, one in found["at width 512"].items()}
-    ends = _committed("tests/evidence/configuration-steps-tied.json")["models"]
-    tied = {f"{family}, tied": one for family, one in ends.items()}
-    for family, one in (found["models"] | wide | tied).items():
-        for optimizer, numbers in one["optimizers"].items():
-            cells = [f"{row['ratio']:.3f} ± {row['sem']:.3f}" for row in numbers.values()]
-            rows.append([family, {"sgd": "SGD", "adam": "Adam", "polar": "polar"}[optimizer], *cells])
-    return _table(["class", "", "$g\\cdot u$", "$u^\\top Gu$", "change of the logits"], rows)
+    found, ends, wide = (
+        _committed(f"tests/evidence/configuration-steps{kind}.json")["models"] for kind in ("", "-tied", "-wide")
+    )
+    widths = {"256": found | {f"{family}, tied": one for family, one in ends.items()}} | wide
+    columns = [("gain", "512"), *(("curvature", width) for width in widths), ("change", "512")]
+    rows = []
+    for name, optimizer in (
+        (name, optimizer) for name, one in widths["256"].items() for optimizer in one["optimizers"]
+    ):
+        cells = []
+        for number, width in columns:
+            row = widths[width].get(name, {"optimizers": {}})["optimizers"].get(optimizer)
+            cells.append("–" if row is None else f"{row[number]['ratio']:.3f} ± {row[number]['sem']:.3f}")
+        rows.append([name, {"sgd": "SGD", "adam": "Adam", "polar": "polar"}[optimizer], *cells])
+    titles = {"gain": "$g\\cdot u$", "curvature": "$u^\\top Gu$", "change": "change of the logits"}
+    return _table(["class", "", *(f"{titles[number]}, $d={width}$" for number, width in columns)], rows)
 
 
 def first_steps_over_theory() -> str:

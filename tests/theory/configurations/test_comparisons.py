@@ -31,16 +31,16 @@ def test_a_family_is_compared_by_its_own_class():
 
 
 def test_a_first_step_is_compared_by_its_own_class():
-    """At twice the width where the first was off; with the network's embeddings, or what there is."""
+    """At the largest width; with the network's embeddings, or what there is."""
     for embeddings, said_so in (("tied", "tied"), ("untied", "apart")):
         said = compared_step("gpt2", "adam", embeddings)
         assert said.startswith(
-            f"Compared with transformers' own GPT2LMHeadModel at width 256 and 8 tokens, adam, embeddings {said_so}:"
+            f"Compared with transformers' own GPT2LMHeadModel at width 1024 and 8 tokens, adam, embeddings {said_so}:"
         )
-    assert "own Olmo2ForCausalLM at width 512 and 8 tokens, sgd, embeddings apart" in compared_step(
+    assert "own Olmo2ForCausalLM at width 1024 and 8 tokens, sgd, embeddings apart" in compared_step(
         "olmo2", "sgd", "tied"
     )
-    assert "own BertForMaskedLM at width 256 and 8 tokens, polar, embeddings tied" in compared_step(
+    assert "own BertForMaskedLM at width 1024 and 8 tokens, polar, embeddings tied" in compared_step(
         "bert", "polar", "untied"
     )
     assert compared_step("gpt2", "polar", "untied") == compared_step(None, "sgd", "untied") == ""
