@@ -14,11 +14,11 @@ import pandas as pd
 from checks.models.alarm import Alarm, folded, one_a_cause
 from checks.models.classes import LayerKind, classes
 from checks.models.coordinate_report import CoordinateReport, coordinate_check
-from checks.models.exact_alarms import exact_alarms
+from checks.models.exact_alarms import exact_alarms, whole
 from checks.models.health import alarms
 from checks.models.initialization import against_initialization
 from checks.models.module_rates import ModuleRates, above_break_even, check_first_step, module_rates
-from checks.models.one_report import OneReport, one_report
+from checks.models.one_report import OneReport, loss_alarms, loss_line, one_report, sight_lines
 from checks.models.probe import (
     ROLES,
     TOTAL,
@@ -80,7 +80,7 @@ class ModuleReport:
 
     def reference(self) -> Reference:
         """What other modules can be held against; its `save` writes the file that `against` reads."""
-        return reference_of(self.name, self.probed.frame)
+        return reference_of(self.name, self.probed.frame, self.probed.tests)
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per configuration, seed, layer and quantity."""
@@ -101,12 +101,15 @@ class ModuleReport:
 
     def lines(self) -> list[str]:
         """The report as text: alarms first."""
+        frame, tests = self.probed.frame, self.probed.tests
         lines = _alarm_lines(self.alarms)
+        lines += [loss_line(frame, tests)] if np.isfinite(whole(tests, "cross_entropy")) else []
+        lines += sight_lines(frame, tests)
         for judged in self.classes:
             is_what = "has branches too weak to tell" if judged.kind == "too weak to tell" else f"is {judged.kind}"
             lines.append(f"{judged.part or self.name} {is_what}: {judged.evidence}.")
-        whole = self.exponents[self.exponents["parameter"] == TOTAL]
-        for row in whole.itertuples():
+        totals = self.exponents[self.exponents["parameter"] == TOTAL]
+        for row in totals.itertuples():
             if row.against == "layer":
                 factors = ", ".join(f"{exp(end):.3f}" for end in (row.low, row.high))
                 lines.append(
@@ -263,11 +266,13 @@ def probe(
         too_fast = above_break_even(rates)
     if other is not None:
         rest = _part(on_module, rounds - 1, rounds)
-        reference = reference_of(_name(against), run(other, seed=seed + 1, on_module=rest).frame)
+        held = run(other, seed=seed + 1, on_module=rest)
+        reference = reference_of(_name(against), held.frame, held.tests)
     exponents = probe_exponents(probed.frame)
     theory = None
     wrong = alarms(probed.frame)
     exact, exact_notes = exact_alarms(probed.tests)
+    exact += loss_alarms(probed.tests)
     wrong += [replace(alarm, where=((widths[0], depths[0]),)) for alarm in exact]
     probed = replace(probed, notes=(*exact_notes, *probed.notes))
     if stack is not None:
@@ -277,7 +282,7 @@ def probe(
         # Inputs and loss of the factory are its own: what does not depend on them is compared.
         theory = relative_to_last(against_theory(probed.frame, lambda width, depth: probed.stacks[width, depth]))
     if reference is not None:
-        wrong += against_reference(reference_of(name, probed.frame), reference)
+        wrong += against_reference(reference_of(name, probed.frame, probed.tests), reference)
     return ModuleReport(
         name=name,
         probed=probed,

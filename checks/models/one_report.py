@@ -13,6 +13,7 @@ from checks.models.exact_alarms import exact_alarms, values, whole
 from checks.models.health import alarms as layer_alarms
 from checks.models.streams import learning_later, no_residual_anywhere, normed_residuals
 from checks.remedy import drawn_smaller, remedy_line
+from simulate.modules.exact_tests import ExactTests
 from simulate.modules.mixing import ROUNDING
 from simulate.modules.one_module import OneModule, one_module
 
@@ -87,7 +88,8 @@ class OneReport:
     def lines(self) -> list[str]:
         """The report as text: alarms first, and the judgement last."""
         lines = [f"ALARM {alarm}" for alarm in self.alarms]
-        lines += [_loss_line(self.measured), *_sight_lines(self.measured), *_growth_lines(self), *_table(self.layers)]
+        frame, tests = self.measured.frame, self.measured.tests
+        lines += [loss_line(frame, tests), *sight_lines(frame, tests), *_growth_lines(self), *_table(self.layers)]
         lines += _attention_lines(self)
         lines += _update_lines(self.updates)
         return [*lines, *folded(self.notes), self.judgement()]
@@ -147,17 +149,7 @@ def one_report(
 
 def _of_the_whole(measured: OneModule) -> list[Alarm]:
     """By thresholds of an initialization, and the dtype."""
-    tests, alarms = measured.tests, []
-    size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
-    known = whole(tests, "label_entropy")
-    if size > LOSS * np.log(classes):
-        what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
-        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
-    if size < KNOWN * known:
-        what = (
-            f"loss {size:.3g} at the start, where the labels' frequencies alone explain {known:.3g}: does it see them?"
-        )
-        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
+    alarms = loss_alarms(measured.tests)
     for part, (energy, gradient) in _ends(measured.frame).items():
         depth = len(_profile(measured.frame, part, "hidden_energy"))
         limits = (("energy of the stream", energy, STREAM * depth), ("gradient", gradient, GRADIENT * depth**0.5))
@@ -168,6 +160,21 @@ def _of_the_whole(measured: OneModule) -> list[Alarm]:
     if measured.dtype_change > DTYPE:
         what = f"in {measured.dtype} its output is {100 * measured.dtype_change:.2g}% from that in float32"
         alarms.append(Alarm("", WHOLE_MODEL, "dtype", what))
+    return alarms
+
+
+def loss_alarms(tests: ExactTests) -> list[Alarm]:
+    """The loss at the start against a uniform guess, and against the labels' frequencies."""
+    size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
+    alarms = []
+    if size > LOSS * np.log(classes):
+        what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
+        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
+    if size < KNOWN * known:
+        what = (
+            f"loss {size:.3g} at the start, where the labels' frequencies alone explain {known:.3g}: does it see them?"
+        )
+        alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     return alarms
 
 
@@ -227,9 +234,9 @@ def _loss_reason(measured: OneModule) -> str:
     return f"loss {size:.3g}, where a uniform guess has {np.log(classes):.3g}" if np.isfinite(size) else ""
 
 
-def _loss_line(measured: OneModule) -> str:
-    tests = measured.tests
-    loss = float(measured.frame.loc[measured.frame["quantity"] == "loss", "value"].iloc[0])
+def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
+    """The loss of the first module of a frame, beside what a guess has."""
+    loss = float(frame.loc[frame["quantity"] == "loss", "value"].iloc[0])
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
     if not np.isfinite(size):
         return f"Loss {loss:.4g}; it is no cross-entropy of the output, so that there is nothing to hold it against."
@@ -241,11 +248,11 @@ def _loss_line(measured: OneModule) -> str:
     return line + "."
 
 
-def _sight_lines(measured: OneModule) -> list[str]:
+def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
     """Who sees whom, as facts."""
-    tests, lines = measured.tests, []
+    lines = []
     later, earlier, samples = (values(tests, f"sees_{whom}") for whom in ("later", "earlier", "samples"))
-    for part in _parts(measured.frame):
+    for part in _parts(frame):
         sees = {
             word for word, of in (("earlier", earlier), ("later", later))
             if any(value > ROUNDING for at, value in of.items() if at[0] == part and at[1])

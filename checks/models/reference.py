@@ -14,6 +14,8 @@ import pandas as pd
 from scipy import stats
 
 from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
+from simulate.modules.exact_tests import ExactTests
+from simulate.modules.mixing import ROUNDING
 from simulate.runs.files import write_whole
 from theory.stack.documents import read_document
 
@@ -24,6 +26,7 @@ _FACTOR = 1.25
 _FORMAT = 1
 
 _KEYS = ["width", "depth", "part", "layer", "parameter", "quantity"]
+_SIGHT = {"sees_later": "later positions", "sees_earlier": "earlier positions", "sees_samples": "other samples"}
 _COMPARED = {
     "hidden_energy": "energy of the stream",
     "weight": "norm of {}",
@@ -74,12 +77,13 @@ class Reference:
             ) from error
 
 
-def reference_of(name: str, frame: pd.DataFrame) -> Reference:
+def reference_of(name: str, frame: pd.DataFrame, tests: ExactTests | None = None) -> Reference:
     """What is kept of a probed module.
 
     Args:
         name: of its factory.
         frame: as `simulate.Probed` has it.
+        tests: likewise; whom its layers see is compared, if they are given.
     """
     rows = frame[frame["quantity"].isin(_COMPARED) & (frame["value"] > 0) & np.isfinite(frame["value"])]
     logs = rows.assign(value=np.log(rows["value"]))
@@ -87,7 +91,16 @@ def reference_of(name: str, frame: pd.DataFrame) -> Reference:
     whole = logs[logs["layer"] > 0].groupby([*_KEYS[:3], "parameter", "quantity", "seed"])["value"].mean().reset_index()
     logs = pd.concat([logs, whole.assign(layer=WHOLE_MODEL)], ignore_index=True)
     table = logs.groupby(_KEYS)["value"].agg(mean="mean", variance="var", seeds="count").reset_index()
-    return Reference(name, table.fillna({"variance": 0.0}))
+    table = table.fillna({"variance": 0.0})
+    sizes = table[["width", "depth"]]
+    if tests is not None and len(sizes):
+        # Exact ones, of one module: 1 where a layer sees them.
+        rows = [
+            (sizes["width"].min(), sizes["depth"].min(), part, layer, "", quantity, float(value > ROUNDING), 0.0, 1)
+            for part, layer, _, quantity, value in tests.rows if layer and quantity in _SIGHT
+        ]  # fmt: skip
+        table = pd.concat([table, pd.DataFrame(rows, columns=table.columns)], ignore_index=True) if rows else table
+    return Reference(name, table)
 
 
 def against_reference(found: Reference, reference: Reference, rate: float = RATE) -> list[Alarm]:
@@ -110,15 +123,29 @@ def against_reference(found: Reference, reference: Reference, rate: float = RATE
     here &= pd.Series([(row.width, row.depth) in common for row in joined.itertuples()], index=joined.index)
     joined = joined[here]
     both = joined[joined["side"] == "both"]
+    exact = both["quantity"].isin(_SIGHT)
+    both, seen = both[~exact], both[exact]
     if (both["seeds"] + both["seeds_other"]).max() < 3:
         raise ValueError("seeds must be at least 2 of the module or of its reference: one of each has no error.")
-    return sorted(merged([*_missing(joined), *_differing(both, rate)]), key=_causes_first)
+    return sorted(merged([*_seeing(seen), *_missing(joined), *_differing(both, rate)]), key=_causes_first)
 
 
 def _causes_first(alarm: Alarm) -> tuple[int, int]:
     """What differs before anything runs comes first, and then what differs in the whole."""
-    words = ("norm of", "has ", "lacks ", "energy")
+    words = ("sees ", "does not see ", "norm of", "has ", "lacks ", "energy")
     return next((k for k, word in enumerate(words) if alarm.what.startswith(word)), len(words)), alarm.layer
+
+
+def _seeing(rows: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
+    """Layers that see positions or samples which the reference's do not, or the other way round."""
+    keys = ["width", "depth", "part", "quantity"]
+    for (width, depth, part, quantity), of in rows.groupby(keys, sort=False):
+        other = of[of["mean"] != of["mean_other"]]
+        alike = len(other) == len(of) and other["mean"].nunique() == 1
+        for row in other.head(1 if alike else len(other)).itertuples():
+            does, does_not = f"sees {_SIGHT[str(quantity)]}", f"does not see {_SIGHT[str(quantity)]}"
+            what = f"{does}, and the reference does not" if row.mean else f"{does_not}, and the reference does"
+            yield (int(width), int(depth)), str(part), Finding(WHOLE_MODEL if alike else row.layer, "reference", what)
 
 
 def _missing(joined: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from checks.models.classes import classes
 from checks.models.initialization import against_initialization
@@ -150,6 +151,39 @@ def test_against_a_reference(tmp_path):
     (tmp_path / "probe.json").write_text("{}")
     with pytest.raises(ValueError, match="^reference must be a probe.json"):
         probe(model(), **SIZES, against=tmp_path)
+
+
+def decoders(*, mask=True, std=0.02):
+    """A factory of decoders of torch.nn with one layer; with a mask, and words drawn with a deviation."""
+
+    def factory(width, depth):
+        layers = nn.TransformerEncoderLayer(width, 2, width, 0.0, batch_first=True, norm_first=True)
+        whole = nn.ModuleDict({"words": nn.Embedding(64, width), "layers": nn.ModuleList([layers])})
+        nn.init.normal_(whole["words"].weight, std=std)
+        later = torch.full((6, 6), float("-inf")).triu(1) if mask else None
+        whole.forward = lambda words: functional.linear(
+            functional.layer_norm(layers(whole["words"](words), later), [width]), whole["words"].weight
+        )
+        words, labels = torch.randint(64, (2, 6)), torch.randint(64, (12,))
+        return whole, lambda _: (words, lambda y: functional.cross_entropy(y.flatten(0, 1), labels))
+
+    return factory
+
+
+def test_a_missing_mask_beside_a_reference_and_a_loss_that_is_too_large_from_the_beginning(tmp_path):
+    """By itself a layer that sees later positions is a fact, as encoders are; the loss is held against ln V."""
+    sizes = {"widths": [16], "depths": [1], "seeds": 2}
+    healthy = probe(decoders(), **sizes)
+    healthy.reference().save(tmp_path / "probe.json")
+    assert healthy.alarms == []
+    assert "Positions of layers see earlier ones alone." in healthy.lines()
+    report = probe(decoders(mask=False), **sizes, seed=5, against=tmp_path)
+    assert "Positions of layers see earlier and later ones." in report.lines()
+    first = "reference: layers: sees later positions, and the reference does not [at (width, depth) = (16, 1)]"
+    assert str(report.alarms[0]) == first
+    (alarm,) = probe(decoders(std=3.0), **sizes).alarms
+    assert alarm.kind == "loss"
+    assert "where a uniform guess among 64 has 4.16" in alarm.what
 
 
 def test_against_the_theory_of_its_initialization():
