@@ -128,6 +128,12 @@ def test_what_logits_are_multiplied_by():
     alarms, (note,) = scaled(1 / 8)
     assert not alarms
     assert "logits are q.k times 0.12; 1/sqrt(d_k) would be 0.25" in note
+    # Queries may be drawn that much smaller instead, as T5's are.
+    for layer in module.layers:
+        layer.attention.q.weight.data.div_(4)
+    alarms, (note,) = scaled(1.0)
+    assert not alarms
+    assert "logits are q.k times 1; 1/sqrt(d_k) would be 0.25" in note
 
 
 class Mixed(nn.Module):
