@@ -148,7 +148,7 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
     first = _first_moves(frame)
     values, of_size, rows = frame["value"].to_numpy(), frame["size"].to_numpy(), []
     for (place, parameter, quantity, step), at in places_of(frame, _KEYS).items():
-        if len(np.unique(of_size[at])) < len(sizes.values):
+        if len({*of_size[at].tolist()}) < len(sizes.values):
             continue
         _, role = sizes.owners.get((place, parameter), (None, ""))
         asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common)
@@ -213,13 +213,11 @@ def judged(values: Array, sizes: Array, asked: Range | None) -> tuple[float, flo
     missing = float("nan")
     if not (values > 0).all() or not np.isfinite(values).all():
         return missing, missing, missing, *ends, "zero", missing
-    x = np.unique(sizes)
-    logs = [np.log(values[sizes == size]) for size in x]
-    count = np.array([len(of_size) for of_size in logs])
-    fit = None
+    x, at = np.unique(sizes, return_inverse=True)
+    count, logs, fit = np.bincount(at), np.log(values), None
     if count.min() > 1:
-        means = np.array([of_size.mean() for of_size in logs])
-        variances = np.array([of_size.var(ddof=1) for of_size in logs])
+        means = np.bincount(at, logs) / count
+        variances = np.bincount(at, (logs - means[at]) ** 2) / (count - 1)
         fit = pooled_exponent(x, np.exp(means), count, variances)
     if fit is None:
         return missing, missing, missing, *ends, "undecided", missing

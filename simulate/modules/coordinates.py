@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from simulate.counts import check_count
 from simulate.modules.factories import Factory, Made, build, module_seed, named_size, seeded
 from simulate.modules.layers import tensor_of
-from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state
+from simulate.modules.own_changes import RandomState, mean_square, own_changes, random_state, root_mean_square
 from simulate.modules.predictions import logits_of
 from simulate.modules.step_optimizers import OptimizerFactory, Stepper, first_rule, stepper_of
 from simulate.modules.weight_places import ROOT, Owner, WeightPlaces, named_places, weight_places
@@ -185,9 +185,7 @@ class _Steps:
             ProbeError: module, loss or optimizer fails.
         """
         self.rows += [(0, name, "", quantity, value) for name, quantity, value in self.places.scalars]
-        self.rows += [
-            (0, name, "", "weight", float(value.float().square().mean().sqrt())) for name, value in self._first.items()
-        ]
+        self.rows += [(0, name, "", "weight", root_mean_square(value)) for name, value in self._first.items()]
         waiting = {name for name, parameter in self._parameters() if parameter.requires_grad}
         self._held(stepper)
         for step in range(steps + 1):
@@ -323,7 +321,7 @@ class _Steps:
             self.notes.append(f"the rate of step {self._step + 1} is 0, as schedules with a warm-up may begin")
         self.rows += [(self._step, name, "", "rate", rate) for name, rate in rates.items()]
         self.rows += [
-            (self._step, name, "", "gradient", float(parameter.grad.float().square().mean().sqrt()))
+            (self._step, name, "", "gradient", root_mean_square(parameter.grad))
             for name, parameter in self._parameters() if parameter.grad is not None
         ]  # fmt: skip
         return rates

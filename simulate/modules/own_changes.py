@@ -84,6 +84,11 @@ def mean_square(y: Tensor, z: Tensor) -> Tensor:
     return torch.dist(y.float(), z.float()).square() / y.numel()
 
 
+def root_mean_square(x: Tensor) -> float:
+    """Of entries, in single precision."""
+    return float(torch.linalg.vector_norm(x, dtype=torch.float32)) / x.numel() ** 0.5
+
+
 def _plain(part: nn.Module) -> bool:
     """Whether nothing but the caller's two hooks stands around the class's own forward."""
     return "forward" not in vars(part) and len(part._forward_hooks) == 1 and len(part._forward_pre_hooks) == 1
