@@ -230,14 +230,23 @@ def test_the_gauss_newton_matrix_stays_on_its_device():
 
 @evidence
 def test_a_probe_stays_on_its_device():
+    from checks.models.one_report import one_report
+    from simulate.modules.coordinates import coordinate_steps
     from simulate.modules.probe import probe
     from tests.helpers.probed_modules import one_module
 
     run = partial(probe, one_module, widths=[4, 8], depths=[2], seeds=2)
-    here = run().frame
+    steps = partial(coordinate_steps, one_module, lambda module: torch.optim.Adam(module.parameters(), lr=1e-2),
+                    widths=[4, 8], depths=[2], steps=2, seeds=1)  # fmt: skip
+    module, batch = one_module(8, 2)
+    x, loss = batch(0)
+    here = run().frame, steps().frame, one_report(module, x, loss).to_frame()
     with PretendedGpu() as gpu:
-        there = run(device="cuda").frame
-    pd.testing.assert_frame_equal(there, here, rtol=1e-4)
+        there = run(device="cuda").frame, steps(device="cuda").frame
+        there += (one_report(module.to("cuda"), x.to("cuda"), loss).to_frame(),)
+    pd.testing.assert_frame_equal(there[0], here[0], rtol=1e-4)
+    for mine, other in zip(here[1:], there[1:], strict=True):
+        pd.testing.assert_frame_equal(other, mine, rtol=1e-4, atol=1e-6)
     assert gpu.launches > 50
 
 
