@@ -4,6 +4,7 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 
 from checks.models.coordinate_report import coordinate_check
 
-WIDTHS, DEPTH, SEEDS, REPETITIONS = (128, 256, 512), 4, 2, 1
-STEPS = (2,)
+WIDTHS, DEPTH, SEEDS, REPETITIONS = ((32, 64, 128), (128, 256, 512)), 4, 2, 3
+STEPS = (2, 4)
 _VOCAB, _SEQUENCES, _LENGTH, _HEADS = 256, 4, 64, 4
 
 
@@ -61,7 +62,7 @@ def _adam(module: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(module.parameters(), lr=1e-3)
 
 
-def judged_steps(steps: int, widths: Sequence[int] = WIDTHS) -> None:
+def judged_steps(steps: int, widths: Sequence[int]) -> None:
     """The whole report, exponents and alarms included."""
 
     def factory(width: int, _: int) -> tuple[nn.Module, Callable[[int], Any]]:
@@ -74,7 +75,7 @@ def judged_steps(steps: int, widths: Sequence[int] = WIDTHS) -> None:
     coordinate_check(factory, _adam, widths=widths, depths=[DEPTH], steps=steps, seeds=SEEDS, parametrization="mup")
 
 
-def recorded_steps(steps: int, widths: Sequence[int] = WIDTHS) -> None:
+def recorded_steps(steps: int, widths: Sequence[int]) -> None:
     """What microsoft/mup records for its picture: mean |x| of every module's output before each of so many steps.
 
     Raises:
@@ -96,22 +97,22 @@ def report() -> dict[str, object]:
     """
     torch.set_num_threads(1)
     results: dict[str, object] = {
-        "widths": WIDTHS, "depth": DEPTH, "seeds": SEEDS, "repetitions": REPETITIONS, "tokens": _SEQUENCES * _LENGTH,
+        "depth": DEPTH, "seeds": SEEDS, "repetitions": REPETITIONS, "tokens": _SEQUENCES * _LENGTH,
         "beside": "microsoft/mup, mup.coord_check._get_coord_data, and torch.optim.Adam in both",
     }  # fmt: skip
     # What is imported at the first step is no part of the cost.
     for check in (recorded_steps, judged_steps):
         check(1, (8, 16, 32))
-    for steps in STEPS:
+    for widths, steps in product(WIDTHS, STEPS):
         times = []
         for _ in range(REPETITIONS):
             begun = time.process_time()
-            recorded_steps(steps)
+            recorded_steps(steps, widths)
             between = time.process_time()
-            judged_steps(steps)
+            judged_steps(steps, widths)
             times.append((between - begun, time.process_time() - between))
         theirs, ours = (median(column) for column in zip(*times, strict=True))
-        results[f"{steps} steps"] = {
+        results[f"widths {' '.join(map(str, widths))}, {steps} steps"] = {
             "mup, CPU seconds": round(theirs, 2),
             "judged, CPU seconds": round(ours, 2),
             "judged over mup": round(median(after / before for before, after in times), 2),
