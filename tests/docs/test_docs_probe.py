@@ -121,9 +121,9 @@ def test_the_example_of_steps_says_what_the_page_says(tmp_path, monkeypatch, cap
 
 
 def test_the_numbers_of_steps_are_the_committed_ones():
-    exponents, healthy, breaches, costs = (
+    dense, healthy, breaches, costs = (
         json.loads((ROOT / "tests" / "evidence" / f"probe-steps-{name}.json").read_text(encoding="utf-8"))
-        for name in ("exponents", "healthy", "breaches", "costs")
+        for name in ("dense", "healthy", "breaches", "costs")
     )
     low, high = healthy["95% of the rate"]
     assert low == 0
@@ -134,11 +134,12 @@ def test_the_numbers_of_steps_are_the_committed_ones():
     runs, named, alone = (sum(of[what] for of in power) for what in ("runs", "named", "as the only alarm"))
     assert says("probe.md", f"Of {len(power)} kinds of breaches", f"{named} of {runs} were named", "in one alarm")
     assert alone == named
-    by_sgd, by_adam = (
-        max(of[what] for kind, of in exponents["furthest off"].items() if ("SGD" in kind) == sgd for what in of)
-        for sgd in (True, False)
-    )
-    assert says("probe.md", f"{by_sgd:.2f} off, by SGD", f"up to {by_adam:.2f} by Adam")
+    assert all(of["factors that mend"] == [of["factor planted"]][: of["factor planted"] is not None] for of in power)
+    count, share = dense["exponents"], 100 * dense["one run: part within 0.1"]
+    seeds = dense["runs"] * dense["seeds of a run"]
+    near = f"{dense['within 0.1']} are within 0.1"
+    assert says("probe.md", f"Of {count} exponents from {seeds} seeds", near, f"of eight seeds {share:.0f}%")
+    assert dense["intervals of at most 0.1"] == count
     times = (costs[f"width {width}: measured over not"] for width in (512, 128))
     assert says("probe.md", *(f"{number:.0f} times" for number in times))
     seconds, millions = costs["CPU seconds of a report"], int(costs["million parameters"])

@@ -135,13 +135,23 @@ def beside_dense(runs):
             "longest dense interval": float(2 * dense_halves[of].max()),
             "one run: part within 0.1": float((alone <= NEAR).mean()), "one run: furthest": float(alone.max()),
             "one run: median interval": float(np.median(2 * single_halves[:, of])),
+            "beyond": {key: [float(exponents[k]), float(dense[k])] for k, key in enumerate(keys) if of[k]
+                       and abs(exponents[k] - dense[k]) > NEAR},
         }  # fmt: skip
     return found
 
 
 def test_exponents_beside_a_dense_sample(kept_folder):
     found = {name: beside_dense(dense_runs(kept_folder, name)) for name in HEALTHY}
-    record("probe-steps-dense", DENSE | {"device": DEVICE, "kinds": rounded(found)})
+    every = [of for by in found.values() for of in by.values()]
+    count, near, short = (
+        sum(of[what] for of in every) for what in ("exponents", "within 0.1", "intervals of at most 0.1")
+    )
+    alone = sum(of["one run: part within 0.1"] * of["exponents"] for of in every) / count
+    record("probe-steps-dense", DENSE | {
+        "device": DEVICE, "exponents": count, "within 0.1": near, "intervals of at most 0.1": short,
+        "one run: part within 0.1": round(alone, 4), "kinds": rounded(found),
+    })  # fmt: skip
     missed = [
         f"{name}, {quantity}: {of['within 0.1']} of {of['exponents']} within 0.1, "
         f"{of['intervals of at most 0.1']} intervals of at most 0.1"
