@@ -214,7 +214,7 @@ def judged(values: Array, sizes: Array, asked: Range | None) -> tuple[float, flo
     if not (values > 0).all() or not np.isfinite(values).all():
         return missing, missing, missing, *ends, "zero", missing
     x, at = np.unique(sizes, return_inverse=True)
-    count, logs, fit = np.bincount(at), np.log(values), None
+    count, logs, fit = np.bincount(at).astype(float), np.log(values), None
     if count.min() > 1:
         means = np.bincount(at, logs) / count
         variances = np.bincount(at, (logs - means[at]) ** 2) / (count - 1)
