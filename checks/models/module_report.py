@@ -266,8 +266,8 @@ def probe(
         too_fast = above_break_even(rates)
     if other is not None:
         rest = _part(on_module, rounds - 1, rounds)
-        held = run(other, seed=seed + 1, on_module=rest)
-        reference = reference_of(_name(against), held.frame, held.tests)
+        probed_other = run(other, seed=seed + 1, on_module=rest)
+        reference = reference_of(_name(against), probed_other.frame, probed_other.tests)
     exponents = probe_exponents(probed.frame)
     theory = None
     wrong = alarms(probed.frame)
