@@ -59,10 +59,12 @@ def fields_of(family: str, width: int = WIDTH, *, tied: bool = False) -> dict[st
     return model_classes.small_fields(family, **changed, tie_word_embeddings=tied, **others)
 
 
-def network(
-    family: str, fields: dict[str, Any], stack: Stack, seed: int, optimizers: Collection[str], device: str = "cpu"
-) -> dict[str, Any]:
-    """One network's numbers by optimizer, theory's given its outputs, and the share of Adam's small gradients."""
+Drawn = tuple[torch.nn.Module, dict[str, torch.Tensor], torch.Tensor, torch.Tensor]
+"""A model, the parameters that are stepped, words (1, N) and labels (N,)."""
+
+
+def drawn_model(family: str, fields: dict[str, Any], stack: Stack, seed: int, device: str = "cpu") -> Drawn:
+    """One network with its words and labels, in float64."""
     with torch.device(device):
         model = model_classes.build(family, fields, seed=seed)
     output = model.get_output_embeddings()
@@ -75,6 +77,14 @@ def network(
         name: p for name, p in model.named_parameters()
         if p.ndim == 2 and (p is output.weight or not any(table in name for table in TABLES))
     }  # fmt: skip
+    return model, parameters, ids, labels
+
+
+def network(
+    family: str, fields: dict[str, Any], stack: Stack, seed: int, optimizers: Collection[str], device: str = "cpu"
+) -> dict[str, Any]:
+    """One network's numbers by optimizer, theory's given its outputs, and the share of Adam's small gradients."""
+    model, parameters, ids, labels = drawn_model(family, fields, stack, seed, device)
     logits = model(input_ids=ids.to(device)).logits[0]
     p = logits.detach().softmax(-1)
     r = (p - torch.nn.functional.one_hot(labels, VOCAB).to(p)) / TOKENS
@@ -123,6 +133,28 @@ def polar(gradient: Direction) -> Direction:
         core = polar_factor((left.T @ part @ right).cpu()[None], *part.shape[::-1])[0]
         found[name] = left @ core.to(part) @ right.T
     return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_motion_and_polar_factors():
+    """Beside differences of the logits of moved parameters, and the factors of whole matrices."""
+    fields = fields_of("bert", tied=True)
+    stack, _ = stack_from_config({"model_type": "bert", **fields}, tokens=TOKENS)
+    model, parameters, ids, _ = drawn_model("bert", fields, stack, 0)
+    logits = model(input_ids=ids).logits[0]
+    at_logits = torch.randn_like(logits).requires_grad_()
+    parts = torch.autograd.grad(logits, [*parameters.values()], at_logits, create_graph=True)
+    held = dict(zip(parameters, parts, strict=True))
+    gradient = {name: part.detach() for name, part in held.items()}
+    u, whole = polar(gradient), direction(gradient, "polar", turned=False)
+    for name in u:
+        torch.testing.assert_close(u[name], whole[name], rtol=0, atol=1e-6)
+    rate, ends = 1e-5, list[torch.Tensor]()
+    for sign in (1, -1):
+        moved = {name: p.detach() + sign * rate * u[name] for name, p in parameters.items()}
+        ends.append(torch.func.functional_call(model, moved, (), {"input_ids": ids}).logits[0].detach())
+    difference = (ends[0] - ends[1]) / (2 * rate)
+    torch.testing.assert_close(motion(held, at_logits, u), difference, rtol=1e-6, atol=1e-6 * float(difference.std()))
 
 
 def optimizers_of(family: str) -> tuple[str, ...]:
