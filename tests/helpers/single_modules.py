@@ -76,7 +76,7 @@ def next_word(words: Tensor) -> Callable[[Any], Tensor]:
     return loss
 
 
-def _of(family: Callable[[int, int], tuple[nn.Module, Any]]) -> Callable[[int, int], Single]:
+def of_a_family(family: Callable[[int, int], tuple[nn.Module, Any]]) -> Callable[[int, int], Single]:
     def single(width: int, depth: int) -> Single:
         module, batch = family(width, depth)
         return (module, *batch(0))
@@ -105,12 +105,12 @@ HEALTHY: dict[str, Callable[[int, int], Single]] = {
     "decoder": _language(lambda width, depth: Decoder(width, depth, attends=True)),
     "nanoGPT-like": _language(lambda width, depth: FAMILIES["nanoGPT-like"](width, depth)[0]),
     "without attention": _language(lambda width, depth: Decoder(width, depth, attends=False)),
-    "ViT-like": _of(FAMILIES["ViT-like"]),
+    "ViT-like": of_a_family(FAMILIES["ViT-like"]),
     "torch.nn, Pre-LN": _encoder("pre"),
     "torch.nn, Post-LN": _encoder("post"),
     "Llama": _language(lambda width, depth: FAMILIES["Llama"](width, depth)[0]),
     "GPT-2": _language(lambda width, depth: FAMILIES["GPT-2"](width, depth)[0]),
-    "BERT": _of(FAMILIES["BERT"]),
+    "BERT": of_a_family(FAMILIES["BERT"]),
 }
 """The last three are of transformers."""
 OF_TRANSFORMERS = ("Llama", "GPT-2", "BERT")
