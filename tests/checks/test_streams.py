@@ -170,7 +170,7 @@ def decoders(*, mask=True, std=0.02):
     return factory
 
 
-def test_a_missing_mask_beside_a_reference_and_a_loss_that_is_too_large_from_the_beginning(tmp_path):
+def test_a_missing_mask_and_a_loss_that_is_too_large(tmp_path):
     """By itself a layer that sees later positions is a fact, as encoders are; the loss is held against ln V."""
     sizes = {"widths": [16], "depths": [1], "seeds": 2}
     healthy = probe(decoders(), **sizes)
