@@ -142,9 +142,13 @@ def _with_layout(app, doctree, docname):
     """Change what Sphinx has read of a page, before it is written."""
     page_layout.with_titles(doctree, app.env.titles)
     page_layout.with_captions(doctree)
+    page_layout.with_words(doctree)
     page_layout.with_broken_commands(doctree)
     if not docname.endswith("/api"):
         page_layout.with_cells(doctree)
+    page_layout.with_verdicts(doctree)
+    page_layout.with_signs(doctree)
+    page_layout.with_flags(doctree)
 
 
 def _with_page_facts(app, pagename, templatename, context, doctree):

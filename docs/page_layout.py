@@ -25,6 +25,7 @@ smaller still."""
 _DATE = re.compile(r"\d{4}-\d\d")
 _TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+")
 """An interval, a number with its error, a range: what a line of a cell does not break."""
+_VERDICT = re.compile(r"(holds|undecided|premise fails|fails)(,? with a correction|, loose)?( at .*| by .*)?")
 _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
 
 
@@ -52,7 +53,18 @@ def mathml(formula: str) -> str:
     for command, sign in {r"\lVert": "‖", r"\rVert": "‖", r"\lvert": "|", r"\rvert": "|"}.items():
         formula = formula.replace(f">{command}<", f">{sign}<")  # the converter leaves them behind \Big
     formula = re.sub(r"<mo>(&#x02016;|‖|\||&#x0007C;|&#x02223;)</mo>", r'<mo stretchy="false">\1</mo>', formula)
-    formula = formula.replace("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>')
+    formula = re.sub(r"<mo>(/|∂|∞|&#x0002F;|&#x02202;|&#x0221E;)</mo>", r'<mo lspace="0" rspace="0">\1</mo>', formula)
+    formula = formula.replace("<mi>&#x0007E;</mi>", '<mo lspace="0.28em" rspace="0.28em">∼</mo>')
+    # Browsers do not stretch a bar that has scripts: these get an empty base as high as the bar.
+    formula = re.sub(
+        r'<(msubsup|msub|msup)>(<mo minsize="([\d.]+)em"[^>]*>‖</mo>)',
+        lambda found: f'{found[2]}<{found[1]}><mspace width="0" {_around_axis(float(found[3]))} />',
+        formula,
+    )
+    # A limit stands below its name.
+    formula = re.sub(
+        r"<msub><mo>lim</mo>(<mrow>(?:(?!<mrow>).)*?</mrow>)</msub>", r"<munder><mo>lim</mo>\1</munder>", formula
+    )
     letters = r'<mi mathvariant="normal">(\w)</mi>'
     formula = re.sub(
         rf"(?:{letters}){{2,}}", lambda found: f"<mi>{''.join(re.findall(letters, found[0]))}</mi>", formula
@@ -60,6 +72,55 @@ def mathml(formula: str) -> str:
     names = "|".join(_OPERATORS.split())
     formula = re.sub(rf"<mi>({names})</mi>", r'<mo form="prefix" lspace="0.17em" rspace="0.17em">\1</mo>', formula)
     return re.sub(r'(<mrow>)+<mo form="prefix" lspace="0.17em"', lambda found: found[0].replace("0.17", "0"), formula)
+
+
+def _around_axis(size: float) -> str:
+    """Height and depth in em of a sign of this size, which is centred a quarter above the line."""
+    return f'height="{size / 2 + 0.25:.3g}em" depth="{size / 2 - 0.25:.3g}em"'
+
+
+def with_signs(doctree: nodes.document) -> None:
+    """Keep a bracket with the formula that it opens before, and a comma or a bracket with the one that it follows."""
+    for formula in list(doctree.findall(nodes.math)):
+        parent, at = formula.parent, formula.parent.index(formula)
+        before, after = parent[at - 1] if at else None, parent[at + 1] if at + 1 < len(parent) else None
+        opens = before[-1] if isinstance(before, nodes.Text) and before.endswith(("(", "[", "“")) else ""
+        closes = after[0] if isinstance(after, nodes.Text) and after.startswith((*",.;:)]”?",)) else ""
+        if opens or closes:
+            parent[at] = nodes.inline(
+                "", "", nodes.Text(opens), formula.deepcopy(), nodes.Text(closes), classes=["joined"]
+            )
+            if opens:
+                parent[at - 1] = nodes.Text(before[:-1])
+            if closes:
+                parent[at + 1] = nodes.Text(after[1:])
+
+
+def with_flags(doctree: nodes.document) -> None:
+    """Keep a command's flag in one piece, which a browser may break behind its two dashes."""
+    for literal in doctree.findall(nodes.literal):
+        pieces = re.split(r"(?<!\S)(--[\w-]+)", literal.astext())
+        if len(pieces) > 1 and len(literal) == 1:
+            literal.children = []
+            for place, piece in enumerate(pieces):
+                literal += nodes.inline("", piece, classes=["joined"]) if place % 2 else nodes.Text(piece)
+
+
+def with_words(doctree: nodes.document) -> None:
+    """Say behind a section's name, such as L1, what the row of that name in a table has in words."""
+    rows = [[cell.astext() for cell in row.findall(nodes.entry)] for row in doctree.findall(nodes.row)]
+    heads = next((row for row in rows if "in words" in row), [])
+    words = {row[0]: row[heads.index("in words")] for row in rows if len(row) == len(heads)} if heads else {}
+    for title in doctree.findall(nodes.title):
+        if said := words.get(title.astext()):
+            title += [nodes.Text(": "), nodes.inline("", said, classes=["words"])]
+
+
+def with_verdicts(doctree: nodes.document) -> None:
+    """Colour a verdict that stands in bold, beside its word."""
+    for word in doctree.findall(nodes.strong):
+        if found := _VERDICT.fullmatch(word.astext()):
+            word["classes"] += ["verdict", "corrected" if found[2] else found[1].rpartition(" ")[2]]
 
 
 def with_titles(doctree: nodes.document, titles: dict[str, nodes.title]) -> None:
