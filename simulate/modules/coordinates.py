@@ -164,8 +164,9 @@ class _Steps:
         self._names = named_places(built.module)
         self.places = weight_places(built, seed + 1) if places is None else places
         self._by_place = self.places.by_place()
-        self._first = {name: parameter.detach().clone() for name, parameter in built.module.named_parameters()}
-        self._names_of = {id(parameter): name for name, parameter in built.module.named_parameters()}
+        self._parameters = list(built.module.named_parameters())
+        self._first = {name: parameter.detach().clone() for name, parameter in self._parameters}
+        self._names_of = {id(parameter): name for name, parameter in self._parameters}
         self._step, self._asking = 0, False
         self._damped: set[str] = set()
         self._states: list[RandomState | None] = []
@@ -186,7 +187,7 @@ class _Steps:
         """
         self.rows += [(0, name, "", quantity, value) for name, quantity, value in self.places.scalars]
         self.rows += [(0, name, "", "weight", root_mean_square(value)) for name, value in self._first.items()]
-        waiting = {name for name, parameter in self._parameters() if parameter.requires_grad}
+        waiting = {name for name, parameter in self._parameters if parameter.requires_grad}
         self._held(stepper)
         for step in range(steps + 1):
             self._step = step
@@ -207,9 +208,6 @@ class _Steps:
             self._after(stepper)
             waiting = self._still(waiting, rates)
             self._built.module.zero_grad(set_to_none=True)
-
-    def _parameters(self) -> list[tuple[str, nn.Parameter]]:
-        return list(self._built.module.named_parameters())
 
     def _measured(self, part: nn.Module) -> list[Any]:
         name = self._names[part]
@@ -307,7 +305,7 @@ class _Steps:
 
     def _left_out(self) -> None:
         """Parameters with a gradient that no optimizer holds."""
-        for name, parameter in self._parameters():
+        for name, parameter in self._parameters:
             if parameter.grad is not None and name not in self.steppers:
                 self.alarms.append(("optimizer", f"{name} has a gradient, and the optimizer does not hold it"))
 
@@ -322,7 +320,7 @@ class _Steps:
         self.rows += [(self._step, name, "", "rate", rate) for name, rate in rates.items()]
         self.rows += [
             (self._step, name, "", "gradient", root_mean_square(parameter.grad))
-            for name, parameter in self._parameters() if parameter.grad is not None
+            for name, parameter in self._parameters if parameter.grad is not None
         ]  # fmt: skip
         return rates
 
@@ -349,7 +347,7 @@ class _Steps:
     def _still(self, waiting: set[str], rates: Mapping[str, float]) -> set[str]:
         """Names of weights that have not moved yet; those that a step should have moved are alarms."""
         rest = set()
-        for name, parameter in self._parameters():
+        for name, parameter in self._parameters:
             if name not in waiting:
                 continue
             if not torch.equal(parameter, self._first[name]):

@@ -55,7 +55,7 @@ def own_changes(
     whole = again(firsts)
     if whole is None:
         return None, {}
-    now = dict(part.named_parameters(remove_duplicate=False))
+    now = {name: part.get_parameter(name) for name in firsts}
     # What has not moved makes nothing, and rounding would make something of it.
     squares = {name: whole.new_zeros(()).float() for name, first in firsts.items() if torch.equal(now[name], first)}
     moved = [name for name in firsts if name not in squares]
