@@ -207,6 +207,8 @@ class _Steps:
             stepper.step()
             self._after(stepper)
             waiting = self._still(waiting, rates)
+            if step == 0:
+                self._uphill(stepper)
             self._built.module.zero_grad(set_to_none=True)
 
     def _measured(self, part: nn.Module) -> list[Any]:
@@ -358,3 +360,15 @@ class _Steps:
                 continue
             rest.add(name)
         return rest
+
+    def _uphill(self, stepper: Stepper) -> None:
+        """Parameters whose first step, without a decay, is along their gradient and not against it."""
+        for optimizer, group in stepper.groups():
+            for parameter in group["params"]:
+                name = self._names_of.get(id(parameter))
+                if name is None or parameter.grad is None or group.get("weight_decay", 0):
+                    continue
+                if bool(torch.vdot((parameter.detach() - self._first[name]).flatten(), parameter.grad.flatten()) > 0):
+                    why = "maximize is set" if group.get("maximize") else "is a sign wrong in the optimizer?"
+                    step = f"{name} is moved along its gradient by {type(optimizer).__name__}, so that the loss rises"
+                    self.alarms.append(("optimizer", f"{step}: {why}"))

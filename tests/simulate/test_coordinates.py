@@ -201,6 +201,13 @@ def test_what_is_wrong_with_an_optimizer():
     (alarm,) = {text for _, _, text in steps(optimizer=lambda _: adam(Small(4)), widths=(4,)).alarms if "holds" in text}
     assert "holds 6 tensors that are no parameters of the module" in alarm
 
+    def upwards(module):
+        groups = [{"params": [module.head.weight], "maximize": True}, {"params": module.inner.parameters()}]
+        return torch.optim.SGD(groups, lr=0.1)
+
+    rising = [text for _, _, text in steps(optimizer=upwards, widths=(4,)).alarms if "along" in text]
+    assert rising == ["head.weight is moved along its gradient by SGD, so that the loss rises: maximize is set"]
+
     def warm(module):
         optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
