@@ -165,3 +165,10 @@ def test_the_repr_is_short_and_makes_the_same_stack():
 def test_energies_of_inputs_are_the_diagonal_of_their_covariance(fields):
     stack = Stack(tokens=2, **fields)
     assert stack.input_energies.tolist() == stack.input_covariance.diagonal().tolist()
+
+
+def test_a_million_tokens_are_described_without_their_covariance():
+    """Which would be 8 TB: what sums to zero is told from the correlation alone."""
+    assert Stack(placement="peri", tokens=10**6).tokens == 10**6
+    with pytest.raises(ValueError, match=SUM_TO_ZERO):
+        Stack(placement="peri", tokens=10**6, input_correlation=-1 / (10**6 - 1))
