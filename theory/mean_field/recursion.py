@@ -46,6 +46,7 @@ from theory.mean_field.sublayers import (
     sublayer,
     uniform_attention,
 )
+from theory.mean_field.text_counts import WordWeights
 from theory.mean_field.text_groups import TextLayout
 from theory.mean_field.text_units import units_of_text
 from theory.mean_field.tied.gradient import tied_backward
@@ -230,12 +231,12 @@ def _of_encoder(encoder: Stack, forward: Forward[Kernel], memory: Memory[Kernel]
 
 def _branch(
     kind: Kind, stack: Stack, tokens: KernelLayout[Any], memory: Memory[Any] | None, generator: np.random.Generator,
-    variance: Array,
+    variance: Array, of_words: Array,
 ) -> Branch[Any]:  # fmt: skip
     """The rule of one branch; attention with random weights is annealed where a pair of numbers is a kernel."""
     if kind == "units":
         if isinstance(tokens, TextLayout):
-            return cast(Branch[Any], units_of_text(stack, variance))
+            return cast(Branch[Any], units_of_text(stack, variance, of_words))
         return cast(Branch[Any], experts(stack, generator)) if has_experts(stack) else feed_forward(stack)
     sampled = attends_randomly(stack)
     if kind == "cross":
@@ -283,10 +284,14 @@ def forward_pass(
     insides: list[tuple[SublayerState[Kernel], ...]] = []
     composition = stack.composition
     total, hidden = stream, inputs.kernel
-    variance = np.ones(1)
+    variance, words, of_words = np.ones(1), WordWeights(), np.zeros(())
     for step in plan(stack):
-        branches = [_branch(kind, step.stack, tokens, memory, generator, variance) for kind in step.kinds]
+        if isinstance(tokens, TextLayout):
+            of_words = words.variance(tokens, cast(Array, stream.kernel))
+        branches = [_branch(kind, step.stack, tokens, memory, generator, variance, of_words) for kind in step.kinds]
         passed = _passed(step, tokens, stream, branches)
+        if isinstance(tokens, TextLayout):
+            words = words.passed(step, tokens, passed)
         if isinstance(tokens, GroupLayout):
             variance = passed_variance(variance, step, tokens, passed)
         stream, total = passed.stream, passed.total

@@ -1,4 +1,4 @@
-"""Feed-forward units of a text, whose words have products by chance that vary by 1/√d.
+"""Feed-forward units of a text, whose words have products by chance that vary by 1/√d, and over texts (`text_counts`).
 
 A squared norm is a sum over all pairs of tokens. Of two words Q_ij may vanish in the mean, where its square does not,
 and for one pair of the same word there are 1/κ of them. So units with Q_ij F(Q_ij) have 1/(κ d) more of what two
@@ -34,12 +34,22 @@ def chance_variance(stack: Stack, kernel: Array, ratio: Array) -> Array:
     return np.asarray(ratio[:, None, None] / stack.width * left**2 / both)
 
 
-def units_of_text(stack: Stack, ratio: Array) -> Branch[Array]:
-    """Feed-forward units in the mean over what tokens have in common by chance, that of both ends: a branch's rule."""
+def units_of_text(stack: Stack, ratio: Array, of_words: Array) -> Branch[Array]:
+    """Feed-forward units in the mean over what tokens have in common by chance, that of both ends: a branch's rule.
+
+    Args:
+        stack: the network.
+        ratio: ρ, as in `chance_variance`.
+        of_words: what products vary by over texts, over what both tokens have, (batch, r, r).
+    """
     rule = cast(Branch[Array], feed_forward(stack))
 
     def branch(tokens: TextLayout, kernel: Array) -> tuple[Array, BranchPullback[Array], Recorded]:
-        root = np.sqrt(chance_variance(stack, kernel, ratio))
+        energies = np.linalg.diagonal(kernel)
+        both = energies[..., :, None] * energies[..., None, :]
+        root = np.sqrt(chance_variance(stack, kernel, ratio) + of_words * both)
+        # No product is more than that of equal tokens.
+        root = np.minimum(root, np.maximum(np.sqrt(both) - np.abs(kernel), 0.0))
         ends = [rule(tokens, kernel + part) for part in (root, -root)]
 
         def pullback(gradient: Array, overlaps: Overlaps[Array]) -> tuple[Array, SquaredNorms]:
