@@ -45,7 +45,7 @@ CLASSES: dict[str, Callable[["Setting"], dict[str, Any]]] = {
     "llama": lambda s: {
         "hidden_size": s.width, "num_hidden_layers": s.depth, "num_attention_heads": s.width // 64,
         "num_key_value_heads": s.width // 64, "intermediate_size": 2 * s.width, "vocab_size": VOCAB,
-        "max_position_embeddings": s.tokens, "tie_word_embeddings": True,
+        "max_position_embeddings": s.tokens, "tie_word_embeddings": True, "pad_token_id": None,  # no word is a zero row
     },
 }  # fmt: skip
 

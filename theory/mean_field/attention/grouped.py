@@ -22,6 +22,7 @@ from theory.mean_field.attention.grouped_patterns import (
 )
 from theory.mean_field.attention.patterns import bare_logit_scale, frequencies, logit_scale
 from theory.mean_field.attention.sampled import head_gain
+from theory.mean_field.attention.words import rows_of_words
 from theory.mean_field.kernels import Array
 from theory.mean_field.sequence_blocks import after, before, joined, mean_sandwich, numbers, rows, whole, within
 from theory.mean_field.sublayers import BranchPullback, NormOverlaps, Overlaps, Recorded, SquaredNorms, of_biases
@@ -152,6 +153,9 @@ class GroupedAttention:
             changed -= itself * patterns.changed * again
         to_queries = self._at_queries(tokens, patterns, head, extra, (changed, many, deviation), others)
         above = head * tokens.pairs
+        if isinstance(tokens, TextLayout):
+            likelier = rows_of_words(tokens, kernel)
+            above, to_queries = above * likelier[..., None, None, :, :], to_queries * likelier
         each = patterns.changed / layout.sizes
         subtracted = each * deviation
         of_group = changed / layout.sizes - subtracted

@@ -67,3 +67,23 @@ def probe_weights(
     )
     changes = sums[0] * (1.0 - of_two) / (sums[1] * np.maximum(1.0 - of_one, _TINY))
     return holding, weight / sums[0], WordShares(of_one, changes, of_token * rest * layout.seen_all)
+
+
+def rows_of_words(tokens: TextLayout, kernel: Array) -> Array:
+    """By how much more of the same two rows of two sequences see, given whether they hold one word.
+
+    Of what their words make, and not of what places do that they have in common, with the squares of both.
+    """
+    if tokens.sequences == 1:
+        return np.ones((1, 1))
+    places, same = tokens.same_places()[0]
+    of_word = np.zeros(kernel.shape[:-1])
+    of_word[..., tokens.probes] = of_word[..., tokens.beside] = np.linalg.diagonal(tokens.of_words(kernel)[0])
+    of_place = kernel[..., places, same] - tokens.between(kernel, tokens.neighbours)[..., places, same]
+    of_place = of_place[..., tokens.generic]
+    words = tokens.repeats[0, -1] * np.square(of_word)
+    whole_square = words + np.square(of_place) / np.maximum(tokens.seen_all[:, 0], 1.0)
+    share = np.divide(words, whole_square, out=np.ones_like(words), where=whole_square > 0)
+    root = np.sqrt(share)
+    excess = (tokens.coincidences - 1.0) * root[..., :, None] * root[..., None, :]
+    return np.asarray(np.where(tokens.one_sequence, 1.0, 1.0 + excess))
