@@ -1,0 +1,120 @@
+"""Batches of 64 sequences of a text by its law, beside plain modules and transformers' classes that are given it.
+
+MULTI30K names the folder of train.en. Networks are drawn on DEVICE, or are those of TEXT_DRAWS, a folder of files by
+`tests.helpers.text_networks`.
+"""
+
+import itertools
+import json
+import os
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers.evidence_file import DEVICE, kept_case, record
+from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, squares
+from theory.configurations.vectors import learned_vectors
+from theory.first_step.noise_scale import noise_scale
+
+MULTI30K, DRAWN = os.environ.get("MULTI30K", ""), os.environ.get("TEXT_DRAWS", "")
+
+pytestmark = [
+    pytest.mark.evidence,
+    pytest.mark.skipif(not MULTI30K, reason="MULTI30K must name a folder with train.en"),
+]
+
+PLAIN = [f"{tied}.{units}" for tied in ("tied", "untied") for units in ("gelu", "swiglu")]
+SIZES = [f"{width}-{depth}-{tokens}" for width, depth, tokens in itertools.product((256, 512), (4, 8), (64, 128))]
+SETTINGS = {
+    "networks": [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")]
+    + [f"256-4-64-{net}-independent" for net in PLAIN],
+    "classes": [f"{size}-{net}-windows" for size in SIZES for net in CLASSES]
+    + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
+    "widths": [f"1024-4-64-tied.{units}-bigrams" for units in ("gelu", "swiglu")],
+}
+DRAWS = {256: 192, 512: 96, 1024: 64}
+GATED_DRAWS = {256: 256, 512: 160}
+"""Of tied gated networks, whose W^Q and W^K vary most."""
+
+PATTERNS = {"independent": 64, "bigrams": 8, "windows": 8}
+"""Of theory: of eight, W^Q and W^K have errors of 3% and 4% of their own, of 64 of 1%."""
+
+
+def draws_of(name: str) -> int:
+    """How many networks a setting has."""
+    setting = Setting.of(name)
+    gated = GATED_DRAWS if setting.network in ("tied.swiglu", "llama") else {}
+    return gated.get(setting.width, DRAWS[setting.width])
+
+
+def drawn(name: str, folder: Path) -> dict[str, Any]:
+    """The networks of a setting: those of TEXT_DRAWS, or drawn here."""
+    file = Path(DRAWN or folder / DEVICE) / f"{name}.json"
+    if not DRAWN:
+        draw(Setting.of(name), draws_of(name), file)
+    return dict(json.loads(file.read_text(encoding="utf-8")))
+
+
+def beside(name: str, networks: dict[str, Any]) -> dict[str, Any]:
+    """Theory over networks less 1, of norms of all parameters and of each kind, with standard errors; and losses."""
+    setting = Setting.of(name)
+    stack, law = setting.stack, setting.law
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scale = noise_scale(stack, text=law, patterns=PATTERNS[setting.text])
+    family = setting.network if setting.network in CLASSES else None
+    learned = learned_vectors(stack, family) if family else ("inputs",) * (stack.embeddings == "untied")
+    expected = scale.squares(SEQUENCES, [*learned, *(["positions"] if stack.positions != "none" else [])])
+    if family:
+        others = sum(expected.pop(role) for role in learned if role in expected)
+        expected["others"] = others
+    draws = networks["draws"]
+    losses, rows = np.array([each["loss"] for each in draws]), {}
+    for role in ("all", *expected):
+        parts = [[each[part] for part in (expected if role == "all" else (role,))] for each in draws]
+        values = np.array(parts).sum(1)
+        square = sum(expected.values()) if role == "all" else expected[role]
+        error = values.std(ddof=1) / len(values) ** 0.5 / values.mean() / 2
+        rows[role] = [round(float((square / values.mean()) ** 0.5) - 1, 4), round(float(error), 4)]
+    loss = {
+        "theory": round(scale.loss, 4), "networks": round(float(losses.mean()), 4),
+        "standard error": round(float(losses.std(ddof=1) / len(losses) ** 0.5), 4),
+    }  # fmt: skip
+    return {"draws": len(draws), "device": networks["device"], "norms": rows, "loss": loss}
+
+
+def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """Every setting of a kind."""
+    cases = {}
+    for name in SETTINGS[kind]:
+        if DRAWN and not (Path(DRAWN) / f"{name}.json").is_file():
+            continue  # not drawn there
+        networks = drawn(name, folder)
+        cases[name] = kept_case(folder, f"{name} {len(networks['draws'])}", partial(beside, name, networks))
+    return cases
+
+
+@pytest.mark.parametrize("kind", list(SETTINGS))
+def test_norms(kind, kept_folder):
+    """Norms of all parameters and of each kind within 5%, at errors of 1.5%; where they are not, it is expected."""
+    cases = found(kind, kept_folder)
+    record(f"text-{kind}", {"sequences": SEQUENCES, "settings": cases}, short=True)
+    rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
+    noisy = [(name, role, error) for name, role, _, error in rows if error > 0.015]
+    beyond = [(name, role, over) for name, role, over, _ in rows if abs(over) >= 0.05]
+    if noisy or beyond:
+        pytest.xfail(f"not within 5% are {beyond}, and with errors beyond 1.5% {noisy} (docs/first_step.md)")
+
+
+def test_single_precision():
+    """Squares in float32 are those of float64 to 1e-4, with the same weights and text."""
+    for network in ("tied.swiglu", "untied.gelu"):
+        setting = Setting.of(f"256-4-64-{network}-windows")
+        single, double = (squares(setting, 0, dtype=dtype) for dtype in (torch.float32, torch.float64))
+        for role, value in double.items():
+            assert single[role] == pytest.approx(value, rel=1e-4), (network, role)
