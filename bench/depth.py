@@ -138,6 +138,38 @@ def batches() -> dict[str, object]:
     return {"by batch": [by_batch(placement) for placement in ("post", "pre")]}
 
 
+def deep_over_shallow(placement: str) -> dict[str, object]:
+    """Milliseconds of a layer and draw at L = 1000 over those at L = 12, whose batches surround those of the deep one.
+
+    Where others keep a machine busy the two are at least kept busy alike.
+    """
+    cells = {d: Cell(Stack(placement=placement, width=1024, depth=d, tokens=TOKENS)) for d in (SHALLOW, DEEP)}  # type: ignore[arg-type]
+    sizes = {d: LIMITS.blocks(cell) for d, cell in cells.items()}
+    draws = {d: sizes[d] * cell.draws_per_block for d, cell in cells.items()}
+
+    def milliseconds(depth: int, batch: int) -> float:
+        start = time.process_time()
+        sample_blocks(cells[depth], 0, range(batch * sizes[depth], (batch + 1) * sizes[depth]))
+        return 1000 * (time.process_time() - start) / (depth * draws[depth])
+
+    with all_freed_memory_kept():
+        shallow = [milliseconds(SHALLOW, batch) for batch in range(BATCH_REPETITIONS)]
+        deep = [milliseconds(DEEP, batch) for batch in range(2)]
+        shallow += [milliseconds(SHALLOW, BATCH_REPETITIONS + batch) for batch in range(BATCH_REPETITIONS)]
+    later = min(shallow[1:])
+    return {
+        "placement": placement, "draws in a batch": {str(d): draws[d] for d in draws},
+        "milliseconds per layer and draw, first batch": {str(SHALLOW): shallow[0], str(DEEP): deep[0]},
+        "milliseconds per layer and draw, later batches": {str(SHALLOW): later, str(DEEP): deep[1]},
+        "deep over shallow": {"first batch": deep[0] / shallow[0], "later batches": deep[1] / later},
+    }  # fmt: skip
+
+
+def deepest() -> dict[str, object]:
+    """Both placements, the least and the greatest depth."""
+    return {"width": 1024, "tokens": TOKENS, "deepest": [deep_over_shallow(p) for p in ("post", "pre")]}
+
+
 def report() -> dict[str, object]:
     """Both engines and placements by depth, and a thousand layers in both ways."""
     by_depth = [against_depth(engine, placement) for engine in WIDTHS for placement in ("post", "pre")]

@@ -166,6 +166,8 @@ def test_the_cost_of_depth_quoted_is_the_committed_one():
     first = [f"{one['milliseconds per layer and draw, first batch']['12']:.2f} ms" for one in cases]
     assert [one["largest over L = 12, first batch"] for one in cases] == [1.0, 1.0], "no more than at L = 12"
     assert says("engines.md", first[0], "Post-LN", first[1], "Pre-LN")
+    later = max(one["largest over L = 12, later batches"] for one in cases)
+    assert says("engines.md", "in a first batch", f"{later:.2f} times as much in later ones")
 
 
 def test_the_cost_of_small_batches_quoted_is_the_committed_one():

@@ -74,7 +74,7 @@ def _transposed(self, g):
 
 PLANTED = {
     "LayerNorm dropped": (network, "layer_norm", lambda x, epsilon: x),
-    "residual dropped": (network, "residual", lambda x, branch: branch),
+    "residual dropped": (network, "residual", lambda x, branch, in_place: branch),
     "sum instead of mean loss": (network, "sequence_loss", _no_mean),
     "transposed gradient": (dense.DenseMap, "pullback", _transposed),
     "transposed weight": (dense.DenseMap, "forward", _transposed_forward),
