@@ -14,9 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-COMMANDS = ("sweep --preset quick", "sweep --preset deep", "sweep --preset compare", "verify --workers 1")
+COMMANDS = (
+    "sweep --preset quick",
+    "sweep --preset compare",
+    "sweep --preset deep",
+    "sweep --preset wide",
+    "verify --workers 1",
+)
 
-# By module, where commands find the function.
+# By module, where commands find the function; those of an action are timed where the command is its own.
 PARTS = {
     "planning": (
         "gradbounds.actions.sweep.cells_of",
@@ -26,8 +32,19 @@ PARTS = {
     "sampling": ("simulate.runs.execution.sample_batches",),
     "storing": ("simulate.runs.store.Run.append", "simulate.runs.store.Run.landed"),
     "reading": ("simulate.runs.store.Run.samples",),
-    "judging": ("gradbounds.actions.verify.verdicts", "gradbounds.actions.verify.comparison"),
-    "drawing": ("gradbounds.actions.verify.draw_figures", "gradbounds.result.save"),
+    "judging": (
+        "gradbounds.actions.verify.verdicts",
+        "gradbounds.actions.verify.comparison",
+        "gradbounds.actions.compare.comparison",
+        "gradbounds.actions.compare.layer_norms",
+        "gradbounds.actions.compare.depth_exponents",
+        "gradbounds.actions.compare.layer_spreads",
+    ),
+    "drawing": (
+        "gradbounds.actions.verify.draw_figures",
+        "gradbounds.actions.compare.placements",
+        "gradbounds.figure_files.save",
+    ),
     "report": ("gradbounds.actions.verify.html",),
 }
 
@@ -69,12 +86,14 @@ def run(command: list[str]) -> dict[str, float]:
     clock.timed("loading torch", importlib.import_module)("torch")
     load = clock.timed("loading all else", importlib.import_module)
     main = load("gradbounds.cli").main
-    verifying = command[0] == "verify"
+    actions = [action for action in ("verify", "compare") if action in command]
     for part, places in PARTS.items():
         for place in places:
-            if ".verify." in place and not verifying:
-                continue  # a sweep does not load it
             module, _, name = place.rpartition(".")
+            if module.endswith((".verify", ".compare", ".figure_files")) and not actions:
+                continue  # another command does not load it
+            if module.endswith((".verify", ".compare")) and not module.endswith(f".{actions[0]}"):
+                continue
             owner = load(module[:-4]).Run if module.endswith(".Run") else load(module)
             if hasattr(owner, name):
                 setattr(owner, name, clock.timed(part, getattr(owner, name)))
