@@ -107,6 +107,10 @@ def test_norms(kind, kept_folder):
     rows = [(name, role, *numbers) for name, case in cases.items() for role, numbers in case["norms"].items()]
     noisy = [(name, role, error) for name, role, _, error in rows if error > 0.015]
     beyond = [(name, role, over) for name, role, over, _ in rows if abs(over) >= 0.05]
+    for name, case in cases.items():
+        loss = case["loss"]
+        assert abs(loss["theory"] - loss["networks"]) < 4 * loss["standard error"], name
+        assert "swiglu" in name or (name, "all") not in {(name, role) for name, role, _ in beyond}, name
     if noisy or beyond:
         pytest.xfail(f"not within 5% are {beyond}, and with errors beyond 1.5% {noisy} (docs/first_step.md)")
 
