@@ -32,6 +32,7 @@ UNITS = 0.75
 _MORE_THAN_LINEAR = 1.1
 _LIKE_EPSILON = 0.1
 _SAME_SCALE = 0.01
+_NAMED = 3
 
 
 Place = tuple[str, int, str]
@@ -67,6 +68,7 @@ def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alar
         trained: whether weights have been trained; then biases, logits and copies may be as they are.
     """
     facts = [*_leaks(tests), *_norms(tests), *_copies(tests, trained), *_attention(tests, trained), *_units(tests)]
+    facts += _unregistered(tests)
     facts += [] if trained else _biases(tests)
     layers = _layers(tests)
     alarms = _gathered((fact for fact in facts if fact.alarm), layers)
@@ -156,6 +158,20 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
         yield Fact("", WHOLE_MODEL, "leak", "positions see later ones outside of the layers, and in no layer")
     if whole(tests, "label_is_own") == 1:
         yield Fact("", WHOLE_MODEL, "leak", "the label of every position is its own input: are labels shifted?")
+
+
+def _unregistered(tests: ExactTests) -> Iterator[Fact]:
+    """One fact a layer, with the first of its tensors."""
+    owners: dict[tuple[str, int], list[str]] = {}
+    for (part, layer, name), shape in tests.unregistered:
+        tensor = f"{name or 'a tensor that no attribute holds'} {shape}".replace(",)", ")")
+        owners.setdefault((part, layer), []).append(tensor)
+    for (part, layer), tensors in owners.items():
+        names = escaped(", ".join(tensors[:_NAMED]))
+        rest = f" and {len(tensors) - _NAMED} more" if len(tensors) > _NAMED else ""
+        whom = "them" if len(tensors) > 1 else "it"
+        what = f"uses {names}{rest}, not registered as parameters: the optimizer will not see {whom}"
+        yield Fact(part, layer, "structure", what)
 
 
 def _norms(tests: ExactTests) -> Iterator[Fact]:

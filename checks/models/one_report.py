@@ -99,7 +99,7 @@ class OneReport:
         if self.alarms:
             count = f"{len(self.alarms)} alarm" + "s" * (len(self.alarms) > 1)
             first = self.alarms[0]
-            what = "is not right" if first.kind in _ALWAYS else "is not initialized well"
+            what = "is not right" if first.kind in (*_ALWAYS, "structure") else "is not initialized well"
             return f"{self.name} {what}: {count}, first of all {first}."
         if self.trained:
             return f"{self.name} passes all exact tests; thresholds of an initialization were not asked for."

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from simulate.modules.copies import copied_by_torch, copies, repeated_rows
 from simulate.modules.factories import Made
@@ -18,6 +19,7 @@ from simulate.modules.norms import norm_response, norms_of, says_norm
 from simulate.modules.operations import OperationWatcher
 from simulate.modules.predictions import logits_of, prediction_facts
 from simulate.modules.scalars import ScalarWatcher
+from simulate.modules.unregistered import unregistered
 
 Row = tuple[str, int, str, str, float]
 
@@ -40,6 +42,7 @@ class ExactTests:
         batch_norm: whether there is a batch norm in training, through which samples do see one another.
         positions_first: whether positions are taken along the first axis, as attention of `torch.nn` says.
         inside: classes of the innermost modules that layers hold, the most frequent first.
+        unregistered: what gets a gradient and is no parameter of the module: place (part, layer, name), and shape.
     """
 
     rows: tuple[Row, ...]
@@ -48,6 +51,7 @@ class ExactTests:
     batch_norm: bool
     positions_first: bool
     inside: tuple[str, ...]
+    unregistered: tuple[tuple[tuple[str, int, str], tuple[int, ...]], ...]
 
 
 def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
@@ -60,11 +64,13 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     of_layer = {name: (part.name, number) for part in lists for number, name in enumerate(part.names, 1)}
     batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training for part in module.modules())
     observer = _Observer(module, lists, axis)
-    built = built.fresh()
+    caller_inputs, built = built.inputs, built.fresh()
     with observer:
         output, loss = built.forward()
-    rows = observer.rows()
+    given = [value for value in tree_leaves((caller_inputs, built.inputs)) if isinstance(value, Tensor)]
     logits = logits_of(output)
+    foreign = unregistered(module, logits, loss, [*given, *observer.asked])
+    rows = observer.rows()
     if logits is not None and logits.requires_grad:
         if observer.source is not None:
             rows += [("", 0, "", name, value) for name, value in dependences(observer.source, logits, axis).items()]
@@ -79,6 +85,7 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
         batch_norm,
         axis == 0,
         _innermost(lists),
+        tuple((place_of(path, of_layer), shape) for path, shape in foreign),
     )
 
 
@@ -99,6 +106,7 @@ class _Observer:
         self._rows: dict[tuple[str, int, str, str], float] = {}
         self._handles: list[Any] = []
         self.source: Tensor | None = None
+        self.asked: list[Tensor] = []
 
     def __enter__(self) -> "_Observer":
         add = self._handles.append
@@ -139,12 +147,14 @@ class _Observer:
             return None
         # The batch is the test's own copy.
         self.source = x.requires_grad_()
+        self.asked.append(x)
         return _with_copy(x, args, kwargs)
 
     def _embedded(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if self.source is not None or output.ndim < 3 or not args or len(args[0]) != len(output):
             return None
         self.source = output if output.requires_grad else output.requires_grad_()
+        self.asked.append(output)
         return output.clone()
 
     def _enters(self, at: tuple[str, int]) -> Callable[..., Any]:
@@ -154,7 +164,7 @@ class _Observer:
             if x is None:
                 return None
             if not x.requires_grad:
-                x.requires_grad_()
+                self.asked.append(x.requires_grad_())
             self._inputs[at] = x
             return _with_copy(x, args, kwargs)
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from simulate.modules.factories import seeded
+from simulate.modules.unregistered import held_tensors
 
 
 @contextmanager
@@ -17,7 +18,7 @@ def kept_state(module: nn.Module, seed: int) -> Iterator[None]:
 
     Memory: a second copy of all weights and buffers.
     """
-    parameters = list(module.parameters())
+    parameters = [*module.parameters(), *(tensor for _, tensor in held_tensors(module))]
     values = [parameter.detach().clone() for parameter in parameters]
     gradients = [parameter.grad for parameter in parameters]
     flags = [parameter.requires_grad for parameter in parameters]

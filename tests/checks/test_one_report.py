@@ -333,3 +333,45 @@ def test_an_expert_without_tokens_is_a_note():
     module, batch = whole([(0, 1, 2)] * 4)
     module.layers[1].experts[1].forward = lambda x: x.detach() * 0.0  # runs, and has no gradient
     assert [(alarm.kind, alarm.layer) for alarm in gb.probe(module, batch).alarms] == [("no gradient", 2)]
+
+
+class Hidden(nn.Module):
+    """Two residual layers and a head; what is asked for is no part of the module for torch."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)) for _ in range(2))
+        self.head = nn.Linear(8, 5)
+        self.free = torch.ones(8, requires_grad=hidden == "free")
+        if hidden == "experts":
+            for layer in self.layers:
+                layer.experts = [nn.Linear(8, 8)]
+        elif hidden in ("layers", "head"):
+            part = getattr(self, hidden)
+            delattr(self, hidden)
+            self.__dict__[hidden] = list(part) if hidden == "layers" else part
+
+    def forward(self, x):
+        for layer in self.layers:
+            y = layer(x)
+            x = x + (layer.experts[0](y) if hasattr(layer, "experts") else y)
+        return self.head(x * self.free)
+
+
+@pytest.mark.parametrize(("hidden", "place", "names"), [
+    ("experts", "layers", r"experts\[0\].weight \(8, 8\), experts\[0\].bias \(8\), not .* them \[all layers\]"),
+    ("layers", "the whole model", r"layers\[0\].0.weight \(8\), .* and 5 more, not"),
+    ("head", "the whole model", r"head.weight \(5, 8\), head.bias \(5\), not"),
+    ("free", "the whole model", r"free \(8\), not registered as parameters: the optimizer will not see it"),
+    ("nothing", "", ""),
+])  # fmt: skip
+def test_what_is_not_registered_is_an_alarm(hidden, place, names):
+    """And what the caller gave with a gradient, or the loss holds, is none; gradients are left as they were."""
+    torch.manual_seed(3)
+    module, scale, labels = Hidden(hidden), nn.Parameter(torch.ones(5)), torch.randint(5, (9,))
+    x = torch.randn(9, 8, requires_grad=True)
+    report = gb.probe(module, x, loss=lambda y: functional.cross_entropy(y * scale, labels))
+    raised = [str(alarm) for alarm in report.alarms]
+    assert len(raised) == (hidden != "nothing")
+    assert all(re.match(f"structure: {place}: uses {names}", alarm) for alarm in raised)
+    assert module.free.grad is None
