@@ -4,12 +4,13 @@ The rules are factors, not tests: at initialization the layers of one list diffe
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from checks.models.alarm import Alarm, Finding, escaped, merged
+from checks.models.alarm import WHOLE_MODEL, Alarm, Finding, escaped, merged
 from checks.models.streams import behind_norms, detached, never_learning, unreached, without_residual, wrong_depth
 
 # A layer is compared with so many that are nearest: fewer than half of them may be wrong themselves.
@@ -34,18 +35,25 @@ def alarms(frame: pd.DataFrame) -> list[Alarm]:
 
 
 def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Finding]]:
-    for (width, depth), here in frame[frame["layer"] > 0].groupby(["width", "depth"], sort=True):
-        for part, rows in here.groupby("part", sort=False):
-            for finding in _of_list(rows):
+    for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
+        losses = here.loc[here["quantity"] == "loss", "value"]
+        lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
+        broken = False
+        for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
+            for finding in _of_list(rows, lost):
+                broken = broken or finding.kind == "non-finite"
                 yield (int(width), int(depth)), str(part), finding
+        if lost and not broken:
+            yield (int(width), int(depth)), "", Finding(WHOLE_MODEL, "non-finite", lost)
 
 
-def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
+def _of_list(rows: pd.DataFrame, lost: str) -> Iterator[Finding]:
+    """What is wrong in a list; behind a loss that is not finite, `lost` in words, no gradient says anything."""
     layers = sorted(rows["layer"].unique())
-    broken = list(_non_finite(rows))
-    if broken:
+    broken = list(_non_finite(rows, lost=bool(lost)))
+    if broken or lost:
         # What is not a number makes everything after it, and every gradient, none.
-        yield from broken
+        yield from (replace(finding, what=f"{finding.what}{'; ' * bool(lost)}{lost}") for finding in broken)
         return
     # One alarm says where the gradient stops; what does not get it then is no other.
     silent = unreached(rows, layers)
@@ -85,7 +93,7 @@ def _of_list(rows: pd.DataFrame) -> Iterator[Finding]:
             yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
 
 
-def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
+def _non_finite(rows: pd.DataFrame, *, lost: bool) -> Iterator[Finding]:
     """The first layer whose output is not finite; or else the last whose gradient is not."""
     bad = rows[~np.isfinite(rows["value"])]
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
@@ -97,7 +105,7 @@ def _non_finite(rows: pd.DataFrame) -> Iterator[Finding]:
         return
     if not forward.empty:
         yield Finding(int(forward.min()), "non-finite", "its output is not finite, and no layer's before it")
-    elif not bad.empty:
+    elif not bad.empty and not lost:
         yield Finding(int(bad["layer"].max()), "non-finite", "its gradient is not finite, and no layer's after it")
 
 

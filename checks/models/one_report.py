@@ -167,7 +167,7 @@ def loss_alarms(tests: ExactTests) -> list[Alarm]:
     """The loss at the start against a uniform guess, and against the labels' frequencies."""
     size, classes, known = (whole(tests, what) for what in ("cross_entropy", "classes", "label_entropy"))
     alarms = []
-    if size > LOSS * np.log(classes):
+    if LOSS * np.log(classes) < size < np.inf:
         what = f"loss {size:.3g} at the start, where a uniform guess among {classes:.0f} has {np.log(classes):.3g}"
         alarms.append(Alarm("", WHOLE_MODEL, "loss", what))
     if size < KNOWN * known:
@@ -238,6 +238,8 @@ def loss_line(frame: pd.DataFrame, tests: ExactTests) -> str:
     """The loss of the first module of a frame, beside what a guess has."""
     loss = float(frame.loc[frame["quantity"] == "loss", "value"].iloc[0])
     size, classes = whole(tests, "cross_entropy"), whole(tests, "classes")
+    if not np.isfinite(loss):
+        return f"Loss {loss:.4g}."
     if not np.isfinite(size):
         return f"Loss {loss:.4g}; it is no cross-entropy of the output, so that there is nothing to hold it against."
     line = f"Loss {loss:.4g} at the start: a uniform guess among {classes:.0f} classes has {np.log(classes):.4g}"
@@ -263,7 +265,11 @@ def sight_lines(frame: pd.DataFrame, tests: ExactTests) -> list[str]:
             lines.append(f"Positions of {part} see {who}{along}.")
     if samples:
         seen = any(value > ROUNDING for value in samples.values())
-        lines.append(f"Samples {'see' if seen else 'do not see'} one another.")
+        rows = whole(tests, "sees_rows")
+        along = ""
+        if np.isfinite(rows):
+            along = f" along the second axis; along the first {'they do' if rows > ROUNDING else 'neither'}"
+        lines.append(f"Samples {'see' if seen else 'do not see'} one another{along}.")
     return lines
 
 

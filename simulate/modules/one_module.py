@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simulate.counts import check_count
 from simulate.modules.branch_ends import branch_ends, smaller_ends
 from simulate.modules.exact_tests import ExactTests, exact_tests
-from simulate.modules.factories import Made, ProbeError, arguments_of, moved
+from simulate.modules.factories import Made, ProbeError, arguments_of, moved, seeded, what_happened
 from simulate.modules.kept_state import kept_state
 from simulate.modules.layers import LayerList, layer_lists
 from simulate.modules.predictions import logits_of
 from simulate.modules.probe import COLUMNS, measured
 
+_HALF = (torch.float16, torch.bfloat16)
 _WIDTH, _DEPTH = 0, 0
 """Stand in the table where a grid has its widths and depths."""
 
@@ -100,7 +102,8 @@ def one_module(
         with kept_state(module, seed):
             rows, measured_notes, _ = measured(built.fresh(), lists, asked=True)
         with kept_state(module, seed):
-            tests = exact_tests(built, lists)
+            tests, said_of_dtype = _tests(built, lists, layers, seed)
+            notes += said_of_dtype
         with kept_state(module, seed):
             change = _dtype_change(built, first.dtype)
             smaller = [(part, smaller_ends(built, part)) for part in lists[:1]]
@@ -146,17 +149,36 @@ def _own_loss(output: Any) -> Tensor:
     return loss
 
 
+def _tests(built: Made, lists: Sequence[LayerList], layers: Sequence[str], seed: int) -> tuple[ExactTests, list[str]]:
+    """Of the module, or of its copy in single precision where its own is half of that, which hides what is exact."""
+    parameters = list(built.module.parameters())
+    dtypes = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.dtype in _HALF}
+    if not dtypes:
+        return exact_tests(built, lists), []
+    try:
+        # A copy of somebody else's module, or its code in another dtype, may fail in any way.
+        module = deepcopy(built.module).float()
+        single = Made(built.name, module, tree_map(_single, built.inputs), built.loss)
+        with seeded(seed):
+            return exact_tests(single, layer_lists(module, layers, 0) if lists else []), []
+    except Exception as error:
+        names = " and ".join(sorted(dtypes))
+        note = f"the loss and who sees whom were not fully tested in {names}: a float32 copy {what_happened(error)}"
+        return exact_tests(built, lists), [note]
+
+
+def _single(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
 def _dtype_change(built: Made, dtype: torch.dtype) -> float:
     """How far the output is from that of the same weights in single precision."""
     if dtype in (torch.float32, torch.float64):
         return 0.0
 
-    def single(value: Any) -> Any:
-        return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
-
     module, outputs = built.module, []
     state = dict(module.named_parameters()) | dict(module.named_buffers())
-    for change in (lambda value: value, single):
+    for change in (lambda value: value, _single):
         # Code that names its own dtype cannot be run in another: that is not compared.
         with suppress(RuntimeError, ValueError, TypeError), torch.no_grad():
             inputs = tree_map(change, built.fresh().inputs)

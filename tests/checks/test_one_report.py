@@ -375,3 +375,34 @@ def test_what_is_not_registered_is_an_alarm(hidden, place, names):
     assert len(raised) == (hidden != "nothing")
     assert all(re.match(f"structure: {place}: uses {names}", alarm) for alarm in raised)
     assert module.free.grad is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_hides_nothing(dtype):
+    """A module without a mask is seen in a float32 copy; where that cannot run, a note says so."""
+    torch.manual_seed(4)
+    module, words = Decoder(16, 2, attends=True).to(dtype), torch.randint(128, (2, 17))
+    for layer in module.layers:
+        layer.attention.causal = False
+
+    def loss(y):
+        return functional.cross_entropy(y.flatten(0, 1), words[:, 1:].flatten())
+
+    report = gb.probe(module, words[:, :-1], loss=loss)
+    assert [alarm.kind for alarm in report.alarms] == ["leak"]
+    assert "a uniform guess" in "\n".join(report.lines())
+    report = gb.probe(module, words[:, :-1], loss=lambda y: loss(y) if y.dtype == dtype else y)
+    (note,) = [note for note in report.notes if "fully" in note]
+    assert note.startswith(f"the loss and who sees whom were not fully tested in {str(dtype)[6:]}: a float32 copy")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_blames_no_layer(value):
+    module, x = Hidden("nothing"), torch.randn(9, 8)
+    report = gb.probe(module, x, loss=lambda y: y.sum() * value)
+    (alarm,) = report.alarms
+    assert re.fullmatch("non-finite: the whole model: the loss is (nan|-?inf)", str(alarm))
+    assert "guess" not in "\n".join(report.lines())
+    module.layers[1][1].weight.data[0, 0] = float("nan")
+    (alarm,) = gb.probe(module, x, loss=lambda y: y.sum()).alarms
+    assert (alarm.layer, alarm.what) == (2, "1.weight holds numbers that are not finite; the loss is nan")
