@@ -143,11 +143,17 @@ def _leaks(tests: ExactTests) -> Iterator[Fact]:
     inside = [at for at in others if at[1]]
     for at in inside or others:
         what = "sees other samples of the batch ({} of the gradient)"
+        if tests.positions_first and whole(tests, "label_is_next_below") != 1:
+            what += ": batch_first=False takes the batch's first axis for positions"
         if tests.batch_norm:
             what += ", as a batch norm in training does"
         yield Fact(at[0], at[1] or WHOLE_MODEL, "leak", what, others[at], alarm=not tests.batch_norm)
     ahead = whole(tests, "sees_later") > ROUNDING and not odd_layers
-    if ahead and whole(tests, "label_is_next") == 1:
+    told = whole(tests, "label_is_next") == 1 or whole(tests, "label_is_next_below") == 1
+    # Of several inputs the label is the next word of one.
+    first = whole(tests, "next_words") == 0
+    sees_label = values(tests, "sees_label").get(("", 0, ""), whole(tests, "sees_later") if first else 0.0)
+    if told and sees_label > ROUNDING and not odd_layers:
         yield Fact("", WHOLE_MODEL, "leak", "every position sees its own label, which is the next input")
     elif (
         ahead

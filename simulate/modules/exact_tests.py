@@ -4,7 +4,7 @@ They take one forward pass, and a backward pass through each layer.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from simulate.modules.layers import LayerList, place_of, tensor_of, token_axis
 from simulate.modules.mixing import dependences
 from simulate.modules.norms import norm_response, norms_of, says_norm
 from simulate.modules.operations import OperationWatcher
-from simulate.modules.predictions import logits_of, prediction_facts
+from simulate.modules.predictions import logits_of, prediction_facts, words_of
 from simulate.modules.scalars import ScalarWatcher
 from simulate.modules.unregistered import unregistered
 
@@ -72,9 +72,9 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
     foreign = unregistered(module, logits, loss, [*given, *observer.asked])
     rows = observer.rows()
     if logits is not None and logits.requires_grad:
-        if observer.source is not None:
-            rows += [("", 0, "", name, value) for name, value in dependences(observer.source, logits, axis).items()]
-        rows += [("", 0, "", name, value) for name, value in prediction_facts(loss, logits, built.inputs).items()]
+        facts = prediction_facts(loss, logits, built.inputs)
+        facts |= _whole_sight(observer, logits, facts, built.inputs, axis)
+        rows += [("", 0, "", name, value) for name, value in facts.items()]
     rows += [(*place_of(name, of_layer), quantity, value) for name, quantity, value in _biases(module)]
     rows += [(*place_of(name, of_layer), "repeated_rows", share) for name, share in repeated_rows(module).items()]
     groups = copies(module)
@@ -87,6 +87,33 @@ def exact_tests(built: Made, lists: Sequence[LayerList]) -> ExactTests:
         _innermost(lists),
         tuple((place_of(path, of_layer), shape) for path, shape in foreign),
     )
+
+
+def _whole_sight(
+    observer: "_Observer", logits: Tensor, facts: Mapping[str, float], inputs: Any, axis: int
+) -> dict[str, float]:
+    """What the outputs depend on, from the first input on; positions are where labels say, or else attention does.
+
+    Also "sees_label", as sees_later is, of the input whose next word is the label; and "sees_rows": what entries of the
+    batch along its first axis see of one another, where attention takes that for positions and labels do not say.
+    """
+    below = facts.get("label_is_next_below") == 1
+    told = below or facts.get("label_is_next") == 1
+    axis_told = (0 if below else -2) if told else axis
+    sight: dict[str, float] = {}
+    if observer.source is not None:
+        sight |= dependences(observer.source, logits, axis_told)
+        if axis == 0 and not below:
+            # Behind a mask along the first axis its first entry sees none.
+            ends = [dependences(observer.source, logits, -2, sample=end).get("sees_samples", 0.0) for end in (0, -1)]
+            sight["sees_samples" if told or logits.ndim == 2 else "sees_rows"] = max(ends)
+    if told:
+        words = words_of(inputs, logits)[int(facts["next_words"])]
+        for ids, embedded in observer.embedded:
+            if ids.shape == words.shape and bool((ids == words).all()):
+                later = dependences(embedded, logits, axis_told).get("sees_later", 0.0)
+                sight["sees_label"] = max(later, sight.get("sees_label", 0.0))
+    return sight
 
 
 def _innermost(lists: Sequence[LayerList]) -> tuple[str, ...]:
@@ -107,6 +134,7 @@ class _Observer:
         self._handles: list[Any] = []
         self.source: Tensor | None = None
         self.asked: list[Tensor] = []
+        self.embedded: list[tuple[Tensor, Tensor]] = []
 
     def __enter__(self) -> "_Observer":
         add = self._handles.append
@@ -151,10 +179,13 @@ class _Observer:
         return _with_copy(x, args, kwargs)
 
     def _embedded(self, _: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        if self.source is not None or output.ndim < 3 or not args or len(args[0]) != len(output):
+        if output.ndim < 3 or not args or len(args[0]) != len(output):
             return None
-        self.source = output if output.requires_grad else output.requires_grad_()
-        self.asked.append(output)
+        if not output.requires_grad:
+            self.asked.append(output.requires_grad_())
+        self.embedded.append((args[0], output))
+        if self.source is None:
+            self.source = output
         return output.clone()
 
     def _enters(self, at: tuple[str, int]) -> Callable[..., Any]:

@@ -115,8 +115,9 @@ def place_of(name: str, of_layer: Mapping[str, tuple[str, int]]) -> tuple[str, i
 
 
 def token_axis(module: nn.Module) -> int:
-    """The axis of tokens: -2, unless attention of `torch.nn` stands in the module and wants them first."""
-    first = [part.batch_first for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
+    """The axis of tokens: -2, unless attention, or recurrence, of `torch.nn` in the module wants them first."""
+    kinds = nn.MultiheadAttention, nn.RNNBase
+    first = [part.batch_first for kind in kinds for part in module.modules() if isinstance(part, kind)]
     return 0 if first and not first[0] else -2
 
 

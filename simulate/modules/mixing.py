@@ -13,13 +13,14 @@ from torch import Tensor
 ROUNDING = 1e-6
 
 
-def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
-    """What the outputs of the first sample depend on, in both halves of its positions.
+def dependences(x: Tensor, y: Tensor, axis: int, *, sample: int = 0) -> Mapping[str, float]:
+    """What the outputs of a sample depend on, in both halves of its positions.
 
     Args:
         x: input of a layer, (samples, positions, width), or positions first, or (samples, ...) of any shape.
         y: output, still with its graph, which stays.
         axis: that of positions, 0 or -2, where there are three.
+        sample: the first, 0, or the last, -1.
 
     Returns:
         Norms of parts of the gradient over that at all inputs: "sees_later", of the first half of the outputs at the
@@ -35,7 +36,7 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
     seen: dict[str, float] = {}
     for half, name, others in ((first, "sees_later", second), (second, "sees_earlier", first)):
         chosen = torch.zeros_like(y)
-        rows = chosen.select(across, 0)
+        rows = chosen.select(across, sample)
         rows = rows[half] if positions else rows
         rows.copy_(torch.randn(rows.shape, generator=torch.Generator().manual_seed(0)))
         squares = _squared_gradient(x, y, chosen)
@@ -43,11 +44,11 @@ def dependences(x: Tensor, y: Tensor, axis: int) -> Mapping[str, float]:
         if squares is None or not 0 < total < float("inf"):
             return {}
         if x.shape[across] > 1:
-            outside = float(squares.narrow(across, 1, x.shape[across] - 1).sum())
+            outside = float(squares.narrow(across, 1 + sample, x.shape[across] - 1).sum())
             seen["sees_samples"] = max(seen.get("sees_samples", 0.0), (outside / total) ** 0.5)
         if not positions:
             break
-        seen[name] = (float(squares.select(across, 0)[others].sum()) / total) ** 0.5
+        seen[name] = (float(squares.select(across, sample)[others].sum()) / total) ** 0.5
     return seen
 
 

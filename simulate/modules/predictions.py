@@ -32,8 +32,9 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
     Returns:
         "classes" (V, the last axis), "cross_entropy" (mean over positions), "positions" (the sum of their weights in
         the loss: 1 of a mean), and of labels that are single classes: "label_entropy" (of their frequencies in the
-        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next" and
-        "label_is_own" (1 where every position's label is the next input, or its own; 0 where not).
+        batch, in nats, which is the loss of the best constant guess), "labels" (how many), "label_is_next",
+        "label_is_next_below" (along the first axis) and "label_is_own" (1 where every position's label is the next one
+        of an input, or its own; 0 where not), with next_words, the number of that input in `words_of`.
     """
     try:
         (slope,) = torch.autograd.grad(loss, logits, retain_graph=True, allow_unused=True)
@@ -70,26 +71,31 @@ def prediction_facts(loss: Tensor, logits: Tensor, inputs: Any) -> dict[str, flo
         "label_entropy": float(torch.special.entr(frequencies).sum()),
         "labels": float(len(labels)),
     }
-    words = _words(inputs, logits)
-    if words is not None:
-        every = torch.full(logits.shape[:-1], -1, device=logits.device)
-        every[known.reshape(every.shape)] = labels
+    every = torch.full(logits.shape[:-1], -1, device=logits.device)
+    every[known.reshape(every.shape)] = labels
+    for number, words in enumerate(words_of(inputs, logits)):
         for name, label, word in (
             ("label_is_own", every, words),
             ("label_is_next", every[:, :-1], words[:, 1:]),
+            ("label_is_next_below", every[:-1], words[1:]),
         ):
             there = label >= 0
             enough = int(there.sum()) >= _POSITIONS and len(word[there].unique()) >= _WORDS
-            facts[name] = float(enough and torch.equal(label[there], word[there]))
+            same = enough and torch.equal(label[there], word[there])
+            # Another input that is the labels may be meant as such.
+            if number == 0 or (same and name != "label_is_own"):
+                facts[name] = max(facts.get(name, 0.0), float(same))
+            if same and name != "label_is_own":
+                facts.setdefault("next_words", float(number))
     return facts
 
 
-def _words(inputs: Any, logits: Tensor) -> Tensor | None:
-    """The integers of the input that stand at the positions of the logits."""
+def words_of(inputs: Any, logits: Tensor) -> list[Tensor]:
+    """Integers of the input that stand at the positions of the logits, "input_ids" before others; no labels."""
     if isinstance(inputs, Mapping):
-        inputs = inputs.get("input_ids", [value for name, value in inputs.items() if "label" not in name])
-    values = inputs
-    for value in values if isinstance(values, tuple | list) else [values]:
-        if isinstance(value, Tensor) and not value.is_floating_point() and value.shape == logits.shape[:-1]:
-            return value if value.ndim == 2 else None
-    return None
+        names = sorted((name for name in inputs if "label" not in str(name)), key=lambda name: name != "input_ids")
+        inputs = [inputs[name] for name in names]
+    if isinstance(inputs, tuple | list):
+        return [words for value in inputs for words in words_of(value, logits)]
+    words = isinstance(inputs, Tensor) and not inputs.is_floating_point() and inputs.ndim == 2
+    return [inputs] if words and inputs.shape == logits.shape[:-1] else []

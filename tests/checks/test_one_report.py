@@ -406,3 +406,69 @@ def test_a_loss_that_is_not_finite_blames_no_layer(value):
     module.layers[1][1].weight.data[0, 0] = float("nan")
     (alarm,) = gb.probe(module, x, loss=lambda y: y.sum()).alarms
     assert (alarm.layer, alarm.what) == (2, "1.weight holds numbers that are not finite; the loss is nan")
+
+
+class Columns(nn.Module):
+    """Words and attention of torch.nn that takes positions first; `turned` says that the module turns them itself."""
+
+    def __init__(self, *, turned, mask=True):
+        super().__init__()
+        self.words, self.turned, self.mask = nn.Embedding(16, 8), turned, mask
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 8, 0.0) for _ in range(2))
+        self.head = nn.Linear(8, 16)
+
+    def forward(self, words):
+        x = self.words(words)
+        x = x.mT.movedim(-1, 0) if self.turned else x
+        mask = nn.Transformer.generate_square_subsequent_mask(len(x)) if self.mask else None
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(x.transpose(0, 1) if self.turned else x)
+
+
+@pytest.mark.parametrize(("turned", "below", "mask", "raised"), [
+    (False, False, True, "leak: the whole model: sees other samples of the batch .* batch_first=False takes"),
+    (True, False, True, ""),
+    (False, True, True, ""),
+    (False, True, False, "leak: the whole model: every position sees its own label"),
+])  # fmt: skip
+def test_samples_are_where_labels_say(turned, below, mask, raised):
+    """Along the caller's first axis, where the next word along the second is the label; torch's flag is no witness."""
+    torch.manual_seed(5)
+    module, words = Columns(turned=turned, mask=mask), torch.randint(16, (6, 7))
+    inputs, labels = (words[:, :-1], words[:, 1:]) if not below else (words.T[:-1], words.T[1:])
+    report = gb.probe(module, inputs, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), labels.flatten()))
+    assert len(report.alarms) == bool(raised)
+    assert all(re.match(raised, str(alarm)) for alarm in report.alarms)
+    crossing = raised.count("samples") == 1
+    assert f"Samples {'see' if crossing else 'do not see'} one another." in report.lines()
+    moved = inputs.clone()
+    moved[0] = (moved[0] + 1) % 16
+    with torch.no_grad():
+        assert below or bool((module.eval()(inputs)[3] != module(moved)[3]).any()) == crossing
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_an_own_label_of_the_second_input_is_seen(mask):
+    """Of an encoder-decoder, whose source has as many words as its target, which sees all of it in healthy ones."""
+    torch.manual_seed(6)
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+            self.layers = nn.ModuleList(
+                nn.TransformerDecoderLayer(8, 2, 8, 0.0, batch_first=True) for _ in range(2)
+            )  # fmt: skip
+
+        def forward(self, source, target):
+            x, memory = self.words(target), self.words(source)
+            for layer in self.layers:
+                x = layer(x, memory, nn.Transformer.generate_square_subsequent_mask(6) if mask else None)
+            return self.head(x)
+
+    source, words = torch.randint(16, (3, 6)), torch.randint(16, (3, 7))
+    report = gb.probe(
+        Both(), (source, words[:, :-1]), loss=lambda y: functional.cross_entropy(y.mT, words[:, 1:])
+    )  # fmt: skip
+    assert ["sees its own label" in str(alarm) for alarm in report.alarms] == [True] * (not mask)
