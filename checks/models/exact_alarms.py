@@ -271,6 +271,9 @@ def _scales(tests: ExactTests, deviations: dict[Place, float]) -> Iterator[Fact]
         alarm = scale > SCALE_BESIDE * root and deviations.get(at, 0.0) > SCALED
         what = f"logits are q.k times {{}}; 1/sqrt(d_k) would be {root:.3g}, as d_k = {keys[at]:.0f}"
         yield Fact(at[0], at[1], "attention", what, scale, alarm)
+    what = "what q.k is multiplied by is not seen: something is added to logits, or done with them, before softmax"
+    for at in [place for place in values(tests, "logits_unseen") if place in deviations]:
+        yield Fact(at[0], at[1], "attention", what, alarm=False)
 
 
 def _units(tests: ExactTests) -> Iterator[Fact]:

@@ -33,7 +33,7 @@ class ExactTests:
             a parameter), quantity, value. Quantities are those of `dependences`, of layers and of the whole, of
             `norm_response` with norm_says (1 where its class says that it is one), of `OperationWatcher.rows`, of
             `prediction_facts`; logit_scale and key_size (of attention: softmax's input is logit_scale times q·k, a sum
-            over key_size products; where it is not, they are missing); bias_over_matrix (root mean square entry of a
+            over key_size products; where it is not, logits_unseen is 1); bias_over_matrix (root mean square entry of a
             bias over that of its matrix, and over the root of how many entries a row of that has) and bias_constant
             (1, where all its entries are equal);
             repeated_rows (a share).
@@ -167,6 +167,7 @@ class _Observer:
             (*place, "", name, value)
             for place, pair in scales.items() for name, value in zip(("logit_scale", "key_size"), pair, strict=True)
         ]  # fmt: skip
+        watched += [(*place, "", "logits_unseen", 1.0) for place in dict.fromkeys(self._scalars.unseen)]
         return [*((*key, value) for key, value in self._rows.items()), *watched]
 
     def _begin(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -30,8 +30,9 @@ class ScalarWatcher(TorchFunctionMode):
     Attributes:
         place: of what runs; None where logits are not looked at.
         multipliers: of marked outputs, by their key: the product of all scalars that follow at once.
-        logits: place, scale and size: softmax's input is scale times q·k, the sum over size products. Logits with
-            something added that is no mask, or computed in another way, are not there.
+        logits: place, scale and size: softmax's input is scale times q·k, the sum over size products, plus a mask or
+            what is the same of all samples, such as ALiBi's bias.
+        unseen: places of logits that have the shape of a matrix product and are no such thing.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class ScalarWatcher(TorchFunctionMode):
         self.place: Place = None
         self.multipliers: dict[Hashable, float] = {}
         self.logits: list[tuple[Place, float, int]] = []
+        self.unseen: list[Place] = []
         # Tensors are kept, or their ids would be used again.
         self._factors: dict[int, Factor] = {}
         self._marked: dict[int, tuple[Tensor, tuple[Hashable, ...]]] = {}
@@ -125,13 +127,15 @@ class ScalarWatcher(TorchFunctionMode):
         with torch.no_grad():
             product, logits = func(*args).detach().float(), logits.float()
             visible = (logits > _MASKED) & torch.isfinite(logits)
-            product, logits = product[visible], logits[visible]
-            square = product.square().sum()
-            if size is None or not logits.numel() or not float(square) > 0:
-                return
-            scale = (logits * product).sum() / square
-            if (logits - scale * product).abs().max() <= _ROUNDING * logits.abs().max():
-                self._attended(operands, float(scale), size)
+            scale = _multiple(product, logits, visible) if size is not None else None
+            if scale is None and len(logits) > 1:
+                # What is added to all samples alike is not in their differences.
+                both = visible[1:] & visible[:1]
+                scale = _multiple(product[1:] - product[:1], logits[1:] - logits[:1], both)
+            if scale is None or size is None:
+                self.unseen.append(self.place)
+            else:
+                self._attended(operands, scale, size)
 
     def _attended(self, operands: Iterable[Tensor], scale: float, size: int) -> None:
         for operand in operands:
@@ -139,6 +143,16 @@ class ScalarWatcher(TorchFunctionMode):
             scale *= factor
             self.release(keys)
         self._put(scale, size)
+
+
+def _multiple(product: Tensor, logits: Tensor, visible: Tensor) -> float | None:
+    """What product is multiplied by, where logits are a multiple of it."""
+    product, logits = product[visible], logits[visible]
+    square = product.square().sum()
+    if not logits.numel() or not float(square) > 0:
+        return None
+    scale = (logits * product).sum() / square
+    return float(scale) if (logits - scale * product).abs().max() <= _ROUNDING * logits.abs().max() else None
 
 
 def _is_scalar(value: Any) -> bool:

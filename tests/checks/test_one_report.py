@@ -472,3 +472,30 @@ def test_an_own_label_of_the_second_input_is_seen(mask):
         Both(), (source, words[:, :-1]), loss=lambda y: functional.cross_entropy(y.mT, words[:, 1:])
     )  # fmt: skip
     assert ["sees its own label" in str(alarm) for alarm in report.alarms] == [True] * (not mask)
+
+
+def test_what_logits_are_multiplied_by_under_a_bias():
+    """One that all samples share, as ALiBi's, is not in their differences; what is seen of no other is a note."""
+
+    class Biased(nn.Module):
+        def __init__(self, samples):
+            super().__init__()
+            self.norm, self.samples = nn.LayerNorm(8), samples
+
+        def forward(self, x):
+            y = self.norm(x)
+            i = torch.arange(float(x.shape[1]))
+            bias = (i[:, None] - i).abs() * (torch.ones(len(x), 1, 1) if not self.samples else torch.rand(len(x), 1, 1))
+            return x + (y @ y.mT * 0.25 - bias).softmax(-1) @ y
+
+    def notes(samples):
+        layers = nn.ModuleList(Biased(samples) for _ in range(2))
+        module = nn.Sequential(nn.Linear(8, 8), *layers)
+        report = one_report(module, torch.randn(3, 5, 8), lambda y: y.square().mean(), layers=["[12]"])
+        return [note for note in report.notes if "q.k" in note]
+
+    torch.manual_seed(7)
+    (note,) = notes(False)
+    assert "q.k times 0.25; 1/sqrt(d_k) would be 0.354, as d_k = 8 [all layers]" in note
+    (note,) = notes(True)
+    assert "what q.k is multiplied by is not seen" in note
