@@ -101,7 +101,7 @@ class Sweep(OfModel):
         optional(
             "memory for batches, of all workers or of each worker of a cluster",
             "500MB|4GB",
-            "half of what is free, at most 4 GiB each",
+            "half of what is free, at most 6 GiB each",
         ),
     ] = None
     land_every: Annotated[float, Flag(help="seconds between files: what a kill can lose")] = 5.0

@@ -51,7 +51,7 @@ class Execution:
         task_seconds: blocks of a cell are handed to a worker together until they take about so long.
         at_once: blocks in one batch of tensors; 0 for as many as make a draw cheaper and fit into memory.
         memory: bytes for the batches of all workers together, or of each worker of a pool; None for half of what is
-            free, at most 4 GiB each, of which a worker of a pool takes the share of a core.
+            free, at most 6 GiB each, of which a worker of a pool takes the share of a core.
         pool: an executor of `workers`, if there is one already.
         work: what gives the draws of the blocks of a task, with the arguments of `sample_task`, which it is if None.
 

@@ -17,9 +17,10 @@ from theory.stack.weights import rows_met, weight_shapes
 # Of what is free, so much goes to batches, those of all workers of a machine together.
 _SHARE = 0.5
 
-# A sample's first batch asks the system for its memory, page by page, which takes longer than the draws. Beyond so many
-# bytes on a CPU that is more than larger batches save (docs/engines.md).
-_ENOUGH = 2.0**32
+# A sample's first batch asks the system for its memory, page by page, which takes longer than the draws, but larger
+# batches have more draws for the milliseconds of a layer: with so many bytes a layer costs at L = 1000, d = 1024 at
+# most 1.3 times what it does at L = 12, and with a third less 1.4 times (docs/engines.md).
+_ENOUGH = 1.5 * 2.0**32
 
 # Every layer costs some milliseconds, however few draws it has. So many random numbers, or the draws of the largest
 # block, make that a few percent of what the draws cost; more would only take memory.
@@ -46,7 +47,7 @@ class BatchLimits:
     Attributes:
         at_once: blocks in it; 0 for as many as are of use and fit.
         memory: bytes for the batches of all who share it, which hold one block each at least; None for half of what is
-            free, on a CPU at most 4 GiB each.
+            free, on a CPU at most 6 GiB each.
         sharers: processes that share it; 0 for one for each core, wherever the batch is sampled.
 
     Raises:

@@ -103,7 +103,7 @@ def sample(
         text: a text file, "lighthouse", or its windows, for inputs and labels; each draw takes one window at random.
             Without it inputs are independent N(0, I_d) tokens and labels uniform.
         memory: bytes that a batch of draws may take, beyond the one block that it holds at least; None for half of what
-            is free, at most 4 GiB. The numbers do not depend on it.
+            is free, at most 6 GiB. The numbers do not depend on it.
 
     Raises:
         ValueError: an argument is outside its range.

@@ -134,7 +134,7 @@ DEEP = Cell(Stack(width=1024, depth=1000))
 
 
 def test_batches_follow_memory(monkeypatch):
-    """Half of what is free, at most 4 GiB each; what is given; a block at least; and no more than is of use."""
+    """Half of what is free, at most 6 GiB each; what is given; a block at least; and no more than is of use."""
     monkeypatch.setattr(memory, "free_memory", lambda: 20.5 * block_bytes(DEEP))
     assert DEEP.draws_per_block == 1
     for limits, count in ((BatchLimits(), 10), (BatchLimits(sharers=2), 5)):
@@ -147,7 +147,7 @@ def test_batches_follow_memory(monkeypatch):
     assert [len(blocks) for _, _, blocks in tasks] == [3, 3, 3]
     monkeypatch.setattr(memory, "free_memory", lambda: 1e15)
     for limits in (BatchLimits(), BatchLimits(sharers=2), BatchLimits(sharers=2).as_now()):
-        assert limits.blocks(DEEP) == 2**32 // block_bytes(DEEP)
+        assert limits.blocks(DEEP) == 6 * 2**30 // block_bytes(DEEP)
 
 
 @pytest.mark.parametrize(("engine", "width", "tokens", "vocab"), [("dense", 512, 1, 7), ("conditioned", 96, 5, 16)])
