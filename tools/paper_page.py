@@ -23,6 +23,7 @@ from tools.paper_sections import (
     looseness,
     row,
     section,
+    setting_numbers,
     shown_command,
 )
 
@@ -39,10 +40,11 @@ exact large-width theory predicts for the same number, and what randomly initial
 First every claim in one line, with the number that decides it and what is claimed of it. Then a section for each
 claim: its statement, its rows, and what the numbers are. Where several settings agree, the widest is shown, with the
 others listed behind its own; [docs/claim_rows.md](docs/claim_rows.md) has every row to four digits.
-Intervals are 95%; a second one is by resampling draws, where it differs by a tenth. Norms are root mean squares over
-draws. "(beyond)" behind theory's number: samples are further off than their error allows, but the width is too small
-for theory to be judged; "(undecided)": too few draws to tell. "-" is no number, "..." what the part above begins with,
-and "p / q" in a note has p for the row marked a, q for b. [docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
+Intervals are 95%, and "+-" is a standard error; a second interval is by resampling draws, where it differs by a tenth.
+Norms are root mean squares over draws. "(beyond)" behind theory's number: samples are further off than their error
+allows, but the width is too small for theory to be judged; "(undecided)": too few draws to tell. "-" is no number,
+"..." what the part above begins with, and "p / q" in a note has p for the row marked a, q for b.
+[docs/verdicts.md](docs/verdicts.md) says what verdicts mean.
 To check one yourself, `gradbounds claims F1` derives it, and the command of its setting measures it again
 (`gradbounds verify` for most). This page is generated from the results in `checks/data` and never edited by hand.
 
@@ -96,7 +98,8 @@ def markdown(committed: Sequence[Results]) -> str:
     Args:
         committed: the results, of which those without one of the paper's assumptions are counted here and no more.
     """
-    settings, by_claim = Listed(), _by_claim(committed)
+    by_claim = _by_claim(committed)
+    settings, commands = _numbered(committed, by_claim)
     lines = [
         "# Paper checks\n",
         *_tight([v for v, _ in by_claim["T1"]]),
@@ -110,19 +113,21 @@ def markdown(committed: Sequence[Results]) -> str:
     for name, claim_rows in by_claim.items():
         if rows := largest_rows([(v, command) for v, command in claim_rows if not v.relaxed]):
             below = bound_by_width(committed) if name == "T1" else []
-            lines += heading(CLAIMS[name]) + section(rows, settings, None, digits=_DIGITS, below=below)
+            lines += heading(CLAIMS[name]) + section(rows, settings, commands, digits=_DIGITS, below=below)
     lines += ["\n## What was not tested\n", *_untested(by_claim)]
     if counts := _relaxed_counts(committed):
         lines += ["\n## Relaxations\n", f"Without one of the paper's assumptions ([the numbers]({RELAXED_PAGE})):", ""]
         lines += counts
-    lines += ["\n## Settings\n", f"The commands are in [{ROWS_PAGE}]({ROWS_PAGE}).\n", *settings.lines()]
+    lines += ["\n## Settings\n", f"Numbers and commands are those of [{ROWS_PAGE}]({ROWS_PAGE}#commands).\n"]
+    lines += settings.lines()
     return _finished(lines)
 
 
 def rows_markdown(committed: Sequence[Results]) -> str:
     """The page of every row but those without one of the paper's assumptions, as `markdown` has them else."""
-    settings, commands, lines = Listed(), _commands(committed), [_ROWS]
-    for name, claim_rows in _by_claim(committed).items():
+    by_claim, lines = _by_claim(committed), [_ROWS]
+    settings, commands = _numbered(committed, by_claim)
+    for name, claim_rows in by_claim.items():
         if rows := every_row([(v, command) for v, command in claim_rows if not v.relaxed]):
             lines += [f"\n## {name}\n", *section(rows, settings, commands, digits=_ALL_DIGITS)]
     lines += ["\n## Settings\n", "Of command 1 where none is named.\n", *settings.lines()]
@@ -136,13 +141,21 @@ def _by_claim(committed: Sequence[Results]) -> dict[str, list[tuple[Verdict, str
     return {name: [(v, command) for v, command in rows if v.claim == name] for name in built_in}
 
 
-def _commands(committed: Sequence[Results]) -> Listed:
-    """The commands behind verdicts on the paper; the default experiment's is the first."""
-    commands = Listed()
+def _numbered(
+    committed: Sequence[Results], by_claim: Mapping[str, Sequence[tuple[Verdict, str]]]
+) -> tuple[Listed, Listed]:
+    """Settings and commands of verdicts on the paper, which have one number on both pages of their rows.
+
+    Settings are in the order in which the page of every row names them, and the default experiment's command is first.
+    """
+    settings, commands = Listed(), Listed()
     for results in committed:
         if any(not v.relaxed for v in results.verdicts):
             commands.number(shown_command(results.command))
-    return commands
+    for claim_rows in by_claim.values():
+        for shown in every_row([(v, command) for v, command in claim_rows if not v.relaxed]):
+            setting_numbers(shown, settings, commands)
+    return settings, commands
 
 
 def _finished(lines: Sequence[str]) -> str:

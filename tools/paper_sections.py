@@ -51,28 +51,28 @@ def every_row(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
 
 
 def largest_rows(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
-    """Of verdicts of one kind that say the same word the largest, with the others behind it."""
+    """Of verdicts of one kind, of equal words also in their notes, the largest, with the others behind it."""
     kinds: dict[object, list[tuple[Verdict, str]]] = {}
     for v, command in largest_first(rows):
-        kinds.setdefault((_kind(v), v.verdict), []).append((v, command))
+        kinds.setdefault((_kind(v), v.verdict, v.note.words), []).append((v, command))
     return [Shown(*these[0], these[1:]) for these in kinds.values()]
 
 
 def section(
-    rows: Sequence[Shown], settings: Listed, commands: Listed | None, *, digits: int, below: Sequence[str] = ()
+    rows: Sequence[Shown], settings: Listed, commands: Listed, *, digits: int, below: Sequence[str] = ()
 ) -> list[str]:
     """A claim's rows, what stands below them, and its notes.
 
     Args:
         rows: in the order in which they are shown.
         settings: of the page; new ones are added.
-        commands: of the page; new ones are added. None where settings do not name theirs.
+        commands: of the page; new ones are added.
         digits: of numbers.
         below: lines between rows and notes.
     """
     marks, notes = merged([shown.verdict.note for shown in rows])
     noted = len(notes) > 1 or len(set(marks)) > 1
-    numbers = [_settings(shown, settings, commands) for shown in rows]
+    numbers = [setting_numbers(shown, settings, commands) for shown in rows]
     rows_cells = [_cells(shown, number, digits) for shown, number in zip(rows, numbers, strict=True)]
     if len(rows) == 1 and not below:
         return [_told(rows_cells[0], notes[0])]
@@ -128,11 +128,11 @@ def heading(claim: Claim) -> list[str]:
     return [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n"]
 
 
-def _settings(shown: Shown, settings: Listed, commands: Listed | None) -> str:
+def setting_numbers(shown: Shown, settings: Listed, commands: Listed) -> str:
     """The numbers of a row's setting and of those behind it."""
     numbers = []
     for v, command in [(shown.verdict, shown.command), *shown.smaller]:
-        made_by = commands.number(shown_command(command)) if commands else 1
+        made_by = commands.number(shown_command(command))
         numbers.append(settings.number(_beside(v) + (f" (command {made_by})" if made_by > 1 else "")))
     return ", ".join(dict.fromkeys(map(str, numbers)))
 

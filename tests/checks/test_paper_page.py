@@ -90,6 +90,25 @@ def test_a_setting_names_its_command_unless_it_is_the_first():
     assert "1. `one`\n2. `two`\n" in text
 
 
+def settings_of(text):
+    return text.partition("\n## Settings\n")[2].partition("\n## ")[0].strip().splitlines()
+
+
+def test_both_pages_number_settings_alike():
+    """One setting tried by two commands has a number for each, also where the short page shows one row of the two."""
+    small = replace(HOLDS, setting=at(8), claim="F1")
+    both = [Results("one", [HOLDS, replace(small, setting=at(64))], []), Results("two", [small, HOLDS], [])]
+    for committed in (both, committed_results()):
+        listed, short = settings_of(rows_markdown(committed)), settings_of(markdown(committed))
+        assert [line for line in listed if line[:1].isdigit()] == [line for line in short if line[:1].isdigit()]
+
+
+def test_rows_whose_notes_say_another_thing_stand_apart():
+    other = replace(HOLDS, setting=at(8), note=sentence("a ratio that grows"))
+    assert "| ... | 2 | at least 1 | 2 | 2.5 [2, 3] | holds | 2 |" in page(HOLDS, other)
+    assert "| Post-LN, bound | 1, 2 |" not in page(HOLDS, other)
+
+
 def test_numbers_apart_by_slashes_are_those_of_the_notes():
     words = "d = {}: {:.3g}, all of {}"
     notes = [sentence(words, 8, 1.5, 3), sentence(words, 64, 2.0, 3), Sentence("none"), sentence(words, 8, 1.5, 3)]

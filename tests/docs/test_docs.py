@@ -76,7 +76,13 @@ def test_the_letter_quotes_what_was_measured():
         assert f"x{wide} at d = 65536" in str(width.note)
         assert round(width.measured, 3) == exponent
         assert width.interval[1] - width.interval[0] < 2 * 0.001
-        assert "neither" in str(width.note) or "d^a (" in str(width.note)
+        assert "against d^a sqrt(ln d): neither" in str(width.note)
+        fixed = measured["T1", f"{placement}-LN, exponent in d (V = 512, L = 6, n = 8)"]
+        assert "against d^a sqrt(ln d): d^a (" in str(fixed.note)
+    for placement, falls in (("post", 0.07), ("pre", 0.03)):
+        narrow, wide = (last_norm(placement=placement, width=d, vocab=d) / np.sqrt(d) for d in (64, 65536))
+        assert 1 - wide / narrow == pytest.approx(falls, abs=0.005)
+    assert says("letter.md", "So is $d^a$ alone", "7% (Post-LN) and 3% (Pre-LN)", "$V = 512$")
     assert says("README.md", "Post-LN", "1400", "d = 64", "51700", "d = 65536")
 
 
