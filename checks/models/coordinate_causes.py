@@ -12,6 +12,8 @@ from theory.stack.parametrizations import Parametrization
 
 _EXACT = 0.1
 """How far powers of what is exact may be from one another; factors such as a base width stay outside of powers."""
+_NEAR = 0.5
+"""Powers are multiples of it, and one that is measured is no farther from its own."""
 _HELD_BACK = 0.3
 """The share of a step that epsilon takes, from which it is the cause of a step that is too small."""
 
@@ -98,7 +100,7 @@ class _Judge:
     def _times(self, off: float) -> str:
         """How far the largest size is off, beside the least one."""
         low, high = self._sizes.values[0], self._sizes.values[-1]
-        times = (high / low) ** abs(_rounded(off))
+        times = (high / low) ** abs(off)
         size = "large" if off > 0 else "small"
         return f"at {self._letter} {high} it is {times:.1f} times too {size} relative to {self._letter} {low}"
 
@@ -151,7 +153,8 @@ class _Judge:
             if abs(power) > _EXACT and abs(power + 1) > _EXACT:
                 yield Cause(
                     "multiplier", (place,),
-                    f"branches are multiplied by depth^{power:.2f}, and must be by depth^-1: {self._times(power + 1)}",
+                    f"branches are multiplied by depth^{power:.2f}, and must be by depth^-1: "
+                    f"{self._times(_rounded(power + 1))}",
                 )  # fmt: skip
 
     def _readouts(self) -> Iterator[Cause]:
@@ -178,7 +181,9 @@ class _Judge:
             return
         tied = owner.weight in self._tied
         text = "it is the output matrix, too, and" if tied else "it is the output matrix, and"
-        what = f"{text} logits must be multiplied by {_powers('width', -times)}: {self._times(times)}"
+        what = (
+            f"{text} logits must be multiplied by {_powers('width', -_rounded(times))}: {self._times(_rounded(times))}"
+        )
         yield Cause("tied readout" if tied else "multiplier", (owner.weight,), what)
 
     def _beginnings(self) -> Iterator[Cause]:
@@ -220,12 +225,13 @@ class _Judge:
         if missing:
             return missing[0], exact
         if abs(scalar) > _EXACT and abs(scalar - off) < abs(excess - scalar - off) + _EXACT:
-            what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, scalar - off)}"
-            return Cause("multiplier", (name,), f"{what}: {self._times(off)}"), exact
-        what = f"its entries go like {letter}^{round(power, 1) + 0.0:g} and must go like {_powers(letter, power - off)}"
+            what = f"it is multiplied by {letter}^{scalar:.2f} and must be by {_powers(letter, _rounded(scalar - off))}"
+            return Cause("multiplier", (name,), f"{what}: {self._times(_rounded(off))}"), exact
+        asked = _powers(letter, _rounded(power - off))
+        what = f"its entries go like {letter}^{round(power, 1) + 0.0:g} and must go like {asked}"
         if distance <= _EXACT:
             what = f"its output goes like {letter}^{off:.2f} at the start"
-        return Cause("initial scale", (name,), f"{what}: {self._times(off)}"), exact
+        return Cause("initial scale", (name,), f"{what}: {self._times(_rounded(off))}"), exact
 
     def _weight_power(self, owner: Owner) -> float:
         if self._letter == "width":
@@ -262,11 +268,14 @@ class _Judge:
                 held_back.append(name)
                 continue
             power = self._sizes.power("rate", name)
-            yield Cause(
-                "learning rate", (name,),
-                f"its rate goes like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}: "
-                f"{self._times(off)}",
-            )  # fmt: skip
+            clear = self._clear_power(place, role, name, power, off, (float(row.high) - float(row.low)) / 2)
+            what = f"its rate goes like {letter}^{power:.2f} and must {'fall' if off > 0 else 'rise'} faster"
+            what += f" with the {letter}, by a power that is not clear"
+            if clear is not None:
+                off = clear
+                what = f"its rate goes like {letter}^{power:.2f} and must go like {_powers(letter, power - off)}: "
+                what += self._times(off)
+            yield Cause("learning rate", (name,), what)
 
         if held_back:
             ends = self._sizes.values[-1], self._sizes.values[0]
@@ -278,6 +287,19 @@ class _Judge:
                 f"{ends[1]}: it must be far below {least:.1g}, the size of the least gradient",
             )  # fmt: skip
 
+    def _clear_power(self, place: str, role: Role, name: str, power: float, off: float, error: float) -> float | None:
+        """How far a rate's power is off: from what its role asks, or else from the one multiple of 1/2 within error.
+
+        A step that divides by the gradient's size adds up n entries of a hidden matrix's input, of order 1.
+        """
+        if role == "hidden" and self._letter == "width" and self._parametrization != "sp" and self._divides(name):
+            asked = power + 1 + self._power(place)
+            if abs(asked) > _EXACT and abs(asked - off) <= _NEAR:
+                return asked
+        nearest = _rounded(power - off)
+        clear = abs(power - off - nearest) <= error + _EXACT < _NEAR / 2
+        return power - nearest if clear else None
+
     def _divides(self, weight: str) -> bool:
         return weight in self._damped
 
@@ -288,4 +310,4 @@ def _rounded(power: float) -> float:
 
 
 def _powers(letter: str, power: float) -> str:
-    return f"{letter}^{_rounded(power) + 0.0:g}"
+    return f"{letter}^{round(power, 2) + 0.0:g}"

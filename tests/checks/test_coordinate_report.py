@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import gradbounds as gb
+from checks.models.coordinate_causes import causes
+from checks.models.coordinate_exponents import sizes_of
 from checks.models.coordinate_report import judged_steps
 from checks.models.parametrizations import own_asked
 from checks.models.step_theory import step_theory
@@ -118,6 +120,25 @@ def test_breaches_of_the_transformer(breach):
     assert name in alarms[0].part
     if kind == "attention":
         assert "times 0.125, which goes like d_k^-0.50 and must go like d_k^-1: at d_k = 64 it is 2.0" in alarms[0].what
+
+
+@pytest.mark.parametrize(("role", "off", "rate", "words"), [
+    ("hidden", 0.7, 0.0, "must go like width^-1: at width 128 it is 4.0 times too large"),
+    ("hidden", 0.7, -1.0, "must fall faster with the width, by a power that is not clear"),
+    ("vector", 0.45, 0.0, "must go like width^-0.5"),
+    ("vector", -0.7, 0.0, "must rise faster with the width, by a power that is not clear"),
+])  # fmt: skip
+def test_a_power_of_a_rate_is_named_where_it_is_clear(healthy, role, off, rate, words):
+    """Adam's of a hidden matrix by what is asked, though a narrow one moves less; others where one multiple is near."""
+    sizes, table = sizes_of(healthy.stepped, "width"), healthy.table.copy()
+    at = table.index[(table["quantity"] == "own") & (table["step"] == 1) & (table["role"] == role)][0]
+    table.loc[at, ["low", "high", "off", "word"]] = [off - 0.05, off + 0.05, off, "breach"]
+    name = sizes.owners[table.loc[at, "place"], table.loc[at, "parameter"]][0].weight
+    smallest, largest = sizes.values[0], sizes.values[-1]
+    first = sizes.first | {("rate", name, smallest): 1.0, ("rate", name, largest): (largest / smallest) ** rate}
+    (cause,) = causes(replace(sizes, first=first), table, "mup")
+    assert (cause.kind, cause.names) == ("learning rate", (name,))
+    assert words in cause.what
 
 
 def test_breaches_in_the_depth():
