@@ -82,7 +82,9 @@ class CoordinateReport:
         asked = _ASKS[self.parametrization]
         if self.alarms:
             count = "1 alarm" if len(self.alarms) == 1 else f"{len(self.alarms)} alarms"
-            return f"{self.name} with {self.optimizer} is not {asked}: {count}, first of all {self.alarms[0]}."
+            first = str(self.alarms[0])
+            end = "" if first.endswith("?") else "."
+            return f"{self.name} with {self.optimizer} is not {asked}: {count}, first of all {first}{end}"
         words = self.table["word"].value_counts()
         agree, unsure = (int(words.get(word, 0)) for word in ("agrees", "undecided"))
         if not agree + unsure:

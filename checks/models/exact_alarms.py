@@ -50,6 +50,7 @@ class Fact:
         what: in words, with a place {} for a number, where there is one.
         number: for that place.
         alarm: whether it is one, and not a note.
+        digits: how many significant ones the number has.
     """
 
     part: str
@@ -58,6 +59,7 @@ class Fact:
     what: str
     number: float | None = None
     alarm: bool = True
+    digits: int = 2
 
 
 def exact_alarms(tests: ExactTests, *, trained: bool = False) -> tuple[list[Alarm], list[str]]:
@@ -106,7 +108,7 @@ def _gathered(facts: Iterable[Fact], layers: dict[str, set[int]]) -> list[Alarm]
     for (part, kind, what), members in groups.items():
         numbers = [fact.number for fact in members if fact.number is not None]
         if numbers:
-            low, high = (f"{end:.2g}" for end in (min(numbers), max(numbers)))
+            low, high = (f"{end:.{members[0].digits}g}" for end in (min(numbers), max(numbers)))
             what = what.format(low if low == high else f"{low} to {high}")
         named = sorted({fact.layer for fact in members})
         layer = named[0]
@@ -246,7 +248,7 @@ def _attention(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         furthest = max((low[at], high[at]), key=lambda total: abs(total - 1))
         if abs(furthest - 1) > KEY_SUM:
             what = "attention weights of a query do not add up to 1 over its keys, but to {}: is softmax over the keys?"
-            yield Fact(at[0], at[1], "attention", what, furthest)
+            yield Fact(at[0], at[1], "attention", what, furthest, digits=4)
     if trained:
         return
     sizes = values(tests, "logit_std")

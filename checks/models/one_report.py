@@ -100,7 +100,8 @@ class OneReport:
             count = f"{len(self.alarms)} alarm" + "s" * (len(self.alarms) > 1)
             first = self.alarms[0]
             what = "is not right" if first.kind in (*_ALWAYS, "structure") else "is not initialized well"
-            return f"{self.name} {what}: {count}, first of all {first}."
+            end = "" if str(first).endswith("?") else "."
+            return f"{self.name} {what}: {count}, first of all {first}{end}"
         if self.trained:
             return f"{self.name} passes all exact tests; thresholds of an initialization were not asked for."
         reasons = [_loss_reason(self.measured), *_growths(self).values()]
@@ -223,7 +224,8 @@ def _growth_lines(report: OneReport) -> list[str]:
         smaller = _profile(frame, part, "energy_smaller_ends")
         lines.append(f"O{text[1:]}.")
         energy = _ends(frame)[part][0]
-        if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] < energy:
+        # As `predict` has it, a remedy does half at least, of logarithms.
+        if len(smaller) > 1 and smaller[0] > 0 and energy > 2 and smaller[-1] / smaller[0] <= energy**0.5:
             change = drawn_smaller(" and ".join(report.measured.ends))
             lines[-1] += " " + remedy_line(change, f"the energy {_times(smaller[-1] / smaller[0])}")
     return lines

@@ -244,8 +244,12 @@ def made_one(factory: Any, seed: int, device: str) -> tuple[nn.Module, Any, Any]
         return parts[0].to(device), parts[1], parts[2] if len(parts) == 3 else None
 
 
-def load_factory(name: str) -> Factory:
+def load_factory(name: str, kind: str = "factory") -> Factory:
     """The factory of a name MODULE:FACTORY, or FILE.py:FACTORY; modules of the current folder are found too.
+
+    Args:
+        name: of it.
+        kind: what it is in errors: "factory", or "optimizer".
 
     Raises:
         ValueError: there is none.
@@ -267,11 +271,12 @@ def load_factory(name: str) -> Factory:
     except BaseException as error:  # a user's module may fail in any way, and end Python too
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ValueError(f"factory must be importable, but {name!r} {what_happened(error)}.") from error
+        raise ValueError(f"{kind} must be importable, but {name!r} {what_happened(error)}.") from error
     if file and Path(getattr(imported, "__file__", None) or "").resolve() != file:
         raise ValueError(
-            f"factory must be in a file whose name is free, but {file.stem!r} of {name!r} is another module."
+            f"{kind} must be in a file whose name is free, but {file.stem!r} of {name!r} is another module."
         )
     if not callable(factory):
-        raise ValueError(f"factory must be a function of width and depth, but {name!r} is a {type(factory).__name__}.")
+        takes = "width and depth" if kind == "factory" else "a module"
+        raise ValueError(f"{kind} must be a function of {takes}, but {name!r} is a {type(factory).__name__}.")
     return factory

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 import torch
@@ -99,8 +100,12 @@ class Made:
         Raises:
             ProbeError: it fails.
         """
-        with stage(f"module {type(self.module).__name__!r}"):
-            return call(self.module, self.inputs)
+        try:
+            with stage(f"module {type(self.module).__name__!r}"):
+                return call(self.module, self.inputs)
+        except ProbeError as error:
+            name = _running(self.module, error.__cause__)
+            raise ProbeError(f"{error} (in {name})" if name else str(error)) from error.__cause__
 
     def forward(self) -> tuple[Any, Tensor]:
         """The output and the loss.
@@ -130,6 +135,14 @@ class Made:
         with stage(f"backward pass of {type(self.module).__name__!r}"):
             loss.backward()
         return loss
+
+
+def _running(module: nn.Module, error: BaseException | None) -> str:
+    """The innermost submodule that an error came through, or ""."""
+    names = {id(part): name for name, part in module.named_modules()}
+    frames = [] if error is None else [frame for frame, _ in walk_tb(error.__traceback__)]
+    through = [names.get(id(frame.f_locals.get("self")), "") for frame in frames]
+    return next((name for name in reversed(through) if name), "")
 
 
 def build(factory: Factory, width: int, depth: int, seed: int, device: str) -> Made:

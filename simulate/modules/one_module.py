@@ -95,6 +95,8 @@ def one_module(
             raise
         lists = list[LayerList]()
         notes.append(f"{name} has no list of layers: layers=['blocks.*'] names them")
+    if any(isinstance(part, nn.modules.batchnorm._BatchNorm) and not part.training for part in module.modules()):
+        notes.append("batch norms are in eval mode: they take statistics that they keep, and not the batch's")
     inputs = moved(batch, first.device)
     built = Made(name, module, inputs, _own_loss if loss is None else loss)
     try:

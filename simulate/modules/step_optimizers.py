@@ -86,7 +86,7 @@ def optimizer_factory(optimizer: str | OptimizerFactory, learning_rate: float | 
                 f"optimizer must be one of {', '.join(STEP_OPTIMIZERS)}, MODULE:FUNCTION or FILE.py:FUNCTION, got "
                 f"{optimizer!r}."
             )
-        return optimizer, load_factory(optimizer)
+        return optimizer, load_factory(optimizer, "optimizer")
     if not callable(optimizer):
         raise ValueError(f"optimizer must be a name or a function of a module, got {optimizer!r}.")
     return getattr(optimizer, "__qualname__", repr(optimizer)), optimizer

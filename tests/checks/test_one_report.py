@@ -230,6 +230,7 @@ def make():
 def nothing(): return 3
 def without(): return nn.Tanh(), torch.ones(2)
 def fails(): return nn.Linear(2, 2), torch.ones(2, 3), lambda y: y.sum()
+def inside(): return nn.Sequential(nn.Tanh(), nn.Sequential(nn.Linear(2, 2))), torch.ones(2, 3), lambda y: y.sum()
 def vector(): return nn.Linear(2, 2), torch.ones(2, 2), lambda y: y
 def words(): return nn.Linear(2, 2), "a text", lambda y: y.sum()
 def lossless(): return nn.Linear(2, 2), torch.ones(2, 2)
@@ -240,6 +241,7 @@ def lossless(): return nn.Linear(2, 2), torch.ones(2, 2)
     (["nothing"], r"must return \(module, batch\) or \(module, batch, loss\), or take a width and a depth, got int"),
     (["without"], "module 'Tanh' must have parameters, and has none"),
     (["fails"], "module 'Linear' must not fail, but raised RuntimeError"),
+    (["inside"], r"module 'Sequential' must not fail, but raised RuntimeError: .* \(in 1.0\)"),
     (["vector"], r"loss of 'Linear' must be a scalar tensor, got \(2, 2\)"),
     (["words"], "batch must be a tensor, a tuple of arguments or a dict of them, with a tensor in it, got str"),
     (["lossless"], "has no loss of its own: give loss="),
@@ -499,3 +501,20 @@ def test_what_logits_are_multiplied_by_under_a_bias():
     assert "q.k times 0.25; 1/sqrt(d_k) would be 0.354, as d_k = 8 [all layers]" in note
     (note,) = notes(True)
     assert "what q.k is multiplied by is not seen" in note
+
+
+def test_batch_norms_in_eval_mode_are_a_note():
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    assert "eval mode" in "\n".join(one_report(module, torch.randn(3, 2), lambda y: y.square().mean()).notes)
+
+
+def test_words_of_a_sum_near_1_and_of_a_question():
+    module, words, loss = planted("decoder", "softmax over queries", 2, 16, 3)
+    for layer in module.layers:
+        layer.attention.causal = False
+        layer.attention.q.weight.data.mul_(0.1)
+    report = one_report(module, words, loss)
+    (what,) = [alarm.what for alarm in report.alarms if alarm.kind == "attention"]
+    (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
+    assert abs(float(total) - 1) > 0.02
+    assert report.judgement().count("?.") == 0
