@@ -61,11 +61,13 @@ def _of_list(rows: pd.DataFrame, lost: str) -> Iterator[Finding]:
     yield from _without_gradient(rows[~rows["layer"].isin(silent)], [k for k in layers if k not in silent])
     yield from _structure(rows, layers)
     middle = rows.groupby(["quantity", "parameter", "layer"])["value"].median()
+    causes = set[int]()
     for name in sorted(rows.loc[rows["quantity"] == "weight", "parameter"].unique()):
         weights = middle["weight", name].reindex(layers).to_numpy()
         if (weights > 0).all():
             for layer, factor in _outliers(np.log(weights), layers, np.log(_WEIGHT)):
                 what, number = _times(factor)
+                causes.add(layer)
                 yield Finding(layer, "weight", f"norm of {escaped(name)} is {what} its neighbours'", (number,))
     # A layer that gives no tensor has no energy, and one that gives zeros has no logarithm of it.
     energies = _profile(middle, "hidden_energy", layers)
@@ -77,11 +79,14 @@ def _of_list(rows: pd.DataFrame, lost: str) -> Iterator[Finding]:
             yield Finding(int(layer), "exploding", what, (float(np.exp(height)),), digits=1)
     if behind_norms(rows):
         yield from _without_norm(energies, layers)
+    residual = list(without_residual(rows, layers))
     steps = np.concatenate([[np.nan], np.diff(energies)])
-    for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
+    for layer, reset, factor in _steps_apart(steps, layers, [finding.layer for finding in residual]):
+        culprit = layer if layer in causes else reset
         what, number = _times(factor)
-        yield Finding(layer, "energy", f"multiplies the energy by {what} what its neighbours do", (number,))
-    yield from without_residual(rows, layers)
+        behind = f"layer {layer} behind it " if culprit != layer else ""
+        yield Finding(culprit, "energy", f"{behind}multiplies the energy by {what} what its neighbours do", (number,))
+    yield from residual
     yield from detached(rows, layers)
     gradients = rows[rows["quantity"] == "gradient"]
     squares = np.square(gradients["value"]).groupby([gradients["seed"], gradients["layer"]]).sum()
@@ -153,6 +158,24 @@ def _outliers(values: NDArray[np.float64], layers: list[int], limit: float) -> I
         usual = np.median(near) if len(near) > 2 else near[np.argmin(np.abs(near - value))]
         if abs(value - usual) > limit:
             yield int(layers[k]), float(value - usual)
+
+
+def _steps_apart(
+    steps: NDArray[np.float64], layers: list[int], residual: list[int]
+) -> Iterator[tuple[int, int, float]]:
+    """Layers that multiply the energy otherwise than their neighbours, with the layer to blame, and by how much.
+
+    A stream that begins anew behind a layer without residual connection grows faster there: that is to blame for layers
+    behind it, and those before it are held against one another.
+    """
+    first = min(residual, default=max(layers, default=0) + 1)
+    numbers = np.array(layers)
+    for layer, factor in _outliers(np.where(numbers < first, steps, np.nan), layers, np.log(_ENERGY)):
+        yield layer, layer, factor
+    if residual:
+        for layer, factor in _outliers(steps, layers, np.log(_ENERGY)):
+            if layer >= first:
+                yield layer, max(k for k in residual if k <= layer), factor
 
 
 def _without_norm(energies: NDArray[np.float64], layers: list[int]) -> Iterator[Finding]:

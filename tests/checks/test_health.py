@@ -128,6 +128,26 @@ def test_what_is_said_of_one_layer_is_one_alarm():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("heavy", [False, True])
+def test_what_follows_from_a_missing_residual_connection_is_no_other_alarm(heavy):
+    """Layers before it are not held against the stream behind it; one behind with a weight of its own is named still.
+
+    Layer 4 rises 4 times, and the median of 1/55, 1.1, 4/3 and 1.875 is 1.21.
+    """
+    of = {
+        "hidden_energy": [1.0, 1.1, 0.02, 0.08, 0.15, 0.2], "stream_coefficient": [1, 1, 0, 1, 1, 1],
+        "coefficient_error": [0.01] * 6, "weight": [1, 1, 1, 9 if heavy else 1, 1, 1], "gradient": [1.0] * 6,
+    }  # fmt: skip
+    rows = [
+        (32, 6, 0, "h", layer, "up" if what in ("weight", "gradient") else "", what, float(value))
+        for what, values in of.items() for layer, value in enumerate(values, 1)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["width", "depth", "seed", "part", "layer", "parameter", "quantity", "value"])
+    raised = one_a_cause(alarms(frame))
+    assert [(alarm.kind, alarm.layer) for alarm in raised] == [("weight", 4)] * heavy + [("residual", 3)]
+    assert ("layer 4 behind it multiplies the energy by 3.3 times" in raised[-1].what) != heavy
+
+
 def test_a_module_that_is_not_healthy_fails_an_assertion():
     report = judged(planted("encoder-pre", "no residual", 3), widths=[32], depths=[6], seeds=2)
     with pytest.raises(AssertionError, match="residual: layer 3 of body.layers: its output holds"):
