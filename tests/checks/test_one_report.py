@@ -4,6 +4,7 @@ import re
 from collections import UserDict
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -11,9 +12,14 @@ from torch.nn import functional
 
 import gradbounds as gb
 from checks.models.exact_alarms import exact_alarms
-from checks.models.one_report import one_report
+from checks.models.exact_alarms import whole as whole_number
+from checks.models.health import alarms as layer_alarms
+from checks.models.one_report import one_report, sight_lines
 from gradbounds.cli import main
+from simulate.modules.exact_tests import exact_tests
+from simulate.modules.factories import Made
 from simulate.modules.layers import layer_lists
+from simulate.modules.one_module import one_module
 from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, OF_TRANSFORMERS, Decoder, next_word, planted
 
 WITHIN = [name for name in HEALTHY if name not in OF_TRANSFORMERS]
@@ -41,6 +47,7 @@ def test_faults_are_named_where_they_are(fault):
     report = one_report(*planted(families[0], fault, 2, 32, 4))
     assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)
     assert "not" in report.judgement()
+    assert "?." not in report.judgement()
     with pytest.raises(AssertionError, match="is not healthy"):
         report.assert_healthy()
 
@@ -337,6 +344,17 @@ def test_an_expert_without_tokens_is_a_note():
     assert [(alarm.kind, alarm.layer) for alarm in gb.probe(module, batch).alarms] == [("no gradient", 2)]
 
 
+def exactly(module, inputs, loss, layers=()):
+    """Alarms, notes and lines of exact tests alone."""
+    try:
+        lists = layer_lists(module, layers, 0)
+    except ValueError:
+        lists = []
+    tests = exact_tests(Made("it", module, inputs, loss), lists)
+    alarms, notes = exact_alarms(tests)
+    return [str(alarm) for alarm in alarms], notes, sight_lines(pd.DataFrame(columns=["part", "layer"]), tests)
+
+
 class Hidden(nn.Module):
     """Two residual layers and a head; what is asked for is no part of the module for torch."""
 
@@ -368,45 +386,39 @@ class Hidden(nn.Module):
     ("nothing", "", ""),
 ])  # fmt: skip
 def test_what_is_not_registered_is_an_alarm(hidden, place, names):
-    """And what the caller gave with a gradient, or the loss holds, is none; gradients are left as they were."""
+    """And what the caller gave with a gradient, or the loss holds, is none."""
     torch.manual_seed(3)
     module, scale, labels = Hidden(hidden), nn.Parameter(torch.ones(5)), torch.randint(5, (9,))
     x = torch.randn(9, 8, requires_grad=True)
-    report = gb.probe(module, x, loss=lambda y: functional.cross_entropy(y * scale, labels))
-    raised = [str(alarm) for alarm in report.alarms]
+    raised = exactly(module, x, lambda y: functional.cross_entropy(y * scale, labels))[0]
     assert len(raised) == (hidden != "nothing")
     assert all(re.match(f"structure: {place}: uses {names}", alarm) for alarm in raised)
-    assert module.free.grad is None
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_hides_nothing(dtype):
+def test_half_precision_hides_nothing():
     """A module without a mask is seen in a float32 copy; where that cannot run, a note says so."""
     torch.manual_seed(4)
-    module, words = Decoder(16, 2, attends=True).to(dtype), torch.randint(128, (2, 17))
-    for layer in module.layers:
-        layer.attention.causal = False
+    module, words = Decoder(16, 1, attends=True).bfloat16(), torch.randint(128, (2, 17))
+    module.layers[0].attention.causal = False
 
     def loss(y):
         return functional.cross_entropy(y.flatten(0, 1), words[:, 1:].flatten())
 
-    report = gb.probe(module, words[:, :-1], loss=loss)
-    assert [alarm.kind for alarm in report.alarms] == ["leak"]
-    assert "a uniform guess" in "\n".join(report.lines())
-    report = gb.probe(module, words[:, :-1], loss=lambda y: loss(y) if y.dtype == dtype else y)
-    (note,) = [note for note in report.notes if "fully" in note]
-    assert note.startswith(f"the loss and who sees whom were not fully tested in {str(dtype)[6:]}: a float32 copy")
+    tests = one_module(module, words[:, :-1], loss).tests
+    assert [alarm.kind for alarm in exact_alarms(tests)[0]] == ["leak"]
+    assert whole_number(tests, "classes") == 128
+    (note,) = one_module(module, words[:, :-1], lambda y: loss(y) if y.dtype == torch.bfloat16 else y).notes
+    assert note.startswith("the loss and who sees whom were not fully tested in bfloat16: a float32 copy")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_blames_no_layer(value):
+def test_a_loss_that_is_not_finite_blames_no_layer():
     module, x = Hidden("nothing"), torch.randn(9, 8)
-    report = gb.probe(module, x, loss=lambda y: y.sum() * value)
-    (alarm,) = report.alarms
-    assert re.fullmatch("non-finite: the whole model: the loss is (nan|-?inf)", str(alarm))
+    report = one_report(module, x, lambda y: y.sum() * float("nan"))
+    assert [str(alarm) for alarm in report.alarms] == ["non-finite: the whole model: the loss is nan"]
     assert "guess" not in "\n".join(report.lines())
-    module.layers[1][1].weight.data[0, 0] = float("nan")
-    (alarm,) = gb.probe(module, x, loss=lambda y: y.sum()).alarms
+    frame = report.to_frame()
+    broken = frame["parameter"].eq("1.weight") & frame["layer"].eq(2) & frame["quantity"].eq("weight")
+    (alarm,) = layer_alarms(frame.assign(value=frame["value"].mask(broken)))
     assert (alarm.layer, alarm.what) == (2, "1.weight holds numbers that are not finite; the loss is nan")
 
 
@@ -439,11 +451,11 @@ def test_samples_are_where_labels_say(turned, below, mask, raised):
     torch.manual_seed(5)
     module, words = Columns(turned=turned, mask=mask), torch.randint(16, (6, 7))
     inputs, labels = (words[:, :-1], words[:, 1:]) if not below else (words.T[:-1], words.T[1:])
-    report = gb.probe(module, inputs, loss=lambda y: functional.cross_entropy(y.flatten(0, 1), labels.flatten()))
-    assert len(report.alarms) == bool(raised)
-    assert all(re.match(raised, str(alarm)) for alarm in report.alarms)
+    alarms, _, lines = exactly(module, inputs, lambda y: functional.cross_entropy(y.flatten(0, 1), labels.flatten()))
+    assert len(alarms) == bool(raised)
+    assert all(re.match(raised, alarm) for alarm in alarms)
     crossing = raised.count("samples") == 1
-    assert f"Samples {'see' if crossing else 'do not see'} one another." in report.lines()
+    assert f"Samples {'see' if crossing else 'do not see'} one another." in lines
     moved = inputs.clone()
     moved[0] = (moved[0] + 1) % 16
     with torch.no_grad():
@@ -470,10 +482,8 @@ def test_an_own_label_of_the_second_input_is_seen(mask):
             return self.head(x)
 
     source, words = torch.randint(16, (3, 6)), torch.randint(16, (3, 7))
-    report = gb.probe(
-        Both(), (source, words[:, :-1]), loss=lambda y: functional.cross_entropy(y.mT, words[:, 1:])
-    )  # fmt: skip
-    assert ["sees its own label" in str(alarm) for alarm in report.alarms] == [True] * (not mask)
+    alarms = exactly(Both(), (source, words[:, :-1]), lambda y: functional.cross_entropy(y.mT, words[:, 1:]))[0]
+    assert ["sees its own label" in alarm for alarm in alarms] == [True] * (not mask)
 
 
 def test_what_logits_are_multiplied_by_under_a_bias():
@@ -493,8 +503,8 @@ def test_what_logits_are_multiplied_by_under_a_bias():
     def notes(samples):
         layers = nn.ModuleList(Biased(samples) for _ in range(2))
         module = nn.Sequential(nn.Linear(8, 8), *layers)
-        report = one_report(module, torch.randn(3, 5, 8), lambda y: y.square().mean(), layers=["[12]"])
-        return [note for note in report.notes if "q.k" in note]
+        notes = exactly(module, torch.randn(3, 5, 8), lambda y: y.square().mean(), ["[12]"])[1]
+        return [note for note in notes if "q.k" in note]
 
     torch.manual_seed(7)
     (note,) = notes(False)
@@ -504,17 +514,19 @@ def test_what_logits_are_multiplied_by_under_a_bias():
 
 
 def test_batch_norms_in_eval_mode_are_a_note():
+    """And what is not registered is left without a gradient, too."""
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
-    assert "eval mode" in "\n".join(one_report(module, torch.randn(3, 2), lambda y: y.square().mean()).notes)
+    module.free = torch.ones(2, requires_grad=True)
+    notes = one_module(module, torch.randn(3, 2), lambda y: (module.free * y).square().mean()).notes
+    assert "eval mode" in "\n".join(notes)
+    assert module.free.grad is None
 
 
-def test_words_of_a_sum_near_1_and_of_a_question():
+def test_a_sum_near_1_has_its_digits():
     module, words, loss = planted("decoder", "softmax over queries", 2, 16, 3)
     for layer in module.layers:
         layer.attention.causal = False
         layer.attention.q.weight.data.mul_(0.1)
-    report = one_report(module, words, loss)
-    (what,) = [alarm.what for alarm in report.alarms if alarm.kind == "attention"]
+    (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
     (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
     assert abs(float(total) - 1) > 0.02
-    assert report.judgement().count("?.") == 0
