@@ -150,7 +150,7 @@ def _refusal(way: Way, budget: Budget) -> str:
     how = f" with {way.arguments['patterns']} patterns" if "patterns" in way.arguments else ""
     takes = f"theory would take about {price} for {stack.tokens} tokens{how}"
     change = []
-    if (fewer := _tokens_within(stack, budget)) is not None:
+    if (fewer := tokens_within(stack, budget)) is not None:
         change.append(f"--tokens {fewer} is within these")
     twice = 2 * cost.seconds
     enough = f"{twice / 60:.0f}m" if twice > 60 else f"{math.ceil(twice)}s"
@@ -163,7 +163,7 @@ def _refusal(way: Way, budget: Budget) -> str:
     return f"{takes}, more than {budget.exceeded(cost)}" + "".join(f"; {suggestion}" for suggestion in change)
 
 
-def _tokens_within(stack: Stack, budget: Budget) -> int | None:
+def tokens_within(stack: Stack, budget: Budget) -> int | None:
     """The largest power of two of tokens below the network's with which it is predicted within a budget."""
     tokens = 1 << max(0, (stack.tokens - 1).bit_length() - 1)
     while 1 <= tokens < stack.tokens:

@@ -73,6 +73,7 @@ def predict_stack(
     prediction: Prediction | None = None
     slopes: pd.DataFrame | None = None
     evener: Remedy | None = None
+    evening = ""
     chosen: Way | None = None
     try:
         chosen = way(stack, patterns, budget)
@@ -83,7 +84,7 @@ def predict_stack(
     if chosen is not None:
         prediction = predicted(chosen) if known is None else known
         slopes = _exponents(chosen, prediction, budget)
-        evener = remedy(stack, layer_table(prediction, None), budget)
+        evener, evening = remedy(stack, layer_table(prediction, None), budget)
     elif draws is None:
         draws = _DRAWS
         if refused:
@@ -117,7 +118,7 @@ def predict_stack(
         values=values,
         lines=[
             title(stack), *drawn_lines(notes), "", *standing_out(stack, table),
-            *([] if evener is None else [evener.line()]), *cheaper, "",
+            *([evening] if evening else []), *cheaper, "",
             *network_lines(stack, table, reason, every_layer=every_layer, evidence=evidence),
             *_exponent_lines(slopes), *_bound_line(stack, table),
             *(

@@ -1,6 +1,6 @@
 """Which single change would make a network's gradients alike in all layers: theory is asked, where that is quick."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,9 +8,10 @@ import pandas as pd
 
 from checks.remedy import drawn_smaller, remedy_line
 from checks.stacks.gradients_by_layer import layer_table
-from gradbounds.budget import Budget, way
+from gradbounds.budget import Budget, OverBudgetError, tokens_within, way
 from gradbounds.network_text import UNEVEN, first_over_last
 from gradbounds.progress import working
+from gradbounds.units import duration
 from theory import Stack
 from theory.stack.placements import COMPOSITIONS
 
@@ -22,6 +23,9 @@ _SECONDS = 2.0
 
 # Of the norms' first layer over last two patterns say enough.
 _PATTERNS = 2
+
+EVENED = "- What would even it out"
+"""What the line of a remedy begins with."""
 
 _EMBEDDINGS = (1.0, 2.0, 5.0)
 _PLACEMENTS = ("peri", "pre", "post", "deepnorm", "keel")
@@ -50,10 +54,11 @@ class Remedy:
         )
 
 
-def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> Remedy | None:
-    """The first change that makes the layers alike, or else the one that does most; None where none does half.
+def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> tuple[Remedy | None, str]:
+    """The first change that makes the layers alike, or else the one that does most, and the line that says so.
 
-    What differs by less than `UNEVEN` needs none. What is left is half where it is the root of what there was.
+    What differs by less than `UNEVEN` needs none, and there is no line. None does enough that does not do half: what is
+    left is half where it is the root of what there was. The line then says so, or that asking takes too long.
 
     Args:
         stack: the network.
@@ -62,24 +67,42 @@ def remedy(stack: Stack, table: pd.DataFrame, budget: Budget) -> Remedy | None:
     """
     here = _furthest(table)
     if here < UNEVEN:
-        return None
+        return None, ""
     best: Remedy | None = None
     least = here**0.5
     left = min(_SECONDS, budget.seconds)
+    asked, too_long = 0, list[Stack]()
     with working("asking what would even it out"):
         for words, values in _changes(stack, table):
             try:
                 other = replace(stack, **values)
                 chosen = way(other, _PATTERNS, replace(budget, seconds=left))
-            except ValueError:  # no such network, no rule for it, or it takes too long
+            except OverBudgetError:
+                too_long.append(other)
+                continue
+            except ValueError:  # no such network, or no rule for it
                 continue
             left -= chosen.cost.seconds
-            asked = Remedy(words, values, _furthest(layer_table(chosen.predicted(), None)))
-            if asked.first_over_last < least:
-                best, least = asked, asked.first_over_last
-            if asked.first_over_last < _EVEN or left <= 0.0:
+            asked += 1
+            change = Remedy(words, values, _furthest(layer_table(chosen.predicted(), None)))
+            if change.first_over_last < least:
+                best, least = change, change.first_over_last
+            if change.first_over_last < _EVEN or left <= 0.0:
                 break
-    return best
+    return best, _none_line(asked, too_long, budget) if best is None else best.line()
+
+
+def _none_line(asked: int, too_long: Sequence[Stack], budget: Budget) -> str:
+    """Why there is no remedy: no change that was asked about does half, or some take too long."""
+    none = f"none of the {asked} changes of one field that were asked does half" if asked else ""
+    late = ""
+    if too_long:
+        seconds, stack = min(_SECONDS, budget.seconds), too_long[0]
+        others = f"{len(too_long)} more were " * bool(asked)
+        late = f"{others}not asked at {stack.tokens} tokens, which takes longer than {duration(seconds)}"
+        fewer = tokens_within(stack, replace(budget, seconds=seconds / 2))  # two changes at least
+        late += "" if fewer is None else f"; ask at {fewer} tokens"
+    return f"{EVENED}: {', and '.join(filter(None, (none, late)))}." if none or late else ""
 
 
 def _furthest(table: pd.DataFrame) -> float:

@@ -11,6 +11,7 @@ from checks.stacks.gradients_by_layer import layer_table, matrices
 from gradbounds.actions.batch import law_of, predict_batch
 from gradbounds.actions.first_line import cost_of_batch
 from gradbounds.actions.predict import known_of, predict_stack
+from gradbounds.actions.remedies import EVENED, remedy
 from gradbounds.budget import Budget, OverBudgetError, Way, way
 from gradbounds.explore.questions import MOST_LAYERS, Question
 from gradbounds.network_comparison import comparison_lines, comparison_words
@@ -63,7 +64,7 @@ def answer(kind: str, asked: Any, *, is_wanted: Callable[[], bool] = lambda: Tru
     """The answer to a question.
 
     Args:
-        kind: what is asked: "predict", "batch", "lines", "first_step", "depth", "width" or "compare".
+        kind: what is asked: "predict", "evened", "batch", "lines", "first_step", "depth", "width" or "compare".
         asked: `Question.read` reads it; of "compare" an object with `networks`, several of it, and their `names`.
         is_wanted: whether somebody still waits for it.
 
@@ -85,7 +86,7 @@ def seconds_of_answer(kind: str, asked: Any) -> float:
     Raises:
         ValueError: the question cannot be read.
     """
-    if kind not in ("predict", "batch", "lines"):
+    if kind not in ("predict", "batch", "lines", "evened"):
         return 0.0
     question = Question.read(asked)
     stack, _ = question.network()
@@ -106,7 +107,7 @@ def _budget() -> Budget:
 
 
 def answer_with_lines(asked: Any) -> dict[str, Any]:
-    """The answers to "predict" and to "lines" in one, of one prediction.
+    """The answers to "predict", "lines" and "evened" in one, of one prediction.
 
     Raises:
         ValueError: as `answer`.
@@ -114,7 +115,9 @@ def answer_with_lines(asked: Any) -> dict[str, Any]:
     question = Question.read(asked)
     chosen = _way(question)
     prediction = chosen.predicted()
-    return _shown(question, chosen, prediction) | _lines(question, prediction)
+    shown = _shown(question, chosen, prediction) | _lines(question, prediction)
+    evened = [line for line in shown["lines"] if line.startswith(EVENED)]
+    return shown | {"evened": "".join(evened[:1])}
 
 
 def _prediction(question: Question) -> dict[str, Any]:
@@ -158,6 +161,15 @@ def _lines(question: Question, known: Prediction | None = None) -> dict[str, Any
         **_limits(SECONDS),
     )  # fmt: skip
     return {"lines": list(result.lines)}
+
+
+def _evened(question: Question) -> dict[str, Any]:
+    """The line of what would make the layers alike, which takes some networks more; "" where they are."""
+    stack, _ = question.network()
+    if (table := _tables.get(stack)) is None:
+        table = layer_table(_way(question).predicted(), None)
+        _keep(stack, table)
+    return {"evened": remedy(stack, table, _budget())[1]}
 
 
 def _series(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -361,6 +373,6 @@ def _keep(stack: Stack, table: pd.DataFrame) -> None:
 
 
 ANSWERS: Mapping[str, Callable[[Question], dict[str, Any]]] = {
-    "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": _lines,
+    "predict": _prediction, "batch": _batch, "first_step": _first_step, "lines": _lines, "evened": _evened,
 }  # fmt: skip
 """What the page asks of one network, by name."""

@@ -426,6 +426,12 @@
     return [["layer", ...shown.flatMap((one) => [one.head, ...(one.points ? [`${one.head}, samples`] : [])])],
       xs.map((x, at) => [String(x), ...shown.flatMap((one) => cells(one, at))])];
   }
+  async function showEvened() {
+    try {
+      const one = networks[0].content, { evened } = "evened" in one ? one : await ask("evened", state.network, { signal: running.signal });
+      if (evened && one === networks[0].content) $("stands_out").append(make("li", {}, evened.replace(/^- /, "")));
+    } catch { /* theory has no more to say of the network */ }
+  }
   async function showLines() {
     if (!$("all").open) return;
     try {
@@ -486,6 +492,7 @@
     const [, ...standing] = content.stands_out;
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
+    showEvened();
     lines("trust", [...content.sampled, ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
     showLines();
     $("command").textContent = command(state.network);

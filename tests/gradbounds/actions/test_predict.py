@@ -463,7 +463,9 @@ def test_what_is_uneven_over_layers_has_a_remedy(stack, change):
         assert len(ends) >= 3
         return float(np.exp(max(abs(np.log(first / last)) for first, last in ends)))
 
-    found = remedies.remedy(stack, layer_table(predict(stack, patterns=64), None), budget.Budget.of("1m", "1GB"))
+    table = layer_table(predict(stack, patterns=64), None)
+    found, line = remedies.remedy(stack, table, budget.Budget.of("1m", "1GB"))
+    assert line == found.line()
     assert found.values == change
     here, there = furthest(stack), furthest(replace(stack, **change))
     assert here > 1.5
@@ -480,7 +482,26 @@ def test_a_remedy_is_one_line_for_compare(capsys):
 
 
 def test_what_is_even_or_takes_long_has_no_remedy(monkeypatch):
-    ends = [(replace(STACK, depth=6, placement=name), budget.Budget.of("1m", "1GB")) for name in ("deepnorm", "pre")]
-    assert remedies.remedy(ends[0][0], layer_table(predict(ends[0][0]), None), ends[0][1]) is None
+    """Nothing is said of what is even; else why there is none, with what could be asked."""
+    limits = budget.Budget.of("1m", "1GB")
+    even, pre = (replace(STACK, depth=6, placement=name) for name in ("deepnorm", "pre"))
+    assert remedies.remedy(even, layer_table(predict(even), None), limits) == (None, "")
+    table = layer_table(predict(pre), None)
+    monkeypatch.setattr(remedies, "_furthest", lambda table: 4.0)
+    found, line = remedies.remedy(pre, table, limits)
+    assert found is None
+    assert re.fullmatch(r"- What would even it out: none of the \d changes of one field .* half\.", line)
     monkeypatch.setattr(remedies, "_SECONDS", 1e-9)
-    assert remedies.remedy(ends[1][0], layer_table(predict(ends[1][0]), None), ends[1][1]) is None
+    said = "- What would even it out: not asked at 4 tokens, which takes longer than 1e-09 s."
+    assert remedies.remedy(pre, table, limits) == (None, said)
+
+
+def test_what_takes_long_can_be_asked_at_fewer_tokens():
+    stack = replace(STACK, depth=24, width=1024, placement="pre", query_key_scale=0.5, heads=32, tokens=2048)
+    stack = replace(stack, mask="causal", rotary=1.0)
+    table = layer_table(predict(replace(stack, tokens=4), patterns=4), None)
+    limits = budget.Budget(1.0, 1e9)
+    found, line = remedies.remedy(stack, table, limits)
+    assert found is None
+    fewer = re.fullmatch(r"- .*: not asked at 2048 tokens, which takes longer than 1 s; ask at (\d+) tokens\.", line)
+    assert remedies.remedy(replace(stack, tokens=int(fewer[1])), table, limits)[0] is not None
