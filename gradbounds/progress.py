@@ -47,11 +47,21 @@ def progress() -> "Iterator[Callable[[Progress], None]]":
 
 
 @contextmanager
-def counted(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, and nothing elsewhere, for what is called with how much is done, and of how much."""
+def counted(what: str, *, lines: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal for what is called with how much is done, and of how much; elsewhere nothing, or ten lines.
+
+    Args:
+        what: is done.
+        lines: whether a line says so at every tenth elsewhere.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda done, of: None
+
+        def line(done: int, of: int) -> None:
+            if lines and _LINES * done // of > _LINES * (done - 1) // of:
+                print(f"{what}: {done} of {of}", file=sys.stderr, flush=True)
+
+        yield line
         return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Bar(*columns, console=console, transient=True) as bar:

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "figures": {"theory", "matplotlib", "numpy", "pandas"},
     "gradbounds": {
         "theory", "simulate", "checks", "figures", "numpy", "scipy", "pandas", "pyarrow", "torch", "matplotlib", "tyro",
-        "rich", "sympy", "pytest", "dask", "distributed",
+        "rich", "sympy", "pytest", "dask", "distributed", "threadpoolctl",
     },
     "tools": {"checks", "gradbounds", "simulate", "theory", "numpy"},
     "tests": None,

@@ -1,13 +1,12 @@
 """`gradbounds predict --batch`: the first line of a training log, loss and gradient norm of a batch of any size."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from gradbounds.actions.first_line import FirstLine, cost_of_batch, first_line, said_cost, scale_of_batch
-from gradbounds.budget import SOON, Budget
+from gradbounds.budget import Budget
 from gradbounds.described_network import Description
 from gradbounds.network_text import drawn_lines, matrix_name, note_lines, title
 from gradbounds.result import Result
@@ -61,8 +60,6 @@ def predict_batch(
         numbers = {"seconds": cost.seconds, "bytes": cost.bytes, "grouped": grouped}
         takes = f"{said_cost(cost, grouped)}."
         return Result(about="what the gradient of a batch takes", values=numbers, lines=[takes])
-    if budget.holds(cost) and cost.seconds > SOON:
-        print(f"{said_cost(cost, grouped)}.", file=sys.stderr, flush=True)
     scale = scale_of_batch(stack, law, patterns, budget)
     family = family_of(notes, of)
     vectors = learned_vectors(stack, family, notes)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradbounds.budget import Budget, OverBudgetError
+from gradbounds.budget import Budget, OverBudgetError, one_core
+from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
 from theory import Stack
 from theory.first_step.noise_scale import NoiseScale, noise_scale
@@ -70,9 +71,10 @@ def scale_of_batch(
         raise OverBudgetError(
             f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
-    return noise_scale(
-        stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
-    )
+    with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), one_core(small=grouped):
+        return noise_scale(
+            stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
+        )
 
 
 def said_cost(cost: Cost, grouped: bool) -> str:

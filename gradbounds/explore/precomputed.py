@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gradbounds.budget import one_core
 from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
@@ -46,7 +47,7 @@ def answers(
     asked = list(_questions(models, depths, widths, placements, choices))
     given = {}
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
-    with counted("predicting") as done:
+    with counted("predicting", lines=True) as done, one_core(small=True):
         for k, (kind, question) in enumerate(asked):
             given[name_of(kind, question)] = _answer(kind, question)
             done(k + 1, len(asked))

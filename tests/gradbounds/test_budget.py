@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from gradbounds import budget as asked
 from gradbounds.budget import SOON, Budget, OverBudgetError, way
 from gradbounds.units import seconds_of
 from theory import NoRuleError, Stack, predict
-from theory.mean_field.cost import prediction_cost, quick_patterns
+from theory.mean_field.cost import Cost, prediction_cost, quick_patterns
 
 ENOUGH = Budget(60.0, 4e9)
 CAUSAL = Stack(placement="pre", width=512, depth=2, tokens=16, heads=4, vocab=64, query_key_scale=1.0, mask="causal")
@@ -163,3 +164,18 @@ def test_memory_is_a_quarter_of_what_is_free(monkeypatch):
     monkeypatch.setattr(asked, "free_memory", lambda: 8e9)
     assert Budget.of("90s", None) == Budget(90.0, 2e9)
     assert Budget.of("90s", "1GB") == Budget(90.0, 1e9)
+
+
+def test_groups_of_tokens_are_predicted_on_one_thread(monkeypatch):
+    """As their estimate has it; what is not in groups keeps the threads that it is given."""
+    threads = []
+
+    def seen(stack, **arguments):
+        threads.append({each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"})
+
+    monkeypatch.setattr(asked, "predict", seen)
+    with threadpool_limits(2, user_api="blas"):
+        for grouped in (True, False):
+            asked.Way(Stack(), {"grouped": grouped}, Cost()).predicted()
+    assert threads[0] == {1}
+    assert threads[1] != {1}

@@ -426,6 +426,9 @@ def test_a_file_says_what_it_takes_before_it_starts(capsys, monkeypatch):
     first, *others = given.values()
     assert re.fullmatch(rf"{len(given)} answers take about [0-9.]+ \w+ of one core\.\n", first)
     assert others
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) + sum("predicting: " in one for one in given.values()) <= 10
+    assert lines[-1] == f"predicting: {len(given)} of {len(given)}"
     for_one = [("predict", {"fields": SMALL})]
     seconds = seconds_of_answer(*for_one[0])
     assert precomputed._seconds(for_one) == pytest.approx(2 * seconds)
