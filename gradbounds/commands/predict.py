@@ -95,6 +95,9 @@ class Predict(OfModel):
         """
         if self.bound and self.first_step or self.latex and not self.bound:
             raise ValueError("bound must stand without first_step, and latex with bound.")
+        beside = {"draws": self.draws, "compare": self.compare}
+        if self.bound and (asked := [name for name, value in beside.items() if value]):
+            raise ValueError(f"bound must stand without {', '.join(asked)}; without bound, samples stand beside both.")
         changes = given(self.stack)
         of = self.description
         if self.batch is not None:
