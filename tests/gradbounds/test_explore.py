@@ -447,6 +447,16 @@ def test_every_field_has_a_control():
     assert "NAME" not in choices["placement"]
 
 
+def test_flags_that_the_command_names_are_words_on_the_page():
+    """The page replaces these sentences, which the command still has."""
+    script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
+    lines = " ".join(answer("batch", {"fields": SMALL, "batch": "2"})["lines"])
+    sampled = answer("predict", {"fields": SMALL | {"query_key_scale": "1", "tokens": "4"}})["sampled"][0]
+    for said, sentence in ((lines, "; --text says how."), (sampled, ", and --patterns takes more.")):
+        assert sentence in said
+        assert f'.replace("{sentence}", ' in script
+
+
 def test_the_page_sets_data_as_text_alone():
     script = Path(server.__file__).with_name("static").joinpath("page.js").read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)

@@ -322,7 +322,7 @@
     const sparse = (u) => u.data[0].filter((_, k) => k % Math.max(1, Math.ceil(u.data[0].length / (width / 60))) === 0);
     return {
       width, height: Math.round(Math.min(340, Math.max(230, width * 0.5))),
-      cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true },
+      cursor: { y: false, drag: { x: false, y: false } }, legend: { live: true, markers: { dash: (u, k) => !u.series[k].dash?.length ? "solid" : u.series[k].dash[0] > 3 ? "dashed" : "dotted" } },
       scales: { x: { time: false, distr: xlog ? 3 : 1, log: 2, range: (u, low, high) => xlog ? [low / 1.1, high * 1.1]
         : [low - 0.3, high + 0.3] },
       y: ylog ? { distr: 3, range: (u, low, high) => logRange(low, high) } : { range: [0, 1] } },
@@ -411,8 +411,12 @@
     }
     table("table", () => layersTable(xs, points));
     $("law").textContent = networks[0].content.paper ? "Theorem 1 allows the last layer’s dL/dW2 a norm of " +
-      `${number(networks[0].content.paper.bound)}` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
+      `${number(networks[0].content.paper.bound)}, ` + `${ofBound(networks[0].content)} times the theory’s` + (law ? "; dotted is what appendix F of the paper says of W2, through the last layer." : ".")
       : "Theorem 1 and appendix F say nothing of this network, which is not in the paper’s setting.";
+  }
+  function ofBound({ paper, series }) {
+    const { predicted, layer } = series.find((one) => one.quantity === "grad_W2");
+    return number(paper.bound / predicted[layer.indexOf(Math.max(...layer))], 3);
   }
   function layersTable(xs, points) {
     const count = xs.length;
@@ -493,7 +497,7 @@
     lines("stands_out", standing.length ? standing.map((text) => text.replace(/^- /, "")) : ["It has one layer: there is no other to compare it with."]);
     const trust = content.trust.length ? content.trust : ["This network is wide enough for theory to be judged: finite width changes less than the margin of 3%."];
     showEvened();
-    lines("trust", [...content.sampled, ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
+    lines("trust", [...content.sampled.map(forPage), ...trust, ...(content.cheaper ? [`Theory goes a cheaper way here: ${content.cheaper}.`] : [])], "p");
     showLines();
     $("command").textContent = command(state.network);
     $("python").textContent = content.python;
@@ -520,12 +524,14 @@
   // The end of the command's own sentence, as ", at 512 sequences of 16 tokens".
   const sizes = (content) => content.lines.join(" ").match(/, at [\d,]+ sequences? of [\d,]+ tokens?/)?.[0] ?? "";
 
+  // Flags of the command in words of the page.
+  const forPage = (text) => text.replace("; --text says how.", "; the field of 1/k^A says how.").replace(", and --patterns takes more.", ".");
   function showBatch(content, error) {
     batchOf = content;
     $("first_line").textContent = content ? `step 1: loss ${number(content.loss)}, gradient norm ${number(content.gradient_norm)}${sizes(content)}` : "";
     // The command's own words, from its sentence on.
     const from = content ? content.lines.findIndex((line) => line.startsWith("Step 1")) : -1;
-    $("first_words").textContent = content ? content.lines.slice(from, content.lines.indexOf("", from)).join(" ") : error;
+    $("first_words").textContent = content ? forPage(content.lines.slice(from, content.lines.indexOf("", from)).join(" ")) : error;
     table("shares", () => [["parameter", "share of the squared norm"],
       (content?.shares ?? []).map((row) => [row.name, `${(100 * row.share).toFixed(2)}%`])]);
     showPublic();
