@@ -23,7 +23,7 @@ def list_claims() -> Result:
     load_entry_points()
     width, lines = prose_width(), list[str]()
     for claim in CLAIMS.values():
-        words = _counted([v for v in verdicts if v.claim == claim.id])
+        words = _apart([v for v in verdicts if v.claim == claim.id])
         head = f"{claim.id:4} {claim.kind:12} {claim.source}: {words}"
         lines += textwrap.wrap(head, width, subsequent_indent=" " * 5)
         lines += textwrap.wrap(claim.statement, width, initial_indent=" " * 5, subsequent_indent=" " * 5)
@@ -42,6 +42,14 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
     """How many rows have each verdict: "holds (3); undecided (1)"."""
     counts = Counter(v.verdict + at_size(v) for v in verdicts)
     return "; ".join(f"{word} ({count})" for word, count in counts.most_common()) or "not tested here"
+
+
+def _apart(verdicts: Sequence[Verdict]) -> str:
+    """How many rows have each verdict, those on the paper before those without one of its assumptions."""
+    of_paper, relaxed = [v for v in verdicts if not v.relaxed], [v for v in verdicts if v.relaxed]
+    parts = [_counted(of_paper)] * bool(of_paper or not relaxed)
+    beside = [f"{'With' if of_paper else 'with'} relaxations: {_counted(relaxed)}"] * bool(relaxed)
+    return ". ".join([*parts, *beside])
 
 
 def explain(name: str, *, everything: bool = False) -> Result:
@@ -73,7 +81,7 @@ def explain(name: str, *, everything: bool = False) -> Result:
         "Derived": derived or [underived],
         "Tight?": [claim.tight],
         **({"Not tested": [f"{claim.id} {claim.untested}."]} if claim.untested else {}),
-        f"Measured: {_counted(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
+        f"Measured: {_apart(rows)}": [*measured, *_more(len(rows) - len(shown), "rows", claim.id)],
     }
     lines = [f"{claim.id}  {claim.source} ({claim.kind})", ""]
     for head, paragraphs in sections.items():
