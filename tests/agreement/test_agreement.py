@@ -60,7 +60,7 @@ def test_output_scales(scale):
 
 PLANTED = {
     "LayerNorm dropped": ("layer_norm", lambda x, epsilon: x),
-    "residual dropped": ("residual", lambda x, branch: branch),
+    "residual dropped": ("residual", lambda x, branch, in_place: branch),
     "variance 2/d": ("gain", lambda stack, role: 2 * gain(stack, role)),
     "sum instead of mean loss": (
         "sequence_loss", lambda logits, labels, _: F.cross_entropy(logits.mT, labels, reduction="none").sum(1),

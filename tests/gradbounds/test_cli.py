@@ -233,7 +233,7 @@ def test_what_differs_is_not_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(judging, "verify_cells", lambda text: cells)
     monkeypatch.setattr(judging, "draw_figures", lambda *_: [])
     with monkeypatch.context() as planted:
-        planted.setattr(network, "residual", lambda x, branch: branch)
+        planted.setattr(network, "residual", lambda x, branch, in_place: branch)
         assert main(["verify", "--out", "run", "--workers", "1"]) == 1
     with pytest.raises(ValueError, match="^run must agree with theory to be accepted, but "):
         accept(Path("run"))
@@ -275,7 +275,7 @@ def test_a_sweep_can_be_committed(tmp_path, monkeypatch, capsys):
 
 
 def test_a_planted_error_makes_check_exit_with_1(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(network, "residual", lambda x, branch: branch)
+    monkeypatch.setattr(network, "residual", lambda x, branch, in_place: branch)
     arguments = [
         "sweep",
         "--width",
