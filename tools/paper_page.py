@@ -28,8 +28,9 @@ from tools.paper_sections import (
 )
 
 _TIGHT = """\
-Is Theorem 1 tight? In the depth yes, in the width no. Its bound was kept in every draw, and is {factors} times
-the norm, which grows like sqrt(d) and not like d sqrt(ln d). [The letter](docs/letter.md) has what to state in its
+Is Theorem 1 tight? In the depth yes, in the width no. Its bound was kept in every draw, and is
+{factors} times the norm,
+which grows like sqrt(d) and not like d sqrt(ln d). [The letter](docs/letter.md) has what to state in its
 place and every other answer in two pages; [the proof](docs/proof.md) has the two steps that lose the factor.
 """
 
@@ -168,7 +169,16 @@ def _tight(verdicts: Sequence[Verdict]) -> list[str]:
     loose = [v for v in of_paper if v.verdict == "holds, loose"]
     if not loose or any(v.verdict == "fails" for v in of_paper):
         return []
-    return [_TIGHT.format(factors=_factors(loose).replace("x", ""))]
+    ends = [end((v for v in loose if v.loose), key=lambda v: v.loose or 0.0) for end in (min, max)]
+    return [_TIGHT.format(factors=" to ".join(f"{significant(v.loose or 0.0)}{_sizes_of(v)}" for v in ends))]
+
+
+def _sizes_of(loose: Verdict) -> str:
+    """The width and the vocabulary at which a bound is so loose: of the cell that its note names, or the widest."""
+    if named := re.search(r"cell \(d = (\d+), L = \d+, V = (\d+)", str(loose.note)):
+        return f" (d = {named[1]}, V = {named[2]})"
+    vocab = dict(loose.subject.held).get("V", "d")
+    return f" (d = {loose.setting.largest('d')}, V = {vocab})"
 
 
 def _in_short(by_claim: Mapping[str, Sequence[Verdict]]) -> list[str]:

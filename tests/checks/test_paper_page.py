@@ -173,6 +173,14 @@ def test_the_bound_over_the_norm_is_shown_at_the_papers_width():
     assert bound_by_width([Results("a command", [], [other])]) == []
 
 
+def test_what_a_bound_is_loose_by_stands_with_its_sizes():
+    note = sentence("in the tightest cell (d = {}, L = 6, V = {}, sigma_e = 1)", 64, 32)
+    narrow = replace(HOLDS, verdict="holds, loose", loose=1400.0, note=note)
+    along = Subject(placement="pre", quantity="exponent", against="width", held=(("V", "512"),))
+    wide = replace(narrow, loose=146264.0, note=sentence("a ratio"), subject=along)
+    assert "1400 (d = 64, V = 32) to 146000 (d = 512, V = 512) times the norm" in page(narrow, wide)
+
+
 @pytest.mark.parametrize(
     ("against", "part", "shown"),
     [
