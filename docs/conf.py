@@ -4,11 +4,14 @@ The source folder is the repository's root, so that the links of the pages work 
 without a network. Formulas become MathML, which browsers draw themselves: no script is fetched.
 """
 
+import re
 import sys
 from html import escape
 from pathlib import Path
+from subprocess import PIPE, Popen
 
 from latex2mathml.converter import convert
+from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
@@ -157,8 +160,33 @@ def _with_page_facts(app, pagename, templatename, context, doctree):
         return
     said = escape(page_layout.description(doctree), quote=True)
     context["metatags"] = context.get("metatags", "") + f'\n<meta name="description" content="{said}">'
+    if pagename == root_doc:
+        picture = re.compile(r'<img [^>]*explore\.png"[^>]*>')
+        below = '<a href="explore.html">Open this page</a>, with answers for GPT-2 and networks around the paper\'s.'
+        context["body"] = picture.sub(rf'<a href="explore.html">\g<0></a><br>{below}', context["body"])
     context["last_updated"] = page_layout.numbers_of(pagename, version)
     context["body"] = page_layout.contents_list(page_layout.with_links(context["body"]), context.get("toc", ""))
+
+
+def _start_page(app):
+    """Make the page of `explore` as a file in a process beside this one."""
+    if app.builder.format == "html":
+        Path(app.outdir).mkdir(parents=True, exist_ok=True)
+        app.explore = Popen(
+            [sys.executable, "-m", "tools.site_page", str(Path(app.outdir) / "explore.html")], stderr=PIPE
+        )
+
+
+def _with_page(app, error):
+    """Wait for that page, which the front page's picture of it leads to.
+
+    Raises:
+        ExtensionError: it could not be made.
+    """
+    if error is None and app.builder.format == "html":
+        _, said = app.explore.communicate()
+        if app.explore.returncode:
+            raise ExtensionError(f"the page of explore was not made: {said.decode()}")
 
 
 def _with_index(app, error):
@@ -193,5 +221,7 @@ def setup(app):
     app.connect("autodoc-process-signature", _signature)
     app.connect("doctree-resolved", _with_layout)
     app.connect("html-page-context", _with_page_facts)
+    app.connect("builder-inited", _start_page)
     app.connect("build-finished", _with_index)
+    app.connect("build-finished", _with_page)
     return {"parallel_read_safe": True}

@@ -27,6 +27,9 @@ BATCH = "512"
 _DIGITS = 5
 
 _PAPER = ("post", "pre")
+# Models in words that are named, and not counted.
+_NAMED = 3
+
 DEPTHS, WIDTHS = (2, 6, 12, 24), (128, 512, 2048)
 """Of the networks around the paper's."""
 
@@ -51,10 +54,13 @@ def answers(
         for k, (kind, question) in enumerate(asked):
             given[name_of(kind, question)] = _answer(kind, question)
             done(k + 1, len(asked))
-    about = (
-        f"{len(models)} published models, {len(placements)} placements at depths {', '.join(map(str, depths))} and "
-        f"widths {', '.join(map(str, widths))}, and every choice of a field, one at a time, for Post-LN and Pre-LN. "
-    )
+    sizes = f"at depths {', '.join(map(str, depths))} and widths {', '.join(map(str, widths))}"
+    parts = [
+        *(models if len(models) <= _NAMED else [f"{len(models)} published models"]),
+        f"{len(placements)} placements {sizes}",
+        *(["and every choice of a field, one at a time, for Post-LN and Pre-LN"] if choices else []),
+    ]
+    about = f"{', '.join(parts)}. "
     return {"about": about, "given": given}
 
 

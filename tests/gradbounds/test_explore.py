@@ -401,6 +401,7 @@ def test_a_file_asks_for_nothing_from_outside(few):
 
 def test_numbers_of_a_file_are_those_of_theory(few):
     assert len(few["given"]) == 2 * 4
+    assert few["about"] == "2 placements at depths 1 and widths 64. "
     for placement in ("post", "peri"):
         content = few["given"][f"predict?depth=1&{f'placement={placement}&' * (placement != 'post')}width=64"]
         known = predict(Stack(placement=placement, depth=1, width=64))
