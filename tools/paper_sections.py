@@ -124,8 +124,8 @@ def _numbered(settings: str) -> str:
 
 
 def heading(claim: Claim) -> list[str]:
-    """A claim's name, its statement, and where it is attained."""
-    return [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n"]
+    """A claim's name, its statement and formula, and where it is attained."""
+    return [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n", f"$${claim.latex}$$\n"]
 
 
 def setting_numbers(shown: Shown, settings: Listed, commands: Listed) -> str:
