@@ -32,9 +32,12 @@ from theory.coverage import holds_words, is_fluctuating
 from theory.mean_field.cost import Cost, quick_patterns
 from theory.paper.claims import printed_profile
 from theory.stack import TITLES
+from theory.stack.optimizers import Optimizer
 
 SECONDS, STEP_SECONDS = 10.0, 30.0
 """What theory of an answer may take on one core, by the estimate of `predict`; and of a first step."""
+
+_STEPPED: tuple[Optimizer, ...] = ("sgd", "adam")
 
 _MEMORY = "2GB"
 
@@ -239,14 +242,22 @@ def _batch(question: Question) -> dict[str, Any]:
 
 
 def _first_step(question: Question) -> dict[str, Any]:
-    """The critical rate of SGD's first step."""
+    """The critical rates of the first step, each with what theory says of it, or why it says nothing."""
     from gradbounds.actions.first_step import first_steps  # late, since it loads torch
 
     stack, notes = question.network()
-    result = first_steps([stack], ["sgd"], notes=notes, **_limits(STEP_SECONDS))
-    row = result.tables["first_step"].iloc[0]
+    rates, lines = list[dict[str, Any]](), list[str]()
     names = ("critical_rate", "critical_rate_sem", "implied_error", "no_rule", "no_coefficient", "noise_scale")
-    return {name: row[name] for name in names} | {"lines": list(result.lines)}
+    for optimizer in _STEPPED:
+        try:
+            result = first_steps([stack], [optimizer], notes=notes, **_limits(STEP_SECONDS))
+        except OverBudgetError as error:
+            rates.append({"optimizer": optimizer, "no_rule": str(error)})
+            continue
+        row = result.tables["first_step"].iloc[0]
+        rates.append({"optimizer": optimizer} | {name: row[name] for name in names})
+        lines += [*([""] if lines else []), *result.lines]
+    return {"rates": rates, "lines": lines}
 
 
 def _sizes(question: Question, name: str, is_wanted: Callable[[], bool]) -> dict[str, Any]:

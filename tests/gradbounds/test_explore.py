@@ -14,6 +14,7 @@ import pytest
 from figures.style import WEIGHTS
 from gradbounds.actions import predict as actions_predict
 from gradbounds.cli import main
+from gradbounds.explore import answers as explore_answers
 from gradbounds.explore import apart, precomputed, server
 from gradbounds.explore.answers import NobodyWaitsError, answer, seconds_of_answer
 from gradbounds.explore.apart import answer_apart
@@ -252,10 +253,15 @@ def test_a_process_that_nobody_waits_for_ends(monkeypatch):
     assert started[0].exitcode == -9
 
 
-def test_a_first_step():
+def test_a_first_step(monkeypatch):
     content = answer("first_step", {"fields": SMALL | {"depth": "1", "tokens": "1"}})
-    assert 0 < content["critical_rate"] < 100
-    assert any("Critical rate" in line for line in content["lines"])
+    assert [one["optimizer"] for one in content["rates"]] == ["sgd", "adam"]
+    rates = [one["critical_rate"] for one in content["rates"]]
+    assert rates[0] != rates[1] and all(0 < rate < 100 for rate in rates)
+    assert sum("Critical rate" in line for line in content["lines"]) >= 2
+    monkeypatch.setattr(explore_answers, "STEP_SECONDS", 1e-9)
+    refused = answer("first_step", {"fields": SMALL | {"depth": "1", "tokens": "1"}})["rates"]
+    assert all("more than" in one["no_rule"] for one in refused)
 
 
 def drawn_here(kind, asked, **given):

@@ -157,6 +157,7 @@
     kept.set(name, content);
     return content;
   }
+  const STEPPED = { sgd: "SGD", adam: "Adam" };
   const quoted = (word) => /^[\w.,:=+/-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
   function command(network, kind, batch, zipf) {
     const words = ["gradbounds", "predict"];
@@ -165,7 +166,7 @@
     if (network.drawn_by !== "hf") words.push("--drawn-by", network.drawn_by);
     for (const [name, value] of network.fields) words.push(`--${name.replaceAll("_", "-")}`, value);
     if (kind === "batch") words.push("--batch", batch, ...(zipf ? ["--text", `zipf:${zipf}`] : []));
-    if (kind === "first_step") words.push("--first-step", "--optimizer", "sgd");
+    if (kind === "first_step") words.push("--first-step", "--optimizer", ...Object.keys(STEPPED));
     if (kind === "depth" || kind === "width") words.push("--compare", `${kind}=${2 * (networks[0]?.content.stack[kind] ?? FIELDS.get(kind).default)}`);
     return words.map(quoted).join(" ");
   }
@@ -765,12 +766,13 @@
     const { signal } = (stepping = new AbortController());
     $("cancel").hidden = false;
     $("step").disabled = true;
-    $("rate").textContent = "Predicting the first step; it takes up to half a minute …";
+    $("rate").textContent = "Predicting the first step; it takes up to a minute …";
     try {
       const content = await ask("first_step", state.network, { signal });
-      $("rate").textContent = content.no_rule ? `Theory has no rule: ${content.no_rule}`
-        : `${number(content.critical_rate, 3)}: at this rate the loss, to second order, is back at its start. Off by up to ` +
-          (content.implied_error === null ? `an unknown share (${content.no_coefficient}).` : `${number(100 * content.implied_error, 2)}%.`);
+      $("rate").textContent = content.rates.map((one) => one.no_rule ? `${STEPPED[one.optimizer]}: ${one.no_rule}`
+        : `${STEPPED[one.optimizer]}: ${number(one.critical_rate, 3)}, off by up to ` +
+          (one.implied_error === null ? `an unknown share (${one.no_coefficient}).` : `${number(100 * one.implied_error, 2)}%.`))
+        .join(" ") + " At this rate the loss, to second order, is back at its start.";
       $("rate_lines").textContent = content.lines.join("\n");
       $("rate_all").hidden = false;
     } catch (error) {
