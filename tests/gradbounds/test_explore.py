@@ -259,7 +259,7 @@ def test_a_first_step(monkeypatch):
     rates = [one["critical_rate"] for one in content["rates"]]
     assert rates[0] != rates[1] and all(0 < rate < 100 for rate in rates)
     assert sum("Critical rate" in line for line in content["lines"]) >= 2
-    monkeypatch.setattr(explore_answers, "STEP_SECONDS", 1e-9)
+    monkeypatch.setattr(explore_answers, "STEP_SECONDS", 0.001)
     refused = answer("first_step", {"fields": SMALL | {"depth": "1", "tokens": "1"}})["rates"]
     assert all("more than" in one["no_rule"] for one in refused)
 

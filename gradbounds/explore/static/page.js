@@ -772,7 +772,7 @@
       $("rate").textContent = content.rates.map((one) => one.no_rule ? `${STEPPED[one.optimizer]}: ${one.no_rule}`
         : `${STEPPED[one.optimizer]}: ${number(one.critical_rate, 3)}, off by up to ` +
           (one.implied_error === null ? `an unknown share (${one.no_coefficient}).` : `${number(100 * one.implied_error, 2)}%.`))
-        .join(" ") + " At this rate the loss, to second order, is back at its start.";
+        .join(" ") + " At these rates the loss, to second order, is back at its start.";
       $("rate_lines").textContent = content.lines.join("\n");
       $("rate_all").hidden = false;
     } catch (error) {
