@@ -1,16 +1,14 @@
 """Time and memory that a prediction may take, and how a network is predicted within them."""
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
-
-from threadpoolctl import ThreadpoolController
 
 from gradbounds.units import byte_count, duration, format_bytes, seconds_of
 from simulate.free_memory import free_memory
+from simulate.threads import one_numpy_thread
 from theory import Prediction, Stack, predict
 from theory.coverage import holds_words, is_fluctuating, require
 from theory.mean_field.cost import Cost, cheaper_rules, prediction_cost, quick_patterns
@@ -90,28 +88,8 @@ class Way:
     def predicted(self) -> Prediction:
         """The prediction, whose cost was held against a budget."""
         arguments = {"grouped": False} | dict(self.arguments)
-        with one_core(small=bool(arguments["grouped"])):
+        with one_numpy_thread() if arguments["grouped"] else nullcontext():  # matrices of few representatives
             return predict(self.stack, **arguments, max_time=math.inf, memory=math.inf)
-
-
-@contextmanager
-def one_core(*, small: bool) -> Iterator[None]:
-    """One thread in a product of NumPy, as long as it lasts, where matrices are small.
-
-    Those of a few representatives of tokens take five times the estimate on two threads of a busy machine, which wait
-    for one another.
-    """
-    if not small:
-        yield
-        return
-    with _libraries().limit(limits=1, user_api="blas"):
-        yield
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """The libraries whose threads can be counted; to look for them takes milliseconds."""
-    return ThreadpoolController()
 
 
 def way(stack: Stack, patterns: int | None, budget: Budget) -> Way:

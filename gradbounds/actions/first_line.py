@@ -1,13 +1,15 @@
 """The first line of a training log in theory: loss and gradient norm of step 1, and how far one run is from them."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradbounds.budget import Budget, OverBudgetError, one_core
+from gradbounds.budget import Budget, OverBudgetError
 from gradbounds.progress import shown
 from gradbounds.units import duration, format_bytes
+from simulate.threads import one_numpy_thread
 from theory import Stack
 from theory.first_step.noise_scale import NoiseScale, noise_scale
 from theory.mean_field.cost import Cost, is_grouped, prediction_cost
@@ -71,7 +73,8 @@ def scale_of_batch(
         raise OverBudgetError(
             f"{said_cost(cost, grouped)}, more than {budget.exceeded(cost)}; take fewer --tokens or --patterns."
         )
-    with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), one_core(small=grouped):
+    threads = one_numpy_thread() if grouped else nullcontext()
+    with shown(f"predicting two sequences within {format_bytes(cost.bytes)}", cost.seconds), threads:
         return noise_scale(
             stack, patterns=patterns, grouped=grouped, text=law, max_time=2 * budget.seconds, memory=2 * budget.bytes
         )

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gradbounds.budget import one_core
 from gradbounds.explore.answers import SECONDS, answer, answer_with_lines, seconds_of_answer
 from gradbounds.explore.public_runs import one_text, public_runs
 from gradbounds.explore.server import short
 from gradbounds.grid import FIELDS, said
 from gradbounds.progress import counted
 from gradbounds.units import duration
+from simulate.threads import one_numpy_thread
 from theory.configurations.published import PUBLISHED
 from theory.configurations.training_codes import HUGGING_FACE
 from theory.stack.placements import COMPOSITIONS
@@ -50,7 +50,7 @@ def answers(
     asked = list(_questions(models, depths, widths, placements, choices))
     given = {}
     print(f"{len(asked)} answers take about {duration(_seconds(asked))} of one core.", file=sys.stderr, flush=True)
-    with counted("predicting", lines=True) as done, one_core(small=True):
+    with counted("predicting", lines=True) as done, one_numpy_thread():
         for k, (kind, question) in enumerate(asked):
             given[name_of(kind, question)] = _answer(kind, question)
             done(k + 1, len(asked))

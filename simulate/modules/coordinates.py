@@ -368,7 +368,8 @@ class _Steps:
                 name = self._names_of.get(id(parameter))
                 if name is None or parameter.grad is None or group.get("weight_decay", 0):
                     continue
-                if bool(torch.vdot((parameter.detach() - self._first[name]).flatten(), parameter.grad.flatten()) > 0):
+                moved = parameter.detach() - self._first[name]
+                if float((moved * parameter.grad).sum()) > 0:
                     why = "maximize is set" if group.get("maximize") else "is a sign wrong in the optimizer?"
                     step = f"{name} is moved along its gradient by {type(optimizer).__name__}, so that the loss rises"
                     self.alarms.append(("optimizer", f"{step}: {why}"))

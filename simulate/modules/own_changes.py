@@ -85,7 +85,8 @@ def mean_square(y: Tensor, z: Tensor) -> Tensor:
 
 
 def root_mean_square(x: Tensor) -> float:
-    """Of entries, in single precision."""
+    """Of entries, in single precision; of a sparse gradient, as of a table of words, with the zeros."""
+    x = x.to_dense() if x.is_sparse else x
     return float(torch.linalg.vector_norm(x, dtype=torch.float32)) / x.numel() ** 0.5
 
 

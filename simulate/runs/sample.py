@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from simulate.counts import check_count
 from simulate.network.allocator import all_freed_memory_kept
@@ -25,6 +23,7 @@ from simulate.runs.inputs import network_inputs, source_inputs
 from simulate.runs.memory import BatchLimits, fitting, next_batch
 from simulate.runs.tables import cell_columns, layer_frame
 from simulate.text import TextWindows, read_windows
+from simulate.threads import one_numpy_thread
 from theory.stack import Stack
 from theory.stack.quantities import NamedArrays
 
@@ -188,17 +187,11 @@ def sample_blocks(cell: Cell, seed: int, blocks: Sequence[int]) -> list[dict[str
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread inside an operation of torch and in a product of NumPy, as long as it lasts."""
-    # Small matrices run many times slower on two threads of a busy machine; and sums must not depend on the count.
+    # Sums must not depend on the count, and small matrices are faster so.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _numpy_libraries().limit(limits=1, user_api="blas"):
+        with one_numpy_thread():
             yield
     finally:
         torch.set_num_threads(before)
-
-
-@cache
-def _numpy_libraries() -> ThreadpoolController:
-    """The libraries whose threads can be counted; to look for them takes milliseconds."""
-    return ThreadpoolController()

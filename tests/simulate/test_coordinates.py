@@ -209,6 +209,15 @@ def test_what_is_wrong_with_an_optimizer():
     rising = [text for _, _, text in steps(optimizer=upwards, widths=(4,)).alarms if "along" in text]
     assert rising == ["head.weight is moved along its gradient by SGD, so that the loss rises: maximize is set"]
 
+    def sparse(width, depth):
+        words = torch.arange(8).reshape(2, 4)
+        module = torch.nn.Sequential(torch.nn.Embedding(9, width, sparse=True), torch.nn.Linear(width, 9))
+        return module, lambda seed: (words, lambda y: functional.cross_entropy(y.flatten(0, 1), words.flatten()))
+
+    assert (
+        steps(sparse, optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.1), widths=(4,)).alarms == ()
+    )
+
     def warm(module):
         optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step))
