@@ -33,6 +33,7 @@ REPORTS = {
     "deepest": depth.deepest,
     "depth": depth.report,
     "device": device.report,
+    "device-deep": device.deep,
     "engines": engines.report,
     "engines-1024": engines.middle,
     "memory": memory.report,

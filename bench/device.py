@@ -9,18 +9,23 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from bench import engines
 from bench.engines import limit, torch_loop
-from simulate import Cell, sample
+from simulate import Cell, Samples, sample
+from simulate.network import replays
+from simulate.runs import memory
 from simulate.runs.memory import BatchLimits
 from theory import Stack
 
 DEVICE = "cuda"
 REPETITIONS = 3
 MOST_DRAWS = 4096
+DEEP_REPETITIONS = 2
 
 # Over the width, the depth and the tokens.
 STACKS = [
@@ -93,11 +98,59 @@ def case(stack: Stack, rates: dict[str, float]) -> dict[str, Any]:
     return row
 
 
-def report() -> dict[str, Any]:
-    """Limits of the GPU, and every case."""
+def against_depth(depth: int, ways: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    """One batch of deep stacks by calls before a graph is made and bytes of a batch: time, memory, and same numbers."""
+    stack = Stack(width=1024, depth=depth, tokens=16, vocab=512)
+    cell, seconds, rows = Cell(stack, "conditioned", DEVICE), dict.fromkeys(ways, float("inf")), {}
+    first: Samples | None = None
+    for repetition in range(1 + DEEP_REPETITIONS):
+        for name, (calls, size) in ways.items():
+            with patch.object(replays, "CALLS_BEFORE", calls), patch.object(memory, "_GPU_BATCH", size):
+                draws = BatchLimits().blocks(cell) * cell.draws_per_block
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+                start = clock()
+                drawn = sample(stack, draws=draws, seed=0, engine="conditioned", device=DEVICE)
+                seconds[name] = min(seconds[name], clock() - start) if repetition else seconds[name]
+            first = drawn if first is None else first
+            shared = min(draws, first.draws)
+            rows[name] = {
+                "draws": draws, "milliseconds per layer": 1e3 * seconds[name] / depth,
+                "microseconds per layer and draw": 1e6 * seconds[name] / depth / draws,
+                "GB at most": torch.cuda.max_memory_allocated() / 1e9,
+                "largest relative difference to the first": max(
+                    float(np.max(np.abs(drawn[q][:shared] / first[q][:shared] - 1))) for q in first
+                ),
+            }  # fmt: skip
+            print(f"L = {depth}, {name}: {rows[name]}", file=sys.stderr, flush=True)
+    return {"depth": depth, "of one batch": rows}
+
+
+def deep() -> dict[str, Any]:
+    """Depths where launches cost more than numbers, launch by launch and by graphs, in batches of 16 GiB and more."""
+    _need_a_gpu()
+    cap, never = 2**34, 10**9
+    plain, usual = (never, cap), (replays.CALLS_BEFORE, cap)
+    ways = {"launch by launch": plain, "graphs": usual}
+    larger = {"graphs at once": (16, cap), "graphs, batches of 32 GiB": (replays.CALLS_BEFORE, 2 * cap)}
+    return {
+        "gpu": torch.cuda.get_device_name(), "width": 1024, "tokens": 16, "vocab": 512,
+        "cases": [
+            against_depth(1000, ways | larger), against_depth(100, ways | larger),
+            against_depth(12, {"launch by launch": plain, "graphs": usual, "graphs at once": (16, cap)}),
+        ],
+    }  # fmt: skip
+
+
+def _need_a_gpu() -> None:
     if not torch.cuda.is_available():
         sys.exit("bench device needs a GPU that torch sees, and there is none here")
     torch.set_num_threads(1)
+
+
+def report() -> dict[str, Any]:
+    """Limits of the GPU, and every case."""
+    _need_a_gpu()
     rates = limits()
     return {
         "gpu": torch.cuda.get_device_name(), "limits per second": rates,

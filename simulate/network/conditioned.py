@@ -21,6 +21,7 @@ from simulate.network.allocator import keep_freed_memory
 from simulate.network.engines import GradientNorms, MapEngine, inner, taken
 from simulate.network.products import product
 from simulate.network.random_streams import RandomStreams
+from simulate.network.replays import Replays
 from theory.stack.initializations import NORMAL, Law
 
 # √ε is the size of the extra coordinates: far above what rounding does to Gram matrices and to differences of equal
@@ -45,25 +46,28 @@ _PIECE = 2**18
 Square = Float[Tensor, "draws rows rows"]
 
 
-def factor(gram: Square, ridge: float, least: float = 0.0) -> tuple[Square, Float[Tensor, " draws"]]:
-    """The Cholesky factor of Gram + a² I and a, with a² = ridge times the mean square norm of a row, plus least².
+def factor(
+    gram: Square, ridge: float, least: float = 0.0, identity: Float[Tensor, "rows rows"] | None = None
+) -> tuple[Square, Float[Tensor, "draws 1 1"]]:
+    """The Cholesky factor of Gram + a² I and a², which is ridge times the mean square norm of a row, plus least².
 
-    A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers.
+    A factor that rounding or overflow spoiled is NaN, since what LAPACK leaves then looks like numbers. The identity
+    may be given, since to make one is a launch.
     """
-    shifted = gram.clone()
-    diagonal = shifted.diagonal(dim1=-2, dim2=-1)
-    # The smallest numbers keep a matrix of zeros definite.
-    extra = diagonal.sum(-1, keepdim=True).mul_(ridge / gram.shape[-1]).add_(least**2 + _TINY**2)
-    diagonal.add_(extra)
-    lower, info = torch.linalg.cholesky_ex(shifted)
-    return lower.masked_fill_(info.view(-1, 1, 1).bool(), torch.nan), extra.view(-1).sqrt_()
+    if identity is None:
+        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).view(-1, 1, 1)
+    # The smallest numbers keep a matrix of zeros definite; a number may stay with the host.
+    extra_sq = torch.add(torch.tensor(least**2 + _TINY**2, dtype=gram.dtype), trace, alpha=ridge / gram.shape[-1])
+    lower, info = torch.linalg.cholesky_ex(torch.addcmul(gram, identity, extra_sq))
+    return lower.masked_fill_(info.view(-1, 1, 1).bool(), torch.nan), extra_sq
 
 
 def pulled_back(
     rows: Float[Tensor, "draws rows d_in"],
     gradient: Float[Tensor, "draws rows d_out"],
     lower: Square,
-    extra: Float[Tensor, " draws"],
+    extra_sq: Float[Tensor, "draws 1 1"],
     forward: Float[Tensor, "draws rows d_out"],
     fresh: Float[Tensor, "draws rows d_in"],
     fresh_extra: Square,
@@ -77,17 +81,17 @@ def pulled_back(
         rows: X.
         gradient: g.
         lower: L.
-        extra: a.
+        extra_sq: a².
         forward: Z, independent N(0, std²).
         fresh: the columns of N for X: independent with covariance std² g gᵀ; overwritten.
         fresh_extra: the columns of N for the extra coordinates.
     """
-    known = product(gradient, forward.mT).double()
-    overlap = product(fresh, rows.mT).double().addcmul_(extra[:, None, None], fresh_extra)
+    known = product(gradient, forward.mT)
+    overlap = torch.addcmul(product(fresh, rows.mT), extra_sq.sqrt(), fresh_extra)  # in float64, as what follows
     # (g Zᵀ - N X'ᵀ L⁻ᵀ) L⁻¹, as two triangular solves.
     whitened = torch.linalg.solve_triangular(lower, overlap.mT, upper=False).mT
     share = torch.linalg.solve_triangular(lower, known - whitened, upper=False, left=False)
-    return fresh.add_(product(share.to(rows.dtype), rows))
+    return product(share.to(rows.dtype), rows, onto=fresh)
 
 
 class ConditionedMap:
@@ -98,23 +102,20 @@ class ConditionedMap:
         self._state: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None = None
 
     def forward(self, rows: Float[Tensor, "draws rows d_in"]) -> Float[Tensor, "draws rows d_out"]:
-        rows_gram = self._engine.gram(rows)
-        lower, extra = factor(rows_gram, RIDGE[rows.dtype], _LEAST)
         normals = self._engine.normals(rows.shape[1], self._d_out, self._std)
-        self._state = rows, rows_gram, lower, extra, normals
-        return product(lower.to(rows.dtype), normals)
+        applied, *known = self._engine.replays.call(self._engine.applied, rows, normals)
+        rows_gram, lower, extra_sq = known
+        self._state = rows, normals, rows_gram, lower, extra_sq
+        return applied
 
     def pullback(
         self, gradient: Float[Tensor, "draws rows d_out"]
     ) -> tuple[Float[Tensor, "draws rows d_in"], Float[Tensor, " draws"]]:
-        (rows, rows_gram, lower, extra, normals), self._state = taken(self._state, "applied", "is pulled back"), None
-        n, d_in = rows.shape[1:]
-        gradient_gram = self._engine.gram(gradient)
-        root = factor(gradient_gram, ROOT_RIDGE)[0]
-        fresh = product(root.to(rows.dtype), self._engine.normals(n, d_in, self._std, keep=False))
-        fresh_extra = product(root, self._engine.normals(n, n, self._std, keep=False).double())
-        below = pulled_back(rows, gradient, lower, extra, normals, fresh, fresh_extra)
-        return below, inner(rows_gram, gradient_gram).to(rows.dtype)
+        state, self._state = taken(self._state, "applied", "is pulled back"), None
+        n, d_in = state[0].shape[1:]
+        fresh = self._engine.normals(n, d_in, self._std, keep=False), self._engine.normals(n, n, self._std)
+        below, gradient_sq = self._engine.replays.call(self._engine.pulled_back, *state, gradient, *fresh)
+        return below, gradient_sq
 
 
 class ConditionedEngine(MapEngine):
@@ -130,9 +131,11 @@ class ConditionedEngine(MapEngine):
     def __init__(self, streams: RandomStreams, dtype: torch.dtype) -> None:
         self.streams = streams
         self.dtype = dtype
-        self.gradients, self.scalars = GradientNorms(), []
+        self.gradients, self.scalars = GradientNorms(dtype), []
+        self._identities: dict[int, Tensor] = {}
         self._rooms: dict[torch.dtype, Tensor] = {}
         self._views: dict[tuple[torch.dtype, Sequence[int]], Tensor] = {}
+        self.replays = Replays(streams.device)
         keep_freed_memory()
         self._piece = _PIECE if streams.device.type == "cpu" else sys.maxsize
 
@@ -146,6 +149,29 @@ class ConditionedEngine(MapEngine):
             raise ValueError(NORMAL_ONLY)
         return ConditionedMap(self, d_out, std)
 
+    def applied(self, rows: Tensor, normals: Tensor) -> tuple[Tensor, Tensor, Square, Tensor]:
+        """X W of a fresh W, the Gram matrix of X, its factor and its extra coordinate."""
+        gram = self.gram(rows)
+        lower, extra_sq = factor(gram, RIDGE[rows.dtype], _LEAST, self._identity(rows.shape[1]))
+        return product(lower.to(rows.dtype), normals), gram, lower, extra_sq
+
+    def pulled_back(
+        self,
+        rows: Tensor,
+        normals: Tensor,
+        rows_gram: Square,
+        lower: Square,
+        extra_sq: Tensor,
+        gradient: Tensor,
+        fresh: Tensor,
+        fresh_extra: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """G Wᵀ of a W that was applied, from independent numbers, and ‖∂L/∂W‖_F²."""
+        gram = self.gram(gradient)
+        root, _ = factor(gram, ROOT_RIDGE, identity=self._identity(rows.shape[1]))
+        fresh, fresh_extra = product(root.to(rows.dtype), fresh), product(root, fresh_extra.double())
+        return pulled_back(rows, gradient, lower, extra_sq, normals, fresh, fresh_extra), inner(rows_gram, gram)
+
     def normals(self, rows: int, width: int, std: float, *, keep: bool = True) -> Float[Tensor, "draws rows width"]:
         """Independent N(0, std²) numbers; without `keep` they last until the next ones."""
         shape = (self.streams.draws, rows, width)
@@ -156,6 +182,8 @@ class ConditionedEngine(MapEngine):
     def gram(self, rows: Float[Tensor, "draws rows width"]) -> Square:
         """X Xᵀ of every draw in float64, where products of float32 numbers are exact."""
         draws, n, width = rows.shape
+        if rows.dtype == torch.float64:
+            return product(rows, rows.mT)
         step = max(1, self._piece // (n * width))
         if draws <= step:
             room = self._room(torch.float64, rows.shape).copy_(rows)
@@ -166,14 +194,22 @@ class ConditionedEngine(MapEngine):
             product(room, room.mT, out=result)
         return grams
 
+    def _identity(self, rows: int) -> Float[Tensor, "rows rows"]:
+        """The identity of so many rows, made once."""
+        if rows not in self._identities:
+            self._identities[rows] = torch.eye(rows, dtype=torch.float64, device=self.streams.device)
+        return self._identities[rows]
+
     def _room(self, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-        """Memory that is used again and again: fresh pages cost as much as what is written into them."""
+        """Memory that is used again and again: fresh pages of a CPU cost as much as what is written into them."""
+        if self.streams.device.type != "cpu":
+            return torch.empty(shape, dtype=dtype, device=self.streams.device)
         if (view := self._views.get((dtype, shape))) is not None:
             return view
         size = math.prod(shape)
         room = self._rooms.get(dtype)
         if room is None or room.numel() < size:
             self._views.clear()
-            room = self._rooms[dtype] = torch.empty(size, dtype=dtype, device=self.streams.device)
+            room = self._rooms[dtype] = torch.empty(size, dtype=dtype)
         view = self._views[dtype, shape] = room[:size].view(shape)
         return view

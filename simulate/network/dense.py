@@ -70,7 +70,7 @@ class DenseEngine(MapEngine):
     def __init__(self, streams: RandomStreams, dtype: torch.dtype, *, keep: bool = False) -> None:
         self.streams = streams
         self.dtype = dtype
-        self.gradients, self.scalars = GradientNorms(), []
+        self.gradients, self.scalars = GradientNorms(dtype), []
         self.weights: dict[str, list[Tensor]] = {}
         self.full_gradients: dict[str, list[Tensor]] = {}
         self._keep = keep

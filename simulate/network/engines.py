@@ -66,9 +66,14 @@ def taken(kept: T | None, first: str, then: str, what: str = "map") -> T:
 
 
 class GradientNorms:
-    """‖∂L/∂W‖_F² of every map, by role and in the order in which the maps were applied."""
+    """‖∂L/∂W‖_F² of every map, by role and in the order in which the maps were applied.
 
-    def __init__(self) -> None:
+    Args:
+        dtype: of what is told; None for that of what was put in.
+    """
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self._dtype = dtype
         self._slots: dict[str, list[Tensor | None]] = {}
 
     def open(self, name: str) -> int:
@@ -93,7 +98,7 @@ class GradientNorms:
         self._slots[name][position] = value
 
     def of(self, name: str) -> Float[Tensor, "draws maps"]:
-        """The squared norms of a role, one column per map.
+        """The squared norms of a role, one column per map. Where one cancels, rounding must not make it negative.
 
         Raises:
             RuntimeError: no backward pass has reached some map of that role.
@@ -101,7 +106,7 @@ class GradientNorms:
         filled = [value for value in self._slots.get(name, []) if value is not None]
         if not filled or len(filled) < len(self._slots[name]):
             raise RuntimeError(f"{name} has no gradient yet; run the backward pass first.")
-        return torch.stack(filled, dim=1)
+        return torch.stack(filled, dim=1).clamp_min_(0.0).to(self._dtype)
 
 
 def times(rows: Float[Tensor, "draws rows width"], factor: float) -> Float[Tensor, "draws rows width"]:
@@ -200,11 +205,8 @@ class GivenMatrices:
 
 
 def inner(first: Float[Tensor, "draws rows rows"], second: Float[Tensor, "draws rows rows"]) -> Float[Tensor, " draws"]:
-    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient.
-
-    Where it cancels, rounding must not make a squared norm negative.
-    """
-    return (first * second).sum((-2, -1)).clamp_min(0.0)
+    """⟨A, B⟩ of every draw: of Gram matrices x xᵀ and g gᵀ it is ‖xᵀ g‖_F², without the d_in x d_out gradient."""
+    return (first * second).sum((-2, -1))
 
 
 class _Apply(torch.autograd.Function):

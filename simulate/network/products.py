@@ -16,7 +16,10 @@ _LEAST_ROWS = 8
 
 
 def product(
-    first: Float[Tensor, "draws a b"], second: Float[Tensor, "draws b c"], out: Tensor | None = None
+    first: Float[Tensor, "draws a b"],
+    second: Float[Tensor, "draws b c"],
+    out: Tensor | None = None,
+    onto: Tensor | None = None,
 ) -> Float[Tensor, "draws a c"]:
     """A B of every draw.
 
@@ -24,8 +27,11 @@ def product(
         first: A.
         second: B; either may be a transposed view.
         out: what the product is written into, contiguous; fresh memory if None.
+        onto: what it is added to and written into in its place.
     """
     draws, a, b = first.shape
+    if onto is not None:
+        return onto.baddbmm_(first, second) if first.device.type != "cpu" else onto.add_(product(first, second))
     if first.device.type != "cpu" or min(a, b) < _LEAST_ROWS or not (_plain(first) and _plain(second)):
         return torch.bmm(first, second, out=out)
     if out is None:

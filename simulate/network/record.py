@@ -1,5 +1,6 @@
 """What is recorded of a network's passes: values of named quantities, and how they are read from tensors."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from simulate.network.engines import GradientNorms
 from theory.stack import Stack
+from theory.stack.plan import plan
 from theory.stack.weights import copies, weight_shapes
 
 Stream = Float[Tensor, "draws tokens width"]
@@ -22,14 +24,15 @@ class Record:
     Attributes:
         per_network: by name.
         per_layer: by name, in the order of the layers.
-        hidden_sq: ‖h_i‖² of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
+        hidden_norm: ‖h_i‖ of the latest feed-forward branch, (draws, tokens): an ingredient, not a quantity.
         streams: the last residual sum of every layer and the logits, where they are kept; or None.
     """
 
     per_network: dict[str, Tensor] = field(default_factory=dict)
     per_layer: dict[str, list[Tensor]] = field(default_factory=dict)
-    hidden_sq: Tensor = field(default_factory=lambda: torch.empty(0))
+    hidden_norm: Tensor = field(default_factory=lambda: torch.empty(0))
     streams: list[Tensor] | None = None
+    _later: dict[str, tuple[Callable[..., Tensor], list[tuple[Tensor, ...]]]] = field(default_factory=dict)
 
     def keep(self, stream: Tensor) -> None:
         """Keep a tensor of the forward pass, where such are kept."""
@@ -39,6 +42,23 @@ class Record:
     def layer(self, name: str, value: Tensor) -> None:
         """Append the next layer's value."""
         self.per_layer.setdefault(name, []).append(value)
+
+    def layer_later(self, name: str, function: Callable[..., Tensor], *values: Tensor) -> None:
+        """Append the next layer's value as a function of tensors, which is taken of all layers at once by `settle`.
+
+        Args:
+            name: of the quantity.
+            function: the same for every layer; of tensors (draws, layers, ...).
+            values: (draws, ...) of this layer.
+        """
+        self._later.setdefault(name, (function, []))[1].append(values)
+
+    def settle(self) -> None:
+        """Take what was left for later; its layers stand below those whose values are known."""
+        for name, (function, layers) in self._later.items():
+            columns = [torch.stack(column, 1) for column in zip(*layers, strict=True)]
+            self.per_layer[name] = [*function(*columns).unbind(1), *self.per_layer.get(name, [])]
+        self._later.clear()
 
     def network(self, name: str, value: Tensor) -> None:
         """Set the network's value."""
@@ -82,26 +102,41 @@ def record_last_norm(
     record.network("loss_through_norm_sq", (jacobian_sq * loss_sq).sum(1) / positions)
     if stack.branches == "attention" or stack.experts:
         return  # the chain of the proof begins with the feed-forward units of all tokens
-    hidden_sq = record.hidden_sq
+    hidden_sq = record.hidden_norm.square()
     record.network("chain_positions_sq", (hidden_sq * pulled_sq).sum(1) / positions)
     record.network("chain_jacobian_sq", (hidden_sq * jacobian_sq * loss_sq).sum(1) / positions)
 
 
-def energy(x: Stream) -> Float[Tensor, " draws"]:
-    """‖x‖²/d averaged over tokens, in one pass over memory."""
-    return torch.linalg.vector_norm(x.detach(), dim=(1, 2)).square() / (x.shape[1] * x.shape[2])
+def norm(x: Stream) -> Float[Tensor, " draws"]:
+    """‖x‖ of all tokens, in one pass over memory."""
+    return torch.linalg.vector_norm(x.detach(), dim=(1, 2))
 
 
-def correlation(x: Stream, own: Float[Tensor, " draws"], sequences: int) -> Float[Tensor, " draws"]:
-    """x_i·x_j/d averaged over pairs of tokens of one sequence, from their own energy; NaN for one token."""
-    x = x.detach()
-    rows, width = x.shape[-2:]
-    tokens = rows // sequences
-    if tokens == 1:
-        return torch.full_like(x[:, 0, 0], torch.nan)
-    sums = x.view(len(x), sequences, tokens, width).sum(2)
-    whole = torch.linalg.vector_norm(sums, dim=(1, 2)).square() / (rows * width)
-    return (whole - own) / (tokens - 1)
+def norm_of_sums(x: Stream, sequences: int) -> Float[Tensor, " draws"]:
+    """The same of the sum of the tokens of each sequence."""
+    return norm(x.detach().view(len(x), sequences, -1, x.shape[2]).sum(2))
+
+
+def record_energies(stack: Stack, record: Record, size: int, norms: list[Tensor], sums: list[Tensor]) -> None:
+    """Energies ‖x‖²/d averaged over tokens, and correlations of tokens, of all layers at once.
+
+    Args:
+        stack: the network.
+        record: gets them.
+        size: entries of a stream of one draw.
+        norms: of every residual sum, (draws,).
+        sums: of the sums of tokens, of the last residual sum of every layer, (draws,).
+    """
+    energies, of_sums = torch.stack(norms, 1).square() / size, torch.stack(sums, 1).square() / size
+    for step, energy in zip(plan(stack), energies.unbind(1), strict=True):
+        record.layer(step.energy, energy)
+    # The last residual sum of a layer is its hidden state, and every layer has as many.
+    each = len(norms) // len(sums)
+    hidden = energies[:, each - 1 :: each]
+    record.per_layer["hidden_energy"] = [*hidden.unbind(1)]
+    # x_i·x_j/d averaged over pairs of tokens of one sequence; there is none of one token.
+    pairs = (of_sums - hidden) / (stack.tokens - 1) if stack.tokens > 1 else torch.full_like(hidden, torch.nan)
+    record.per_layer["token_correlation"] = [*pairs.unbind(1)]
 
 
 def on_host(values: dict[str, Tensor]) -> dict[str, NDArray]:

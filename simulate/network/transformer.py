@@ -17,7 +17,7 @@ from simulate.network.engines import ENCODER, EncoderEngine, Engine, MapEngine
 from simulate.network.experts import expert_weights
 from simulate.network.logits import attention_logits, of_every_head, of_heads
 from simulate.network.loss import sequence_loss, weights_of_some
-from simulate.network.record import Record, Stream, correlation, energy, record_last_norm
+from simulate.network.record import Record, Stream, norm, norm_of_sums, record_energies, record_last_norm
 from simulate.network.tied_words import Words
 from theory.stack import Stack
 from theory.stack.plan import Kind, Step, plan
@@ -181,10 +181,10 @@ def feed_forward(stack: Stack, engine: Engine, record: Record, x: Stream) -> Str
     if stack.experts:
         return _experts(stack, engine, record, x)
     hidden = _units(stack, engine, x)
-    record.hidden_sq = torch.linalg.vector_norm(hidden.detach(), dim=-1).square()
-    record.layer("ffn_hidden_energy", record.hidden_sq.mean(1) / stack.ffn_width)
+    record.hidden_norm = torch.linalg.vector_norm(hidden.detach(), dim=-1)
+    record.layer_later("ffn_hidden_energy", lambda norms: norms.square().mean(2) / stack.ffn_width, record.hidden_norm)
     largest, least = hidden.detach().amax((1, 2)), hidden.detach().amin((1, 2))
-    record.layer("ffn_hidden_max_sq", torch.maximum(largest, -least).square())
+    record.layer_later("ffn_hidden_max_sq", lambda most, least: torch.maximum(most, -least).square(), largest, least)
     return apply_weight(stack, engine, "W2", hidden)
 
 
@@ -217,19 +217,20 @@ def layers(
     composition = stack.composition
     x = normalize(stack, x) if stack.embedding_norm == "added" else x
     total = second = x
+    norms: list[Tensor] = []
+    sums: list[Tensor] = []
     across = partial(attention, memory=memory)
     rules: dict[Kind, Callable[..., Stream]] = {"attention": attention, "cross": across, "units": feed_forward}
     for step in plan(stack):
         branches: list[Branch] = [partial(rules[kind], step.stack, engine, record) for kind in step.kinds]
         x, total, added = sublayer(step, engine, x, branches)
         second = second + added if composition.second_stream else second
-        record.layer(step.energy, energy(total))
-        if not step.ends_layer:
-            continue
-        if step.energy != "hidden_energy":  # the last residual sum of a layer
-            record.layer("hidden_energy", record.per_layer[step.energy][-1])
-        record.keep(total)
-        record.layer("token_correlation", correlation(total, record.per_layer["hidden_energy"][-1], stack.sequences))
+        norms.append(norm(total))
+        if step.ends_layer:
+            record.keep(total)
+            sums.append(norm_of_sums(total, stack.sequences))
+    record.settle()
+    record_energies(stack, record, total[0].numel(), norms, sums)
     if composition.second_stream:
         return x + (normalize(stack, second) if composition.final_norm else second), total
     return (normalize(stack, x) if composition.final_norm else x), total

@@ -29,7 +29,7 @@ class LearningMaps(MapEngine):
     def __init__(self, streams: RandomStreams, dtype: torch.dtype, *, drawn: bool, passes: int = 1) -> None:
         self.streams, self.dtype = streams, dtype
         keep_freed_memory()
-        self.gradients, self.scalars = GradientNorms(), []
+        self.gradients, self.scalars = GradientNorms(dtype), []
         self.maps: dict[str, list[LearningMap]] = {}
         self._drawn, self._passes = drawn, passes
         self._met: dict[str, int] = {}
@@ -55,7 +55,7 @@ class LearningMaps(MapEngine):
 
     def begin(self) -> None:
         """Begin another forward pass."""
-        self.gradients, self._met = GradientNorms(), {}
+        self.gradients, self._met = GradientNorms(self.dtype), {}
         for scalar in self.scalars:
             scalar.gradient = None  # which a scalar that is held fixed has not taken
 

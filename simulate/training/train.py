@@ -217,10 +217,13 @@ def trained(
         _record_changes(record, first)
         for scalar in maps.scalars:
             record.layer("branch_scalar", scalar.value)
-        passes.append(record.per_network | {name: torch.stack(v, 1) for name, v in record.per_layer.items()})
+        passes.append({name: [value] for name, value in record.per_network.items()} | record.per_layer)
         if step < schedule.steps:
             maps.learn(schedule.optimizer, schedule.rates_at(step))
-    return {name: torch.stack([quantities[name] for quantities in passes], 1) for name in passes[0]}
+    values = {
+        name: torch.stack([value for quantities in passes for value in quantities[name]], 1) for name in passes[0]
+    }
+    return values | {name: values[name].unflatten(1, (len(passes), -1)) for name in record.per_layer}
 
 
 def _record_changes(record: Record, first: list[Tensor]) -> None:

@@ -8,7 +8,9 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
+from simulate.network import replays
 from simulate.runs.cell import Cell
 from simulate.runs.sample import sample_blocks
 from simulate.training.train import train
@@ -41,6 +43,14 @@ def of_sampling(engine: Any, **fields: Any) -> Counts:
     return found
 
 
+def of_graphs(depth: int = 6, **fields: Any) -> Counts:
+    """What a layer takes once graphs are made, as deep stacks have them after many calls."""
+    cells = [Cell(Stack(**SMALL | fields, depth=count), "conditioned", "cuda") for count in (depth, depth + 1)]
+    with mock.patch.object(replays, "CALLS_BEFORE", 2):
+        shallow, deep = (counted(lambda c=cell: sample_blocks(c, 0, [0])) for cell in cells)
+    return {f"{name} a layer": float(deep[name] - shallow[name]) for name in ("launches", "waits")}
+
+
 def of_blocks(engine: Any, blocks: int = 64) -> Counts:
     """What one block more adds to a batch of many, whose calls of generators alone hang on their number."""
     cell = Cell(Stack(**SMALL, depth=DEPTHS[0]), engine, "cuda")
@@ -68,7 +78,7 @@ def all_counts() -> dict[str, Counts]:
             ("more blocks", of_blocks),
             ("training", of_training),
         )
-    }
+    } | {"sampling by graphs, conditioned": of_graphs(), "sampling with queries by graphs": of_graphs(**queries)}
 
 
 if __name__ == "__main__":

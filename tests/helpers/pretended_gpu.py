@@ -21,7 +21,7 @@ process of its own.
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -166,6 +166,8 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     plain_kwargs |= {"device": CPU} if asked is not None and asked.type == "cuda" else {}
     plain_kwargs |= {"pin_memory": False} if plain_kwargs.get("pin_memory") else {}
     out = func(*plain_args, **plain_kwargs)
+    if _active is not None and _active.captured is not None and name not in _NOT_LAUNCHED:
+        _active.captured.append((func, plain_args, plain_kwargs, out))
     return _returned(func, args, kwargs, out, target)
 
 
@@ -307,6 +309,46 @@ class _Factories(TorchDispatchMode):
         return _dispatched(func, args, kwargs or {})
 
 
+class PretendedGraph:
+    """Operations that were captured, done again with the numbers that their tensors hold then: one launch."""
+
+    def __init__(self) -> None:
+        self.operations: list[Any] = []
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        """What torch.cuda.graph does.
+
+        Raises:
+            RuntimeError: the host waited.
+        """
+        assert _active is not None
+        before = _active.launches, _active.doubles, Counter(_active.waits), Counter(_active.kernels)
+        _active.captured = self.operations
+        try:
+            yield
+        finally:
+            _active.captured = None
+        if _active.waits != before[2]:
+            _active.waits = before[2]
+            raise RuntimeError("operation not permitted when stream is capturing (pretended)")
+        _active.launches, _active.doubles, _active.waits, _active.kernels = before
+        for *_, out in self.operations:  # a capture computes nothing
+            for value in out if isinstance(out, list | tuple) else (out,):
+                value.fill_(torch.nan if value.is_floating_point() else 0)
+
+    def replay(self) -> None:
+        """All again, in order."""
+        assert _active is not None
+        _active.launches += 1
+        _active.kernels["graph"] += 1
+        for func, args, kwargs, out in self.operations:
+            again = func(*args, **kwargs)
+            for old, new in zip(*(v if isinstance(v, list | tuple) else (v,) for v in (out, again)), strict=True):
+                if old is not new:
+                    old.copy_(new)
+
+
 class PretendedGpu(contextlib.ExitStack):
     """A pretended GPU, for as long as the context lasts.
 
@@ -317,12 +359,14 @@ class PretendedGpu(contextlib.ExitStack):
         kernels: launches by name.
         waits: what the host waited for, by line.
         unchecked: tensors of both devices inside torch.func, by line.
+        captured: operations of the graph that is being captured; None if none is.
     """
 
     def __init__(self, memory: int = 8 * 2**30) -> None:
         super().__init__()
         self.memory = memory
         self.launches = self.doubles = 0
+        self.captured: list[Any] | None = None
         self.kernels, self.waits, self.unchecked = Counter[str](), Counter[str](), Counter[str]()
 
     def _count(self, name: str, args: Any, tensors: Sequence[Tensor], target: torch.device, blocking: bool) -> None:
@@ -366,6 +410,8 @@ class PretendedGpu(contextlib.ExitStack):
             "cuda.set_rng_state": lambda state, device=0: None,
             "cuda.manual_seed_all": lambda seed: None,
             "cuda.manual_seed": lambda seed: None,
+            "cuda.CUDAGraph": PretendedGraph,
+            "cuda.graph": PretendedGraph.capture,
             "__future__.get_overwrite_module_params_on_conversion": lambda: True,
             "Generator": PretendedGenerator,
         }

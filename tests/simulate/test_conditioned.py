@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from simulate import Cell, sample
-from simulate.network import allocator, conditioned
+from simulate.network import allocator, conditioned, replays
 from simulate.network.conditioned import RIDGE, ROOT_RIDGE, ConditionedEngine, factor, pulled_back
 from simulate.network.random_streams import RandomStreams
 from simulate.runs.sample import sample_block
@@ -43,8 +43,8 @@ def test_the_construction_is_a_weight_matrix(n, d_in, d_out, rank):
         rows[:, : 2 if rank == "two equal rows" else n] = rows[:, :1].clone()
     dependent = n > d_in or (rank != "full" and n > 1)
     gradient, z, tilde = normals(2, n, d_out, seed=2), normals(2, n, d_out, seed=3), normals(2, d_in + n, d_out, seed=4)
-    lower, extra = factor(gram(rows), RIDGE[torch.float64])
-    augmented = torch.cat([rows, extra[:, None, None] * torch.eye(n, **DOUBLE).expand(2, n, n)], 2)
+    lower, extra_sq = factor(gram(rows), RIDGE[torch.float64])
+    augmented = torch.cat([rows, extra_sq.sqrt() * torch.eye(n, **DOUBLE).expand(2, n, n)], 2)
     q = torch.linalg.solve_triangular(lower, augmented, upper=False)
     torch.testing.assert_close(
         q @ q.mT, torch.eye(n, **DOUBLE).expand(2, n, n), rtol=0, atol=1e-5 if dependent else 1e-10
@@ -52,7 +52,7 @@ def test_the_construction_is_a_weight_matrix(n, d_in, d_out, rank):
     weight = q.mT @ z + tilde - q.mT @ (q @ tilde)
     torch.testing.assert_close(augmented @ weight, lower @ z, rtol=0, atol=1e-8)
     fresh = gradient @ tilde.mT
-    found = pulled_back(rows, gradient, lower, extra, z, fresh[..., :d_in], fresh[..., d_in:])
+    found = pulled_back(rows, gradient, lower, extra_sq, z, fresh[..., :d_in], fresh[..., d_in:])
     torch.testing.assert_close(found, gradient @ weight[:, :d_in].mT, rtol=0, atol=1e-5 if dependent else 1e-10)
 
 
@@ -62,9 +62,9 @@ def test_factor():
     rows[2] = 0.0
     a = gram(rows)
     for ridge in (1e-8, 1e-13):
-        lower, extra = factor(a, ridge)
-        torch.testing.assert_close(lower @ lower.mT, a + extra.square()[:, None, None] * torch.eye(4, **DOUBLE))
-        assert extra[0].square() == pytest.approx(ridge * float(a[0].trace()) / 4)
+        lower, extra_sq = factor(a, ridge)
+        torch.testing.assert_close(lower @ lower.mT, a + extra_sq * torch.eye(4, **DOUBLE))
+        assert extra_sq[0].item() == pytest.approx(ridge * float(a[0].trace()) / 4)
     assert lower[2].abs().max() < 1e-30, "nothing comes of rows that are zero"
     assert torch.isfinite(lower).all()
     assert torch.isnan(factor(-gram(normals(1, 4, 9)), 1e-8)[0]).all(), "what has no factor is seen"
@@ -157,9 +157,9 @@ def wrong_side(rows, gradient, lower, extra, forward, fresh, fresh_extra):
     return pulled_back(rows, gradient, lower.mT.contiguous().tril(), extra, forward, fresh, fresh_extra)
 
 
-def rootless(gram, ridge, least=0.0):
+def rootless(gram, ridge, least=0.0, identity=None):
     size = gram.diagonal(dim1=-2, dim2=-1)
-    return torch.diag_embed(size.sqrt()), torch.sqrt(ridge * size.mean(-1))
+    return torch.diag_embed(size.sqrt()), ridge * size.mean(-1)[:, None, None]
 
 
 PLANTED = {
@@ -185,6 +185,32 @@ def test_planted_errors_are_seen(monkeypatch, placement, error):
     dense = drawn_densely(placement)
     monkeypatch.setattr(conditioned, *PLANTED[error])
     assert differences(dense, numbers(planted_stack(placement), "conditioned", 5000, 7))
+
+
+@pytest.mark.gpu
+def test_graphs_have_the_same_numbers_on_the_gpu(monkeypatch):
+    """By the same kernels; and what waits has no place in one, and is called as it is."""
+    cell, found = Cell(Stack(width=64, depth=8, tokens=8, vocab=8), "conditioned", "cuda"), []
+    for calls in (3, 10**9):
+        monkeypatch.setattr(replays, "CALLS_BEFORE", calls)
+        found.append(sample_block(cell, 0, 0))
+    for name, values in found[0].items():
+        np.testing.assert_array_equal(values, found[1][name], err_msg=name)
+
+    def ready(rows):
+        return (rows + rows[0],)
+
+    def waiting(rows):
+        return (rows + float(rows[0]),)
+
+    graphs = replays.Replays(torch.device("cuda"))
+    monkeypatch.setattr(replays, "CALLS_BEFORE", 2)
+    for number in range(4):
+        rows = torch.full((3,), float(number), device="cuda")
+        for function in (ready, waiting):
+            assert graphs.call(function, rows)[0].tolist() == [2.0 * number] * 3
+    assert list(graphs._graphs.values()).count(None) == 1
+    assert np.isfinite(sample_block(cell, 0, 1)["loss"]).all()
 
 
 def test_a_second_backward_raises():
