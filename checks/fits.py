@@ -109,11 +109,40 @@ def pooled_exponent(x: ArrayLike, y: ArrayLike, counts: Array, variances: Array)
     """
     if len(counts) < LEAST_POINTS or counts.min() < 2:
         return None
+    weights, _ = pooled_weights(x, counts)
+    exponent, half = (float(of) for of in pooled_contrast(weights, np.log(y), counts, variances))
+    return exponent, exponent - half, exponent + half
+
+
+def pooled_weights(x: ArrayLike, counts: Array) -> tuple[Array, Array]:
+    """What an exponent makes of ln y, weighted by counts, and what its bend does: the last local slope less the first.
+
+    Args:
+        x: (points,), three or more, increasing.
+        counts: (points,), of draws.
+    """
+    log = np.log(np.asarray(x, dtype=float))
+    centred = counts * (log - np.average(log, weights=counts))
+    ends = np.zeros(len(log))
+    ends[[0, 1]] += np.array([1.0, -1.0]) / (log[1] - log[0])
+    ends[[-2, -1]] += np.array([-1.0, 1.0]) / (log[-1] - log[-2])
+    return centred / (centred * log).sum(), ends
+
+
+def pooled_contrast(weights: Array, logs: ArrayLike, counts: Array, variances: ArrayLike) -> tuple[Array, Array]:
+    """Σ_l w_l ln y_l and half of its 95% interval, of one row or of many with the same draws; scatter as above.
+
+    Args:
+        weights: (points,).
+        logs: (..., points), means of ln y over draws.
+        counts: (points,), of draws, two or more each.
+        variances: (..., points), of ln y over draws.
+    """
     freedom = int((counts - 1).sum())
-    pooled = float(((counts - 1) * variances).sum() / freedom)
-    fit = power_law(x, y, y * np.sqrt(max(pooled, 1e-12) / counts))
-    half = float(stdtrit(freedom, 0.975)) * fit.sem
-    return fit.exponent, fit.exponent - half, fit.exponent + half
+    pooled = np.maximum((np.asarray(variances) * (counts - 1)).sum(-1) / freedom, 1e-12)
+    sem = np.sqrt(pooled * (weights**2 / counts).sum())
+    half = float(stdtrit(freedom, 0.975)) * sem
+    return np.asarray(logs) @ weights, half
 
 
 def bootstrap_interval(

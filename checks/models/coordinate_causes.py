@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from checks.models.coordinate_exponents import MARGIN, Sizes, judged, places_of
+from checks.models.coordinate_exponents import MARGIN, Sizes, judged
 from checks.models.parametrizations import Role, logit_asked
 from simulate.modules.weight_places import Owner
 from theory.stack.parametrizations import Parametrization
@@ -74,13 +75,15 @@ class _Judge:
         for owner, _ in sizes.owners.values():
             uses[owner.weight] = uses.get(owner.weight, 0) + 1
         self._tied = {weight for weight, count in uses.items() if count > 1} if sizes.against == "width" else set()
-        frame = sizes.frame
-        self._damped = set(frame.loc[frame["quantity"] == "damping", "place"])
-        entering = frame[frame["quantity"] == "inputs"]
-        columns = [entering[name].to_numpy() for name in ("value", "size")]
-        self._inputs = {
-            key: [column[at] for column in columns] for key, at in places_of(entering, ["place", "step"]).items()
-        }
+        self._damped: set[str] = set()
+        inputs: dict[tuple[str, int], list[tuple[float, int]]] = {}
+        columns = (sizes.frame[name].tolist() for name in ("quantity", "place", "step", "value", "size"))
+        for quantity, place, step, value, size in zip(*columns, strict=True):
+            if quantity == "damping":
+                self._damped.add(place)
+            elif quantity == "inputs":
+                inputs.setdefault((place, step), []).append((value, size))
+        self._inputs = {key: np.array(of).T for key, of in inputs.items()}
 
     def causes(self) -> Iterator[Cause]:
         if self._letter == "depth":
@@ -112,7 +115,7 @@ class _Judge:
         if len(set(sizes)) < len(self._sizes.values):
             return 0.0
         power = self._sizes.power("input_multiplier", place)
-        off = judged(values, sizes, (power, power))[-1]
+        *_, off, _, _ = judged(values[None], sizes, [(power, power)])[0]
         return off if abs(off) > MARGIN else 0.0
 
     def _attention(self) -> Iterator[Cause]:

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from checks.fits import pooled_exponent
+from checks.fits import LEAST_POINTS, pooled_contrast, pooled_weights
 from checks.models.parametrizations import Range, Role, own_asked, passed_asked, role_of, start_asked
 from checks.statistics import Array
 from simulate.modules.coordinates import Stepped
@@ -21,9 +22,12 @@ MARGIN = 0.25
 LEVEL = 0.999
 """Of the interval that must lie beyond the margin for a breach."""
 
+BEND = 0.1
+"""A change of the power from the two least sizes to the two largest that is said, where it is beyond its interval."""
+
 Against = Literal["width", "depth"]
 COLUMNS = ["against", "place", "parameter", "role", "quantity", "step", "exponent", "low", "high", "asked_low",
-           "asked_high", "word", "off"]  # fmt: skip
+           "asked_high", "word", "off", "bend", "bend_half"]  # fmt: skip
 JUDGED = ("coordinates", "own", "passed")
 _KEYS = ["place", "parameter", "quantity", "step"]
 
@@ -102,11 +106,15 @@ def sizes_of(stepped: Stepped, against: Against) -> Sizes:
 def _first_means(frame: pd.DataFrame) -> dict[tuple[str, str, int], float]:
     """Of scalars, scales, rates, gradients and entries."""
     rows = frame[~frame["quantity"].isin([*JUDGED, "inputs"]) & (frame["value"] > 0)]
-    keys = ["quantity", "place", "size"]
-    rows = rows[rows["step"] == rows.groupby(keys)["step"].transform("min")]
-    return {
-        (str(q), str(p), int(size)): float(mean) for (q, p, size), mean in rows.groupby(keys)["value"].mean().items()
-    }
+    columns = (rows[name].tolist() for name in ("quantity", "place", "size", "step", "value"))
+    steps, values = dict[tuple[str, str, int], int](), dict[tuple[str, str, int], list[float]]()
+    for *key, step, value in zip(*columns, strict=True):
+        at = (key[0], key[1], key[2])
+        if step < steps.get(at, step + 1):
+            steps[at], values[at] = step, []
+        if step == steps[at]:
+            values[at].append(value)
+    return {at: fmean(of) for at, of in values.items()}
 
 
 def _star(name: str) -> str:
@@ -134,26 +142,36 @@ def exponent_table(stepped: Stepped, sizes: Sizes, parametrization: Parametrizat
     Returns:
         Columns against, place, parameter, role ("" of a module), quantity ("coordinates", "own" or "passed"), step,
         exponent, low, high, asked_low, asked_high (NaN where nothing is), word: "agrees", "undecided", "breach", "zero"
-        (at a size), "not asked"; and off, how far the exponent is from what is asked.
+        (at a size), "not asked"; off, how far the exponent is from what is asked; and bend, how far the power of the
+        two largest sizes is above that of the two least, with half of its interval of `LEVEL`.
     """
     frame = sizes.frame[sizes.frame["quantity"].isin(JUDGED)]
     frame = frame[frame["place"] != ""]
     if sizes.against == "width":
-        scalars = sizes.frame[sizes.frame["quantity"] == "multiplier"]
-        factors = scalars.set_index(["place", "size", "seed"])["value"].abs()
-        factors = factors[~factors.index.duplicated()]
-        keys = pd.MultiIndex.from_frame(frame[["place", "size", "seed"]])
-        frame = frame.assign(value=frame["value"].to_numpy() * factors.reindex(keys).fillna(1.0).to_numpy())
-    common = _common_rate(sizes)
+        scalars, where = sizes.frame[sizes.frame["quantity"] == "multiplier"], ["place", "size", "seed"]
+        factors = {key: abs(float(scalars["value"].iloc[at[0]])) for key, at in places_of(scalars, where).items()}
+        each = zip(*(frame[name].tolist() for name in where), strict=True)
+        frame = frame.assign(value=frame["value"].to_numpy() * [factors.get(key, 1.0) for key in each])
+    common, readouts = (
+        _common_rate(sizes),
+        {place for (place, _), (_, role) in sizes.owners.items() if role == "output"},
+    )
     first = _first_moves(frame)
-    values, of_size, rows = frame["value"].to_numpy(), frame["size"].to_numpy(), []
+    values, of_size = frame["value"].to_numpy(), frame["size"].to_numpy()
+    keys, alike = list[tuple[Any, ...]](), dict[tuple[int, ...], list[tuple[int, list[int], Range | None]]]()
     for (place, parameter, quantity, step), at in places_of(frame, _KEYS).items():
-        if len({*of_size[at].tolist()}) < len(sizes.values):
+        drawn = tuple(of_size[at].tolist())
+        if len({*drawn}) < len(sizes.values):
             continue
         _, role = sizes.owners.get((place, parameter), (None, ""))
-        asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common)
-        rows.append((sizes.against, place, parameter, role, quantity, step, *judged(values[at], of_size[at], asked)))
-    return pd.DataFrame(rows, columns=COLUMNS)
+        asked = _asked(parametrization, sizes, stepped, place, parameter, quantity, step, first, common, readouts)
+        alike.setdefault(drawn, []).append((len(keys), at, asked))
+        keys.append((sizes.against, place, parameter, role, quantity, step))
+    found = dict[int, Judged]()
+    for drawn, group in alike.items():
+        numbers, places, asks = zip(*group, strict=True)
+        found |= zip(numbers, judged(values[np.array(places)], np.array(drawn), asks), strict=True)
+    return pd.DataFrame([(*key, *found[k]) for k, key in enumerate(keys)], columns=COLUMNS)
 
 
 def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]:
@@ -167,12 +185,14 @@ def places_of(frame: pd.DataFrame, names: Sequence[str]) -> dict[Any, list[int]]
 def _first_moves(frame: pd.DataFrame) -> dict[tuple[str, str], int]:
     """The first step after which a weight has moved, in all modules."""
     updates = frame[frame["quantity"] == "own"]
-    least = updates.groupby(["place", "parameter", "step"], sort=False)["value"].min()
-    moved = least[least > 0].reset_index()
-    return {
-        (str(place), str(parameter)): int(group["step"].min())
-        for (place, parameter), group in moved.groupby(["place", "parameter"], sort=False)
-    }
+    columns = (updates[name].tolist() for name in ("place", "parameter", "step", "value"))
+    still, moved = set[tuple[str, str, int]](), dict[tuple[str, str], set[int]]()
+    for place, parameter, step, value in zip(*columns, strict=True):
+        moved.setdefault((place, parameter), set()).add(step)
+        if not value > 0:
+            still.add((place, parameter, step))
+    steps = {key: [step for step in of if (*key, step) not in still] for key, of in moved.items()}
+    return {key: min(of) for key, of in steps.items() if of}
 
 
 def _common_rate(sizes: Sizes) -> float:
@@ -183,19 +203,18 @@ def _common_rate(sizes: Sizes) -> float:
 
 def _asked(
     parametrization: Parametrization, sizes: Sizes, stepped: Stepped, place: str, parameter: str, quantity: str,
-    step: int, first: dict[tuple[str, str], int], common: float,
+    step: int, first: dict[tuple[str, str], int], common: float, readouts: set[str],
 ) -> Range | None:  # fmt: skip
     grows = sizes.grows.get(place, False)
-    matrices = [role for (where, _), (_, role) in sizes.owners.items() if where == place]
     if sizes.against == "depth":
-        return (0.0, 0.0) if grows or "output" in matrices else None
+        return (0.0, 0.0) if grows or place in readouts else None
     if quantity == "coordinates":
-        if not grows and "output" not in matrices:
+        if not grows and place not in readouts:
             return None
         # Logits move with the steps, which standard ones do as they like.
         return start_asked(parametrization, grows=grows) if not step or parametrization != "sp" else None
     if quantity == "passed":
-        return passed_asked(parametrization) if grows or "output" in matrices else None
+        return passed_asked(parametrization) if grows or place in readouts else None
     owner, role = sizes.owners.get((place, parameter), (None, None))
     if owner is None or role is None or (parametrization == "sp" and step != first.get((place, parameter))):
         return None
@@ -207,29 +226,55 @@ def _wider(freedom: int) -> float:
     return float(stdtrit(freedom, 0.5 + LEVEL / 2) / stdtrit(freedom, 0.975))
 
 
-def judged(values: Array, sizes: Array, asked: Range | None) -> tuple[float, float, float, float, float, str, float]:
-    """Exponent, interval, what is asked, word and how far off, of values and the size of each."""
-    ends = (float("nan"), float("nan")) if asked is None else asked
+Judged = tuple[float, float, float, float, float, str, float, float, float]
+
+
+def judged(values: Array, sizes: Array, asked: Sequence[Range | None]) -> list[Judged]:
+    """Exponent, interval, what is asked, word, how far off and bend, of rows of values with the same sizes."""
     missing = float("nan")
-    if not (values > 0).all() or not np.isfinite(values).all():
-        return missing, missing, missing, *ends, "zero", missing
     x, at = np.unique(sizes, return_inverse=True)
-    count, logs, fit = np.bincount(at).astype(float), np.log(values), None
-    if count.min() > 1:
-        means = np.bincount(at, logs) / count
-        variances = np.bincount(at, (logs - means[at]) ** 2) / (count - 1)
-        fit = pooled_exponent(x, np.exp(means), count, variances)
-    if fit is None:
-        return missing, missing, missing, *ends, "undecided", missing
-    exponent, low, high = fit
+    count = np.bincount(at).astype(float)
+    fine = [bool(row.all()) for row in (values > 0) & np.isfinite(values)]
+
+    def unknown(ask: Range | None, word: str) -> Judged:
+        return (
+            missing,
+            missing,
+            missing,
+            *((missing, missing) if ask is None else ask),
+            word,
+            missing,
+            missing,
+            missing,
+        )
+
+    if count.min() < 2 or len(x) < LEAST_POINTS:
+        return [unknown(ask, "undecided" if one else "zero") for ask, one in zip(asked, fine, strict=True)]
+    logs = np.log(np.where(np.array(fine)[:, None], values, 1.0))
+    each = (at == np.arange(len(x))[:, None]).astype(float)
+    means = logs @ each.T / count
+    variances = (logs - means[:, at]) ** 2 @ each.T / (count - 1)
+    exponents, bends = (pooled_contrast(of, means, count, variances) for of in pooled_weights(x, count))
+    wider, rows = _wider(int((count - 1).sum())), list[Judged]()
+    for k, (exponent, half, bend, bend_half) in enumerate(zip(*exponents, *bends, strict=True)):
+        if not fine[k]:
+            rows.append(unknown(asked[k], "zero"))
+            continue
+        rows.append((*_held(float(exponent), float(half), asked[k], wider), float(bend), float(bend_half) * wider))
+    return rows
+
+
+def _held(
+    exponent: float, half: float, asked: Range | None, wider: float
+) -> tuple[float, float, float, float, float, str, float]:
+    """An exponent and its interval against what is asked."""
+    low, high, missing = exponent - half, exponent + half, float("nan")
     if asked is None:
-        return exponent, low, high, *ends, "not asked", missing
+        return exponent, low, high, missing, missing, "not asked", missing
     off = exponent - min(max(exponent, asked[0]), asked[1])
-    freedom = int((count - 1).sum())
-    half = (high - low) / 2
     word = "undecided"
-    if abs(off) - half * _wider(freedom) > MARGIN:
+    if abs(off) - half * wider > MARGIN:
         word = "breach"
     elif low >= asked[0] - MARGIN and high <= asked[1] + MARGIN:
         word = "agrees"
-    return exponent, low, high, *ends, word, off
+    return exponent, low, high, *asked, word, off

@@ -10,7 +10,7 @@ import pandas as pd
 from checks.fits import LEAST_POINTS
 from checks.models.alarm import WHOLE_MODEL, Alarm, folded
 from checks.models.coordinate_causes import causes
-from checks.models.coordinate_exponents import COLUMNS, Against, exponent_table, sizes_of
+from checks.models.coordinate_exponents import BEND, COLUMNS, Against, exponent_table, sizes_of
 from checks.models.step_theory import step_theory, theory_lines
 from simulate.modules.catalogue import BUILTINS, load_factory
 from simulate.modules.coordinates import Stepped, coordinate_steps
@@ -59,7 +59,7 @@ class CoordinateReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is no alarm, a line each."""
-        return self.stepped.notes
+        return (*self.stepped.notes, *_bends(self.table))
 
     def to_frame(self) -> pd.DataFrame:
         """Everything measured: one row per size, seed, step, module or weight, and quantity."""
@@ -128,6 +128,24 @@ class CoordinateReport:
                 f"{breaches} of {len(self.table)} exponents are off; those of no cause above may follow from one."
             )
         return [*lines, *theory_lines(self.first_step), *folded(self.notes), self.judgement()]
+
+
+def _bends(table: pd.DataFrame) -> list[str]:
+    """Powers that still change with the size: those of larger sizes are others."""
+    notes = []
+    held = table[table["off"].notna()]
+    for against, rows in held.groupby("against", sort=False):
+        bent = rows[rows["bend"].abs() > rows["bend_half"].clip(lower=BEND)]
+        if bent.empty:
+            continue
+        row = bent.loc[bent["bend"].abs().idxmax()]
+        what = f"{row['place']}.{row['parameter']}".rstrip(".")
+        notes.append(
+            f"{len(bent)} of {len(rows)} powers still change with the {against}, most of all that of {row['quantity']} "
+            f"of {what} in step {row['step']}: by {row['bend']:+.2f} (+- {row['bend_half']:.2f}) from the two least to "
+            f"the two largest; at larger ones the power is another"
+        )
+    return notes
 
 
 def _rows(table: pd.DataFrame, last: int) -> list[str]:

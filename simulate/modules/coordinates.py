@@ -189,16 +189,22 @@ class _Steps:
         self.rows += [(0, name, "", "weight", root_mean_square(value)) for name, value in self._first.items()]
         waiting = {name for name, parameter in self._parameters if parameter.requires_grad}
         self._held(stepper)
+        handles = [handle for part in self._names for handle in self._measured(part)]
+        try:
+            self._take(stepper, steps, waiting)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _take(self, stepper: Stepper, steps: int, waiting: set[str]) -> None:
         for step in range(steps + 1):
             self._step = step
             last = step == steps
-            handles = [handle for part in self._names for handle in self._measured(part)]
-            try:
-                with seeded(self._seed + 1):
-                    loss = self._built.fresh().forward()[1] if last else self._built.fresh().backward()
-            finally:
-                for handle in handles:
-                    handle.remove()
+            self._asking = False
+            with seeded(self._seed + 1):
+                loss = self._built.fresh().forward()[1] if last else self._built.fresh().backward()
+            # Passes that an optimizer makes are none of these.
+            self._asking = True
             if not self._kept(loss.detach()) or last:
                 return
             if step == 0:
@@ -267,10 +273,12 @@ class _Steps:
         """Rows of a pass; whether all is finite."""
         # One transfer for all numbers; modules that run several times have several.
         known = [loss.float().reshape(()), *(value for parts in self._values.values() for value in parts)]
-        numbers = iter(torch.stack([value.to(loss.device) for value in known]).tolist())
+        if any(value.device != loss.device for value in known):
+            known = [value.to(loss.device) for value in known]
+        numbers = iter(torch.stack(known).tolist())
         values = {("", "", "loss"): next(numbers)}
         for key, parts in self._values.items():
-            mean = fmean(next(numbers) for _ in parts)
+            mean = fmean([next(numbers) for _ in parts])
             values[key] = mean if key[2] in ("coordinates", "inputs") else mean**0.5
         self._values, self._calls = {}, {}
         self._states.clear()

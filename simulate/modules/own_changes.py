@@ -63,7 +63,7 @@ def own_changes(
     if added in moved and _plain(part):
         last = (now[added] - firsts[added]).detach()
         # Of a convolution every channel has as many outputs, so that the means are one.
-        squares[added] = mean_square(last, torch.zeros_like(last))
+        squares[added] = mean_square(last)
         if isinstance(part, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             last = last.reshape(-1, *[1] * len(part.kernel_size))
     rest = [name for name in moved if name not in squares]
@@ -79,9 +79,10 @@ def own_changes(
     return whole, {name: squares[name] for name in firsts if name in squares}
 
 
-def mean_square(y: Tensor, z: Tensor) -> Tensor:
-    """Of the difference of two outputs, in single precision."""
-    return torch.dist(y.float(), z.float()).square() / y.numel()
+def mean_square(y: Tensor, z: Tensor | None = None) -> Tensor:
+    """Of an output, or of the difference of two, in single precision."""
+    norm = torch.linalg.vector_norm(y, dtype=torch.float32) if z is None else torch.dist(y.float(), z.float())
+    return norm.square_().div_(y.numel())
 
 
 def root_mean_square(x: Tensor) -> float:
