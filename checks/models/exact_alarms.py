@@ -226,11 +226,27 @@ def _copies(tests: ExactTests, trained: bool) -> Iterator[Fact]:
         what = f"layers {', '.join(map(str, layers))} hold the same numbers, not draws of their own, in {names}"
         if by_torch:
             what += ": copies of one that was given, or frozen ones"
+        what += _beside_draws(tests, part)
         yield Fact(part, rest[0] if len(rest) == 1 else WHOLE_MODEL, "copies", what, None, not (by_torch or trained))
     if not trained:
         for at, share in values(tests, "repeated_rows").items():
             if share > REPEATED:
                 yield Fact(at[0], at[1], "copies", f"{{}} of the rows of {escaped(at[2])} repeat others", share)
+
+
+def _beside_draws(tests: ExactTests, part: str) -> str:
+    """What copies in a list's layers change, in words."""
+    numbers = [
+        values(tests, what).get((part, 0, ""), float("nan"))
+        for what in ("copied_growth", "redrawn_growth", "redrawn_gradient")
+    ]
+    if not np.isfinite(numbers).all():
+        return ""
+    copied, redrawn, gradient = numbers
+    return (
+        f"; over the layers the energy of the stream becomes {copied:.3g} times as large, with draws of their own "
+        f"{redrawn:.3g} times, and a first step of SGD on them would lower the loss {gradient:.2g} times as much"
+    )
 
 
 def _biases(tests: ExactTests) -> Iterator[Fact]:

@@ -21,6 +21,7 @@ _WEIGHT = 3.0
 _NORMED, _EVEN = 1.1, 1.05
 # A layer that multiplies the energy this many times more than its neighbours do, or less.
 _ENERGY = 3.0
+_NAMED = 3
 # The gradient of a layer over the largest of its list, and the energy of one over the smallest.
 _VANISHED, _EXPLODED = 1e-3, 1e6
 
@@ -38,20 +39,50 @@ def _findings(frame: pd.DataFrame) -> Iterator[tuple[tuple[int, int], str, Findi
     for (width, depth), here in frame.groupby(["width", "depth"], sort=True):
         losses = here.loc[here["quantity"] == "loss", "value"]
         lost = "".join(f"the loss is {loss:g}" for loss in losses[~np.isfinite(losses)][:1])
-        broken = False
+        outside = [replace(one, what=f"{one.what}{'; ' * bool(lost)}{lost}") for one in _outside(here)]
+        for finding in outside:
+            yield (int(width), int(depth)), "", finding
+        broken = bool(outside)
         for part, rows in here[here["layer"] > 0].groupby("part", sort=False):
-            for finding in _of_list(rows, lost):
+            for finding in _of_list(rows, lost, outside=bool(outside)):
                 broken = broken or finding.kind == "non-finite"
                 yield (int(width), int(depth)), str(part), finding
         if lost and not broken:
             yield (int(width), int(depth)), "", Finding(WHOLE_MODEL, "non-finite", lost)
 
 
-def _of_list(rows: pd.DataFrame, lost: str) -> Iterator[Finding]:
-    """What is wrong in a list; behind a loss that is not finite, `lost` in words, no gradient says anything."""
+def _outside(here: pd.DataFrame) -> list[Finding]:
+    """Weights outside of layers that hold no numbers; or else the module there that is the first to give none."""
+    rows = here[here["layer"] == 0]
+    weights = rows[(rows["quantity"] == "weight") & ~np.isfinite(rows["value"])]["parameter"].unique()
+    if len(weights):
+        what = f"{escaped(', '.join(weights[:_NAMED]))} {'holds' if len(weights) == 1 else 'hold'} numbers that are not"
+        return [Finding(WHOLE_MODEL, "non-finite", f"{what} finite")]
+    if not np.isfinite(here.loc[here["quantity"] == "weight", "value"]).all():
+        return []
+    first = here[here["quantity"] == "not_finite"].drop_duplicates(["part", "layer", "parameter"])
+    names = [
+        (f"{row.parameter} of layer {row.layer} of {row.part}" if row.layer else row.parameter, row.value)
+        for row in first.itertuples() if row.value or not row.layer
+    ]  # fmt: skip
+    return [Finding(WHOLE_MODEL, "non-finite", _first(name, given)) for name, given in names]
+
+
+def _first(name: str, given: float) -> str:
+    which = escaped(name) if name else "the whole"
+    if given:
+        return f"what goes into {which} is not finite, and no module's output before it"
+    return f"the output of {which} is not finite, and no module's before it"
+
+
+def _of_list(rows: pd.DataFrame, lost: str, *, outside: bool) -> Iterator[Finding]:
+    """What is wrong in a list; behind a loss that is not finite, `lost` in words, no gradient says anything.
+
+    What is not finite outside of layers makes what they give, and their gradients, no numbers.
+    """
     layers = sorted(rows["layer"].unique())
-    broken = list(_non_finite(rows, lost=bool(lost)))
-    if broken or lost:
+    broken = list(_non_finite(rows, lost=bool(lost) or outside, outside=outside))
+    if broken or lost or outside:
         # What is not a number makes everything after it, and every gradient, none.
         yield from (replace(finding, what=f"{finding.what}{'; ' * bool(lost)}{lost}") for finding in broken)
         return
@@ -98,7 +129,7 @@ def _of_list(rows: pd.DataFrame, lost: str) -> Iterator[Finding]:
             yield Finding(int(layer), "vanishing", what, (float(norm / largest),), digits=1)
 
 
-def _non_finite(rows: pd.DataFrame, *, lost: bool) -> Iterator[Finding]:
+def _non_finite(rows: pd.DataFrame, *, lost: bool, outside: bool) -> Iterator[Finding]:
     """The first layer whose output is not finite; or else the last whose gradient is not."""
     bad = rows[~np.isfinite(rows["value"])]
     forward = bad[bad["quantity"] == "hidden_energy"]["layer"]
@@ -106,10 +137,13 @@ def _non_finite(rows: pd.DataFrame, *, lost: bool) -> Iterator[Finding]:
     for row in weights.drop_duplicates(["layer", "parameter"]).itertuples():
         what = f"{escaped(row.parameter)} holds numbers that are not finite"
         yield Finding(int(row.layer), "non-finite", what)
-    if not weights.empty:
+    if not weights.empty or outside:
         return
     if not forward.empty:
-        yield Finding(int(forward.min()), "non-finite", "its output is not finite, and no layer's before it")
+        what, layer = "its output is not finite, and no layer's before it", int(forward.min())
+        first = rows[(rows["quantity"] == "not_finite") & (rows["layer"] == layer) & (rows["parameter"] != "")]
+        what += f": {_first(first['parameter'].iloc[0], first['value'].iloc[0])}" if len(first) else ""
+        yield Finding(layer, "non-finite", what)
     elif not bad.empty and not lost:
         yield Finding(int(bad["layer"].max()), "non-finite", "its gradient is not finite, and no layer's after it")
 

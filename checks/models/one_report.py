@@ -34,6 +34,8 @@ _SAME = 0.02
 _KINDS = 6
 # Rules that hold of any weights; the others are of an initialization.
 _ALWAYS = ("non-finite", "no gradient", "detached", "leak", "norm", "copies", "attention", "units", "dtype")
+# Of these no number of a pass is asked.
+_OF_WEIGHTS = ("copies", "structure", "bias")
 # Numbers of a layer, with their titles.
 _COLUMNS = {
     "hidden_energy": "energy", "stream_coefficient": "keeps", "gradient_sq": "gradient", "logit_std": "logits",
@@ -140,6 +142,9 @@ def one_report(
     others += _of_the_whole(measured)
     if trained:
         others = [alarm for alarm in others if alarm.kind in _ALWAYS]
+    if any(alarm.kind == "non-finite" for alarm in others):
+        # What is watched in a pass follows from it.
+        exact = [alarm for alarm in exact if alarm.kind in _OF_WEIGHTS]
     for rule in (learning_later, no_residual_anywhere, normed_residuals):
         notes += rule(frame)
     return OneReport(

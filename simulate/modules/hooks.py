@@ -91,6 +91,37 @@ class ModuleRecorder:
         return notes
 
 
+def first_not_finite(module: nn.Module, run: Callable[[], object]) -> tuple[str, bool] | None:
+    """The first module, innermost, that gives a number that is not finite, and whether it was given one already.
+
+    Minus infinity alone is a mask. None where there is no such module.
+
+    Args:
+        module: with all that is in it.
+        run: runs it.
+    """
+    found: list[tuple[str, bool]] = []
+
+    def hook_of(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+            if not found and _broken(tensor_of(output)):
+                found.append((name, _broken(tensor_of([*args, *kwargs.values()]))))
+
+        return hook
+
+    handles = [part.register_forward_hook(hook_of(name), with_kwargs=True) for name, part in module.named_modules()]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def _broken(x: Tensor | None) -> bool:
+    return x is not None and bool((x.detach().isnan() | x.detach().isposinf()).any())
+
+
 def _statistics(x: Tensor | None, y: Tensor, axis: int) -> dict[str, Tensor]:
     """Of a layer's input and output, whose last axis is the width."""
     after = y.detach().float()

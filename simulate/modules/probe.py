@@ -7,6 +7,7 @@ measured by hooks on its layers.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from simulate.counts import check_count
 from simulate.modules.exact_tests import ExactTests, exact_tests
 from simulate.modules.factories import Factory, Made, of_every_module
-from simulate.modules.hooks import ModuleRecorder
+from simulate.modules.hooks import ModuleRecorder, first_not_finite
 from simulate.modules.layers import LayerList, layer_lists, place_of, token_axis, watched_members
 from simulate.modules.nearest_stack import nearest_stack
 from simulate.runs.cell import check_device
@@ -153,10 +154,23 @@ def measured(
     # One transfer for all numbers.
     values = torch.stack([row[-1] for row in rows]).tolist()
     numbers = [(*row[:-1], value) for row, value in zip(rows, values, strict=True)]
+    if not all(isfinite(row[4]) for row in numbers if row[3] in ("loss", "hidden_energy")):
+        numbers += _broken(built, lists)
     norms = {row[:3]: row[4] for row in numbers if row[3] == "weight"}
     # Biases that begin at 0 have no ratio.
     ratios = [(*r[:3], "ratio", r[4] / norms[r[:3]]) for r in numbers if r[3] == "gradient" and norms[r[:3]] > 0]
     return numbers + ratios, [*notes, *recorder.notes()], nearest_stack(lists, recorder.tokens)
+
+
+def _broken(built: Made, lists: Sequence[LayerList]) -> list[tuple[str, int, str, str, float]]:
+    """The module in which numbers stop being finite, 1 of what was given such numbers and 0 of what was not."""
+    where = first_not_finite(built.module, lambda: built.fresh().forward())
+    if where is None:
+        return []
+    name, given = where
+    of_layer = {layer: (part.name, number) for part in lists for number, layer in enumerate(part.names, 1)}
+    place = (*of_layer[name], "") if name in of_layer else place_of(name, of_layer)
+    return [(*place, "not_finite", float(given))]
 
 
 def _parameters(

@@ -2,6 +2,7 @@
 
 import re
 from collections import UserDict
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,7 @@ from checks.models.health import alarms as layer_alarms
 from checks.models.one_report import one_report, sight_lines
 from gradbounds.cli import main
 from simulate.modules.exact_tests import exact_tests
-from simulate.modules.factories import Made
+from simulate.modules.factories import Made, moved
 from simulate.modules.layers import layer_lists
 from simulate.modules.one_module import one_module
 from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, OF_TRANSFORMERS, Decoder, next_word, planted
@@ -530,3 +531,87 @@ def test_a_sum_near_1_has_its_digits():
     (what,) = [alarm for alarm in exactly(module, words, loss)[0] if alarm.startswith("attention")]
     (total,) = re.findall(r"but to ([0-9.]+): is softmax over the keys\?", what)
     assert abs(float(total) - 1) > 0.02
+
+
+class Broken(nn.Module):
+    """Gives no numbers."""
+
+    def forward(self, x):
+        return x / 0
+
+
+def broken(where):
+    module, words, loss = made("decoder", width=16, depth=3)
+    with torch.no_grad():
+        if where == "table":
+            module.words.weight[3, 2] = float("nan")
+        if where == "weight":
+            module.layers[1].up.weight[0, 0] = float("inf")
+    if where == "norm":
+        module.layers[1].norm2 = Broken()
+    if where == "head":
+        module.head = nn.Sequential(module.head, Broken())
+    if where == "input":
+        module.words.register_forward_hook(lambda _, args, y: y * float("nan"))
+    return module, words, loss
+
+
+@pytest.mark.parametrize(("where", "said"), [
+    ("table", "the whole model: words.weight holds numbers that are not finite"),
+    ("weight", "layer 2 of layers: up.weight holds numbers that are not finite"),
+    ("norm", "layer 2 of layers: its output is not finite, and no layer's before it: the output of norm2 is not"),
+    ("head", "the whole model: the output of head.1 is not finite, and no module's before it; the loss is nan"),
+    ("input", "the whole model: the output of words is not finite, and no module's before it; the loss is nan"),
+])  # fmt: skip
+def test_what_is_not_finite_first_is_the_one_alarm(where, said):
+    (alarm,) = one_report(*broken(where)).alarms
+    assert str(alarm).startswith(f"non-finite: {said}")
+
+
+def test_a_batch_that_is_not_finite_is_no_layer_s_fault():
+    module, x, loss = made("torch.nn, Pre-LN", width=16, depth=2)
+    x[0, 0, 0] = float("nan")
+    (alarm,) = one_report(module, x, loss).alarms
+    assert "what goes into norm1 of layer 1 of body.layers is not finite" in str(alarm)
+
+
+def test_a_note_on_copies_says_what_they_change():
+    """Branches of one draw add up along one direction; of draws of their own, in all."""
+    layer = partial(nn.TransformerEncoderLayer, 64, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
+    module = nn.TransformerEncoder(layer(), 6, enable_nested_tensor=False)
+    x, target = torch.randn(4, 16, 64), torch.randn(4, 16, 64)
+
+    def growth():
+        streams = [x]
+        for one in module.layers:
+            streams.append(one(streams[-1]))
+        return (streams[-1].square().mean() / streams[1].square().mean()).item()
+
+    (note,) = [note for note in one_report(module, x, lambda y: (y * target).mean()).notes if "same numbers" in note]
+    copied, redrawn = (float(number) for number in re.findall(r"([\d.]+) times(?: as large,|, and)", note))
+    assert copied == pytest.approx(growth(), rel=0.01)
+    module.layers = nn.ModuleList(layer() for _ in range(6))
+    assert redrawn == pytest.approx(growth(), rel=0.15)
+    assert copied > 1.5 * redrawn
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WITHIN)
+def test_a_report_of_a_gpu_is_that_of_a_cpu(name):
+    module, inputs, loss = made(name)
+    here = one_report(module, inputs, loss)
+    there = one_report(module.to("cuda"), moved(inputs, "cuda"), lambda y: loss(y.cpu()))
+    assert not there.alarms
+    assert len(there.layers) == len(here.layers)
+    numbers = ["energy", "gradient", "logits", "entropy"]
+    np.testing.assert_allclose(there.layers[numbers].astype(float), here.layers[numbers].astype(float), rtol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", [*LOCAL, *GLOBAL])
+def test_faults_on_a_gpu_are_named_where_they_are(fault):
+    kind, families, _ = (LOCAL | GLOBAL)[fault]
+    torch.manual_seed(12)
+    module, inputs, loss = planted(families[0], fault, 2, 32, 4)
+    report = one_report(module.to("cuda"), moved(inputs, "cuda"), lambda y: loss(y.cpu()))
+    assert any(kind in str(alarm) and (fault in GLOBAL or alarm.layer == 2) for alarm in report.alarms)

@@ -1,0 +1,59 @@
+"""What layers with the same numbers change: their module beside itself with draws of their own in them."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import torch
+
+from simulate.modules.factories import Made
+from simulate.modules.hooks import ModuleRecorder
+from simulate.modules.layers import LayerList, token_axis
+
+_DRAWS = 4
+
+
+def redrawn(made: Made, part: LayerList, copies: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Growth of the stream over a list's layers as it is and redrawn, and the gradient's square redrawn over as it is.
+
+    A copy W becomes W P S, with a permutation P and signs S of columns of its own: entries of one symmetric law stay
+    one. Numbers are means over four such draws.
+
+    Weights are changed, and gradients are there after: it belongs into `kept_state`.
+
+    Args:
+        made: module and batch.
+        part: the layers.
+        copies: names in the module of matrices that hold the same numbers, a sequence a content.
+
+    Returns:
+        copied_growth and redrawn_growth, mean squares of the last layer's output over the first one's; and
+        redrawn_gradient, of the loss's gradient by all these matrices, squared.
+    """
+    parameters = dict(made.module.named_parameters())
+    first = {name: parameters[name].detach().clone() for names in copies for name in names}
+    growth, square = _measured(made, part, first)
+    generator, found = torch.Generator().manual_seed(0), list[tuple[float, float]]()
+    for _ in range(_DRAWS):
+        with torch.no_grad():
+            for names in copies:
+                for name in names[1:]:
+                    weight = first[name].flatten(1)
+                    order = torch.randperm(weight.shape[1], generator=generator)
+                    signs = 2.0 * torch.randint(2, order.shape, generator=generator) - 1.0
+                    changed = weight[:, order.to(weight.device)] * signs.to(weight)
+                    parameters[name].copy_(changed.reshape(first[name].shape))
+        found.append(_measured(made, part, first))
+    anew, squares = (fmean(column) for column in zip(*found, strict=True))
+    return {"copied_growth": growth, "redrawn_growth": anew, "redrawn_gradient": squares / max(square, 1e-300)}
+
+
+def _measured(made: Made, part: LayerList, names: Mapping[str, object]) -> tuple[float, float]:
+    made.module.zero_grad(set_to_none=True)
+    recorder = ModuleRecorder([part], token_axis(made.module))
+    with recorder:
+        made.fresh().backward()
+    energy = {layer: float(value) for _, layer, _, name, value in recorder.rows() if name == "hidden_energy"}
+    gradients = [p.grad for name, p in made.module.named_parameters() if name in names and p.grad is not None]
+    return energy[max(energy)] / energy[min(energy)], sum(
+        float(gradient.float().square().sum()) for gradient in gradients
+    )
