@@ -263,3 +263,24 @@ def test_steps_are_priced_before_they_begin(tmp_path, monkeypatch, capsys):
     assert "--max-time must be at least what steps take, got " in capsys.readouterr().err
     assert main([*line, "--max-time", "1m"]) == 2
     assert "--dry-run and --max-time must stand with --steps." in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", HEALTHY)
+def test_exponents_of_steps_on_a_gpu_are_those_of_a_cpu(name):
+    here, there = (check(*HEALTHY[name], seeds=2, device=device) for device in ("cpu", "cuda"))
+    assert [str(alarm) for alarm in there.alarms] == [str(alarm) for alarm in here.alarms]
+    first = [report.table[report.table["step"] <= 1] for report in (here, there)]
+    for column in ("place", "parameter", "quantity"):
+        assert (first[0][column] == first[1][column]).all()
+    # A step of Adam is the gradient's sign: where that is rounding, a weight may go the other way.
+    np.testing.assert_allclose(first[1]["exponent"], first[0]["exponent"], atol=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("breach", ["rate of one matrix", "no output multiplier", "root of d_k"])
+def test_breaches_on_a_gpu_are_named(breach):
+    kind, name = BREACHES[breach]
+    alarm = check(transformer, adam, "mup", breach, seeds=3, device="cuda").alarms[0]
+    assert alarm.kind == kind
+    assert name in alarm.part

@@ -4,7 +4,7 @@ A run probes two modules of every width and depth below. Thresholds are constant
 root seeds here were chosen before anything was looked at, and the references' are others.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from checks.models.reference import RATE, Reference, against_reference, referenc
 from simulate import probe
 from simulate.modules.catalogue import BUILTINS
 from tests.checks.test_health import covered
-from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.evidence_file import kept_cases, record
 from tests.helpers.model_families import FAMILIES
 from tests.helpers.model_faults import GLOBAL, LOCAL, planted_in
 from tests.helpers.probed_modules import FAULTS, planted
@@ -37,22 +37,20 @@ def frame_of(factory, seed):
     return probe(factory, **SIZES, seed=seed).frame
 
 
-def references(folder):
-    """Of every family, with eight modules of every size."""
-    found = {}
-    for name, factory in FAMILIES.items():
-        file = Path(folder, f"{name}.json")
-        if not file.is_file():
-            frame = probe(factory, **(SIZES | {"seeds": 8}), seed=REFERENCE_SEED).frame
-            reference_of(name, frame).save(file)
-        found[name] = Reference.read(file)
-    return found
+@lru_cache
+def family_reference(folder, name):
+    """With eight modules of every size."""
+    file = Path(folder, f"{name}.json")
+    if not file.is_file():
+        frame = probe(FAMILIES[name], **(SIZES | {"seeds": 8}), seed=REFERENCE_SEED).frame
+        reference_of(name, frame).save(file)
+    return Reference.read(file)
 
 
-def judged(name, factory, seed, reference):
+def judged(name, factory, seed, folder):
     """Alarms of a run: by itself, and against the reference of its family."""
     frame = frame_of(factory, seed)
-    against = against_reference(reference_of(name, frame), reference)
+    against = against_reference(reference_of(name, frame), family_reference(folder, name))
     return [[(one.layer, str(one)) for one in found] for found in (alarms(frame), against)]
 
 
@@ -99,18 +97,32 @@ def planted_where(fault, run):
     return list(FAMILIES)[run % len(FAMILIES)], number
 
 
+def healthy_cases(folder):
+    return {
+        ("healthy", name, run): partial(judged, name, factory, HEALTHY_SEED + run, folder)
+        for name, factory in FAMILIES.items() for run in range(RUNS)
+    }  # fmt: skip
+
+
+def fault_cases(folder):
+    """Family by family, as each has a reference."""
+    cases = {}
+    for run in sorted(range(FAULTY), key=lambda run: planted_where("", run)[0]):
+        for fault in [*LOCAL, *GLOBAL]:
+            name, number = planted_where(fault, run)
+            factory = planted_in(FAMILIES[name], fault, number)
+            cases[fault, run] = partial(judged, name, factory, FAULT_SEED + run, folder)
+    return cases
+
+
+CASES = {"healthy": healthy_cases, "faults": fault_cases}
+
+
 def test_healthy_models(kept_folder):
     """At most 13 alarms in 700 runs, of either kind: more come once in 100 at the stated rate of 1%."""
     pytest.importorskip("transformers")
-    known, found = references(kept_folder), {}
-    for run in range(RUNS):
-        for name, factory in FAMILIES.items():
-            found[name, run] = kept_case(
-                kept_folder,
-                f"healthy {name} {run}",
-                lambda name=name, factory=factory, run=run: judged(name, factory, HEALTHY_SEED + run, known[name]),
-            )
-    summary = healthy_summary(found)
+    found = kept_cases(kept_folder, healthy_cases(kept_folder))
+    summary = healthy_summary({key[1:]: said for key, said in found.items()})
     record("probe-healthy", summary)
     assert all(summary[kind]["all"] <= 13 for kind in ("by itself", "against a reference"))
 
@@ -118,17 +130,7 @@ def test_healthy_models(kept_folder):
 def test_planted_faults(kept_folder):
     """Each kind in 20 runs over all families, local ones in layers 1 to 3: by itself, and against a reference."""
     pytest.importorskip("transformers")
-    known, found = references(kept_folder), {}
-    for run in range(FAULTY):
-        for fault in [*LOCAL, *GLOBAL]:
-            name, number = planted_where(fault, run)
-            factory = planted_in(FAMILIES[name], fault, number)
-            found[fault, run] = kept_case(
-                kept_folder,
-                f"{fault} {run}",
-                lambda name=name, factory=factory, run=run: judged(name, factory, FAULT_SEED + run, known[name]),
-            )
-    summary = faults_summary(found)
+    summary = faults_summary(kept_cases(kept_folder, fault_cases(kept_folder)))
     record("probe-faults", summary)
     # What all layers share takes a reference; what is cut off is named without one.
     for fault, one in summary["power"].items():

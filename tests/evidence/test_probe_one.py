@@ -6,6 +6,7 @@ were chosen before.
 
 import math
 from collections import defaultdict
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch
 from checks.models.exact_alarms import values, whole
 from checks.models.one_report import one_report
 from tests.evidence.test_probe_models import interval
-from tests.helpers.evidence_file import record, rounded
+from tests.helpers.evidence_file import kept_cases, record, rounded
 from tests.helpers.single_modules import GLOBAL, HEALTHY, LOCAL, planted
 
 pytestmark = pytest.mark.evidence
@@ -22,13 +23,11 @@ JUDGED = {"widths": [32, 64], "depths": [4, 8], "seeds": [20261126, 20261127, 20
 FAULT_SEED, FAULTY, DEPTH = 52000, 20, 4
 
 
-def reports(sizes):
-    for seed in sizes["seeds"]:
-        for name, make in HEALTHY.items():
-            for width in sizes["widths"]:
-                for depth in sizes["depths"]:
-                    torch.manual_seed(seed)
-                    yield name, depth, one_report(*make(width, depth), name=name)
+def reports(sizes, name, seed):
+    for width in sizes["widths"]:
+        for depth in sizes["depths"]:
+            torch.manual_seed(seed)
+            yield depth, one_report(*HEALTHY[name](width, depth), name=name)
 
 
 def numbers(report, depth):
@@ -61,42 +60,71 @@ def numbers(report, depth):
     return found
 
 
-def test_numbers_that_thresholds_were_set_on():
+def numbers_case(name, seed):
+    return [numbers(report, depth) for depth, report in reports(SET, name, seed)]
+
+
+def set_cases(_):
+    return {("set", name, seed): partial(numbers_case, name, seed) for seed in SET["seeds"] for name in HEALTHY}
+
+
+def healthy_case(name, seed):
+    """The first alarm of every module; "" where there is none."""
+    found = reports(JUDGED, name, seed)
+    return [f"{name}, depth {depth}: {one.alarms[0]}" if one.alarms else "" for depth, one in found]
+
+
+def healthy_cases(_):
+    return {("one", name, seed): partial(healthy_case, name, seed) for seed in JUDGED["seeds"] for name in HEALTHY}
+
+
+def fault_case(fault, run):
+    """Whether it is named, whether something else is, and where it was planted."""
+    kind, families, _ = (LOCAL | GLOBAL)[fault]
+    family, number, width = families[run % len(families)], 1 + run % DEPTH, (32, 64)[run // DEPTH % 2]
+    torch.manual_seed(FAULT_SEED + run)
+    alarms = one_report(*planted(family, fault, number, width, DEPTH)).alarms
+    right = [one for one in alarms if kind in str(one) and (fault in GLOBAL or one.layer == number)]
+    return bool(right), len(alarms) > len(right), f"{family}, layer {number}, d = {width}"
+
+
+def fault_cases(_):
+    return {
+        ("of one", fault, run): partial(fault_case, fault, run) for fault in LOCAL | GLOBAL for run in range(FAULTY)
+    }
+
+
+CASES = {"set": set_cases, "healthy": healthy_cases, "faults": fault_cases}
+
+
+def test_numbers_that_thresholds_were_set_on(kept_folder):
     pytest.importorskip("transformers")
     furthest, modules = defaultdict(dict), 0
-    for name, depth, report in reports(SET):
-        modules += 1
-        for what, value in numbers(report, depth).items():
+    for (_, name, _), rows in kept_cases(kept_folder, set_cases(kept_folder)).items():
+        modules += len(rows)
+        for what, value in (pair for row in rows for pair in row.items()):
             furthest[what][name] = max(float(value), furthest[what].get(name, 0.0))
     found = {what: {"furthest": max(of.values()), "by family": of} for what, of in furthest.items()}
     record("probe-one-thresholds", SET | {"modules": modules} | rounded(found))
 
 
-def test_healthy_modules_of_other_seeds_and_depths():
+def test_healthy_modules_of_other_seeds_and_depths(kept_folder):
     pytest.importorskip("transformers")
-    modules, said = 0, []
-    for name, depth, report in reports(JUDGED):
-        modules += 1
-        said += [f"{name}, depth {depth}: {alarm}" for alarm in report.alarms[:1]]
-    record("probe-one-healthy", JUDGED | {"modules": modules, "with an alarm": len(said), "said": said,
-                                          "95% of the rate": interval(len(said), modules)})  # fmt: skip
-    assert len(said) <= 0.05 * modules
+    found = [one for of in kept_cases(kept_folder, healthy_cases(kept_folder)).values() for one in of]
+    said = [one for one in found if one]
+    record("probe-one-healthy", JUDGED | {"modules": len(found), "with an alarm": len(said), "said": said,
+                                          "95% of the rate": interval(len(said), len(found))})  # fmt: skip
+    assert len(said) <= 0.05 * len(found)
 
 
-def test_planted_faults_of_one_module():
+def test_planted_faults_of_one_module(kept_folder):
     pytest.importorskip("transformers")
-    power = {}
-    for fault, (kind, families, _) in (LOCAL | GLOBAL).items():
-        named, elsewhere, missed = 0, 0, []
-        for run in range(FAULTY):
-            family, number, width = families[run % len(families)], 1 + run % DEPTH, (32, 64)[run // DEPTH % 2]
-            torch.manual_seed(FAULT_SEED + run)
-            alarms = one_report(*planted(family, fault, number, width, DEPTH)).alarms
-            right = [one for one in alarms if kind in str(one) and (fault in GLOBAL or one.layer == number)]
-            named += bool(right)
-            elsewhere += len(alarms) > len(right)
-            missed += [] if right else [f"{family}, layer {number}, d = {width}"]
-        power[fault] = {"runs": FAULTY, "named": named, "95%": interval(named, FAULTY), "with another alarm": elsewhere,
-                        "missed": missed}  # fmt: skip
+    found, power = kept_cases(kept_folder, fault_cases(kept_folder)), {}
+    for fault in LOCAL | GLOBAL:
+        of = [found["of one", fault, run] for run in range(FAULTY)]
+        named = sum(one for one, _, _ in of)
+        power[fault] = {"runs": FAULTY, "named": named, "95%": interval(named, FAULTY),
+                        "with another alarm": sum(other for _, other, _ in of),
+                        "missed": [where for one, _, where in of if not one]}  # fmt: skip
     record("probe-one-faults", {"depth": DEPTH, "first seed": FAULT_SEED, "power": power})
     assert all(of["named"] >= 0.9 * FAULTY for of in power.values())

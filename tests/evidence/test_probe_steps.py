@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 import gradbounds as gb
 from simulate.modules.coordinates import coordinate_steps
 from tests.evidence.test_probe_models import interval
-from tests.helpers.evidence_file import DEVICE, kept_case, record, rounded
+from tests.helpers.evidence_file import DEVICE, kept_cases, record, rounded
 from tests.helpers.model_families import VOCAB
 from tests.helpers.parametrized_models import BREACHES, FACTORS, HEALTHY, OF_DEPTH, adam, check, transformer
 from tests.helpers.single_modules import Decoder, next_word
@@ -66,10 +66,14 @@ def healthy_case(name):
     }
 
 
+def healthy_cases(_):
+    return {("healthy", name): partial(healthy_case, name) for name in HEALTHY}
+
+
 def test_right_parametrizations_of_other_seeds(kept_folder):
-    cases = {name: kept_case(kept_folder, f"healthy {name}", partial(healthy_case, name)) for name in HEALTHY}
-    alarms, runs = [alarm for case in cases.values() for alarm in case["alarms"]], RUNS * len(HEALTHY)
-    judged, agree, seconds = (sum(case[what] for case in cases.values()) for what in ("judged", "agree", "seconds"))
+    found = kept_cases(kept_folder, healthy_cases(kept_folder)).values()
+    alarms, runs = [alarm for case in found for alarm in case["alarms"]], RUNS * len(HEALTHY)
+    judged, agree, seconds = (sum(case[what] for case in found) for what in ("judged", "agree", "seconds"))
     record("probe-steps-healthy", {
         "first seed": JUDGED, "seeds of a run": SEEDS, "steps": STEPS, "runs": runs, "with an alarm": len(alarms),
         "95% of the rate": interval(len(alarms), runs), "runs of a kind": RUNS, "kinds": list(HEALTHY),
@@ -97,9 +101,8 @@ def dense_case(name, run):
     return found
 
 
-def dense_runs(folder, name, runs=range(DENSE["runs"])):
-    """Runs of one kind, each kept on its own: parts of them may be made by processes beside one another."""
-    return [kept_case(folder, f"dense {name} {run}", partial(dense_case, name, run)) for run in runs]
+def dense_cases(_):
+    return {("dense", name, run): partial(dense_case, name, run) for name in HEALTHY for run in range(DENSE["runs"])}
 
 
 def pooled(runs):
@@ -142,7 +145,8 @@ def beside_dense(runs):
 
 
 def test_exponents_beside_a_dense_sample(kept_folder):
-    found = {name: beside_dense(dense_runs(kept_folder, name)) for name in HEALTHY}
+    cases = kept_cases(kept_folder, dense_cases(kept_folder))
+    found = {name: beside_dense([cases["dense", name, run] for run in range(DENSE["runs"])]) for name in HEALTHY}
     every = [of for by in found.values() for of in by.values()]
     count, near, short = (
         sum(of[what] for of in every) for what in ("exponents", "within 0.1", "intervals of at most 0.1")
@@ -185,8 +189,44 @@ def planted_case(breach):
     }
 
 
+def planted_cases(_):
+    return {(name,): partial(planted_case, name) for name in BREACHES | OF_DEPTH}
+
+
+def device_case(device):
+    """Seconds that reports take on a device, of one module of 30 million parameters and of steps at four widths."""
+    torch.manual_seed(0)
+    module, words = Decoder(512, 10, attends=True).to(device), torch.randint(VOCAB, (2, 64)).to(device)
+    found = {"device": torch.cuda.get_device_name() if device == "cuda" else device}
+    found["million parameters"] = sum(weight.numel() for weight in module.parameters()) / 1e6
+    reports = {
+        "one module": lambda: gb.probe(module, words, loss=next_word(words)),
+        "two steps, four seeds": lambda: check(transformer, adam, "mup", seeds=SEEDS, device=device),
+    }
+    for name, report in reports.items():
+        report()  # what is compiled and loaded at first is no part of it
+        begun = time.perf_counter()
+        report()
+        found[f"seconds, {name}"] = time.perf_counter() - begun
+    return found
+
+
+def device_cases(_):
+    return {("device", DEVICE): partial(device_case, DEVICE)}
+
+
+CASES = {"healthy": healthy_cases, "dense": dense_cases, "planted": planted_cases, "device": device_cases}
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="DEVICE names no other device than the CPU")
+def test_seconds_on_a_device(kept_folder):
+    (found,) = kept_cases(kept_folder, device_cases(kept_folder)).values()
+    record(f"probe-steps-{DEVICE}", rounded(found))
+    assert found["seconds, one module"] < 20
+
+
 def test_planted_breaches(kept_folder):
-    power = {name: kept_case(kept_folder, name, partial(planted_case, name)) for name in BREACHES | OF_DEPTH}
+    power = {name: of for (name,), of in kept_cases(kept_folder, planted_cases(kept_folder)).items()}
     record("probe-steps-breaches", {"first seed": PLANTED, "seeds of a run": SEEDS, "steps": STEPS, "power": power})
     assert all(of["named"] >= 0.9 * FAULTY for of in power.values())
     for of in power.values():

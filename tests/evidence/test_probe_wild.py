@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from checks.models.one_report import one_report
 from tests.evidence.test_probe_models import interval
-from tests.helpers.evidence_file import kept_case, record
+from tests.helpers.evidence_file import kept_cases, record
 from tests.helpers.model_families import FAMILIES as EVERY
 from tests.helpers.model_families import TOKENS, VOCAB
 from tests.helpers.single_modules import HEALTHY, Single, next_word, of_a_family
@@ -111,13 +111,27 @@ def run(module: nn.Module, inputs: Any) -> Any:
     return module(**inputs) if isinstance(inputs, dict) else module(inputs)
 
 
+def fresh_cases(_):
+    seeds = range(FRESH["first seed"], FRESH["first seed"] + FRESH["seeds"])
+    return {("fresh", family, seed): partial(fresh, family, seed) for family in FAMILIES | LATER for seed in seeds}
+
+
+def trained_cases(_):
+    numbers = range(TRAINED["seeds"])
+    return {("trained", family, k): partial(trained, family, k) for family in FAMILIES for k in numbers}
+
+
+CASES = {"fresh": fresh_cases, "trained": trained_cases}
+
+
+def of_family(found, family):
+    return [one for (_, name, _), one in found.items() if name == family]
+
+
 def test_fresh_modules(kept_folder):
     pytest.importorskip("transformers")
-    found = {
-        family: sum((kept_case(kept_folder, f"fresh {family} {seed}", partial(fresh, family, seed))
-                     for seed in range(FRESH["first seed"], FRESH["first seed"] + FRESH["seeds"])), [])
-        for family in FAMILIES | LATER
-    }  # fmt: skip
+    cases = kept_cases(kept_folder, fresh_cases(kept_folder))
+    found = {family: sum(of_family(cases, family), []) for family in FAMILIES | LATER}
     said = [one for of in found.values() for one in of if one]
     modules = sum(map(len, found.values()))
     record("probe-fresh", FRESH | {
@@ -130,11 +144,8 @@ def test_fresh_modules(kept_folder):
 
 def test_trained_modules(kept_folder):
     pytest.importorskip("transformers")
-    found = {
-        family: [kept_case(kept_folder, f"trained {family} {number}", partial(trained, family, number))
-                 for number in range(TRAINED["seeds"])]
-        for family in FAMILIES
-    }  # fmt: skip
+    cases = kept_cases(kept_folder, trained_cases(kept_folder))
+    found = {family: of_family(cases, family) for family in FAMILIES}
     said = [one["said"] for of in found.values() for one in of if one["said"]]
     modules = sum(map(len, found.values()))
     losses = {

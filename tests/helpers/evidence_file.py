@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,20 @@ def kept_case(folder: Path, name: str, make: Callable[[], Any]) -> Any:
     if not file.is_file():
         write_whole(file, json.dumps(make()).encode())
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+Cases = dict[tuple[Any, ...], Callable[[], Any]]
+"""What a test makes, case by case; each by itself, so that processes may share them."""
+
+
+def kept_cases(folder: Path, cases: Mapping[tuple[Any, ...], Callable[[], Any]]) -> dict[tuple[Any, ...], Any]:
+    """Each by `kept_case`, under the words of its key."""
+    return {key: kept_case(folder, case_name(key), make) for key, make in cases.items()}
+
+
+def case_name(key: tuple[Any, ...]) -> str:
+    """The words of a key."""
+    return " ".join(map(str, key))
 
 
 def rounded(value: Any) -> Any:

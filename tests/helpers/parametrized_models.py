@@ -78,7 +78,7 @@ class Perceptron(nn.Module):
 def of_words(module: nn.Module):
     def batch(seed):
         words, labels = torch.randint(VOCAB, (BATCH, TOKENS)), torch.randint(VOCAB, (BATCH * TOKENS,))
-        return words, lambda y: functional.cross_entropy(y.flatten(0, 1), labels)
+        return words, lambda y: functional.cross_entropy(y.flatten(0, 1), labels.to(y.device))
 
     return module, batch
 
@@ -86,7 +86,7 @@ def of_words(module: nn.Module):
 def of_vectors(module: nn.Module):
     def batch(seed):
         labels = torch.randint(VOCAB, (BATCH * TOKENS,))
-        return torch.randn(BATCH * TOKENS, INPUTS), lambda y: functional.cross_entropy(y, labels)
+        return torch.randn(BATCH * TOKENS, INPUTS), lambda y: functional.cross_entropy(y, labels.to(y.device))
 
     return module, batch
 
