@@ -18,6 +18,7 @@ from tools.paper_sections import (
     bound_stack,
     every_row,
     heading,
+    interval_text,
     largest_first,
     largest_rows,
     looseness,
@@ -281,7 +282,14 @@ def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     if not of_paper:
         return row([*cells, f"one row for each network, in [{RELAXED_PAGE}]({RELAXED_PAGE})"])
     decides = deciding(of_paper)
-    return row([*cells, f"{significant(decides.measured)}, claimed {decides.claimed}"])
+    return row([*cells, _what_decides(claim, decides)])
+
+
+def _what_decides(claim: Claim, v: Verdict) -> str:
+    """What the number behind a claim's word is, the number with its interval, and what is claimed of it."""
+    noun = claim.measured_in(v.part)
+    named = f"{noun} ({v.short_part})" if noun else v.short_part
+    return f"{named}{at_size(v)}: {significant(v.measured)} {interval_text(v.interval, _DIGITS)}; claimed {v.claimed}"
 
 
 def _counted(verdicts: Sequence[Verdict]) -> str:

@@ -243,7 +243,7 @@ def _samples(v: Verdict, digits: int) -> str:
     (low, high), ends = v.interval, [v.interval]
     if v.bootstrap and max(abs(v.bootstrap[0] - low), abs(v.bootstrap[1] - high)) > _ELSEWHERE * (high - low):
         ends.append(v.bootstrap)
-    return " ".join([significant(v.measured, digits), *(_interval(pair, digits) for pair in ends)])
+    return " ".join([significant(v.measured, digits), *(interval_text(pair, digits) for pair in ends)])
 
 
 def _beside(v: Verdict) -> str:
@@ -263,7 +263,7 @@ def after(above: str, part: str) -> str:
     return f"... {', '.join(words[same:])}" if len(", ".join(words[:same])) >= _LONG else part
 
 
-def _interval(ends: tuple[float, float], digits: int) -> str:
+def interval_text(ends: tuple[float, float], digits: int) -> str:
     """Both ends of an interval."""
     return f"[{significant(ends[0], digits)}, {significant(ends[1], digits)}]"
 

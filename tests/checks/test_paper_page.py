@@ -7,7 +7,7 @@ import pytest
 
 from checks.results import Results, committed_results
 from checks.verdict import Sentence, Setting, Subject, Verdict, sentence
-from theory import Stack, predict
+from theory import CLAIMS, Stack, predict
 from tools.paper_page import PAGES, markdown, relaxed_markdown, rows_markdown
 from tools.paper_sections import after, bound_by_width, merged, shown_command
 
@@ -37,7 +37,22 @@ def test_the_worst_word_decides_and_all_are_counted():
     fails = replace(HOLDS, verdict="fails", subject=PRE, measured=0.5, interval=(0.4, 0.6))
     said = line(page(HOLDS, fails, replace(HOLDS, verdict="undecided")), "| [T1]")
     assert "**fails** in 1, **holds** in 1, **undecided** in 1 of 3 rows" in said
-    assert "| 0.5, claimed at least 1 |" in said
+    assert "| bound over norm (Pre-LN, bound): 0.5 [0.4, 0.6]; claimed at least 1 |" in said
+
+
+def test_what_decides_has_a_noun():
+    """What a number is stands before it, in every claim: from the claim's own table, or in the row's part."""
+    table = markdown(committed_results()).partition("## The claims")[2].partition("\n## ")[0]
+    cells = [row.split(" | ")[-1] for row in table.splitlines() if row.startswith("| [")]
+    measured = (
+        r"norm|growth|exponent|squared length|distance|probability|share|eigenvalue|loss|ln of|accuracy|bound|curvature"
+    )
+    decided = [cell for cell in cells if "claimed" in cell]
+    assert len(decided) > 30
+    assert all(re.search(measured, cell.partition(": ")[0]) for cell in decided)
+    small = line(page(replace(HOLDS, size="d = 64")), "| [T1]")
+    assert "| bound over norm (Post-LN, bound) at d = 64: 2.5 [2, 3]; claimed at least 1 |" in small
+    assert CLAIMS["T1"].measured_in("Pre-LN, exponent in d") != CLAIMS["T1"].measured_in("Pre-LN, bound")
 
 
 def test_what_does_not_hold_stands_first():

@@ -35,6 +35,8 @@ class Claim:
         in_words: the claim in one sentence that needs no symbol of the paper; "" where none was written.
         explains: which observation of the paper theory has, with its numbers; "" for none.
         numbers: its numbers by name, which verdicts and figures read.
+        measures: what a row's number is, as a noun, by words of the row's part, "" for every other; empty where the
+            part says it.
         untested: what of it no verdict is about, as it follows on "T1"; "" where that is nothing, or all of it.
 
     Raises:
@@ -54,10 +56,19 @@ class Claim:
     untested: str = ""
     explains: str = ""
     numbers: Mapping[str, Fraction] = field(default_factory=dict, hash=False)
+    measures: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.kind!r}.")
+
+    def measured_in(self, part: str) -> str:
+        """What the number of a row about this part of the claim is, "" where the part says it.
+
+        >>> CLAIMS["L1"].measured_in("all layers"), CLAIMS["H1"].measured_in("largest eigenvalue of the Hessian")
+        ("share of a Gaussian vector's squared length that ReLU keeps", '')
+        """
+        return next((noun for words, noun in self.measures.items() if words in part), "")
 
     @property
     def expression(self) -> "sympy.Basic":
