@@ -26,6 +26,7 @@ from tools.paper_sections import (
     section,
     setting_numbers,
     shown_command,
+    with_links,
 )
 
 _TIGHT = """\
@@ -131,7 +132,11 @@ def rows_markdown(committed: Sequence[Results]) -> str:
     settings, commands = _numbered(committed, by_claim)
     for name, claim_rows in by_claim.items():
         if rows := every_row([(v, command) for v, command in claim_rows if not v.relaxed]):
-            lines += [f"\n## {name}\n", *section(rows, settings, commands, digits=_ALL_DIGITS)]
+            lines += [
+                f"\n## {name}\n",
+                f"{CLAIMS[name].in_words}.\n",
+                *section(rows, settings, commands, digits=_ALL_DIGITS),
+            ]
     lines += ["\n## Settings\n", "Of command 1 where none is named.\n", *settings.lines()]
     return _finished([*lines, "\n## Commands\n", *commands.lines()])
 
@@ -273,7 +278,7 @@ def _relaxed_counts(committed: Sequence[Results]) -> list[str]:
 
 def _summary(claim: Claim, verdicts: Sequence[Verdict]) -> str:
     words = claim.in_words or claim.statement
-    source = re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", claim.source)
+    source = with_links(claim.source)
     if not verdicts:
         return row([claim.id, source, words, "**not tested here**", "-"])
     of_paper = [v for v in verdicts if not v.relaxed]

@@ -51,10 +51,14 @@ def every_row(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
 
 
 def largest_rows(rows: Sequence[tuple[Verdict, str]]) -> list[Shown]:
-    """Of verdicts of one kind, of equal words also in their notes, the largest, with the others behind it."""
+    """Of verdicts of one kind, of equal words also in their notes, the largest, with the others behind it.
+
+    Bounds that are loose by other factors do not say the same.
+    """
     kinds: dict[object, list[tuple[Verdict, str]]] = {}
     for v, command in largest_first(rows):
-        kinds.setdefault((_kind(v), v.verdict, v.note.words), []).append((v, command))
+        loose = v.loose if v.subject.kind == "bound" else None
+        kinds.setdefault((_kind(v), v.verdict, loose, v.note.words), []).append((v, command))
     return [Shown(*these[0], these[1:]) for these in kinds.values()]
 
 
@@ -115,7 +119,8 @@ def _cells(shown: Shown, number: str, digits: int) -> dict[str, str]:
 
 def _told(cells: Mapping[str, str], note: str) -> str:
     """A row that stands alone, in words."""
-    numbers = f"claimed {cells['paper']}; theory {cells['theory']}; samples {cells['samples']}: **{cells['verdict']}**"
+    theory = "" if cells["theory"] == "-" else f"theory {cells['theory']}; "
+    numbers = f"claimed {cells['paper']}; {theory}samples {cells['samples']}: **{cells['verdict']}**"
     return f"{_capital(cells['part'])}{cells['others']}: {numbers}. {note} {_numbered(cells['setting'])}"
 
 
@@ -125,7 +130,13 @@ def _numbered(settings: str) -> str:
 
 def heading(claim: Claim) -> list[str]:
     """A claim's name, its statement and formula, and where it is attained."""
-    return [f"\n## {claim.id}\n", f"{_capital(claim.statement)}. {claim.tight}\n", f"$${claim.latex}$$\n"]
+    said = with_links(f"{_capital(claim.statement)}. {claim.tight}")
+    return [f"\n## {claim.id}\n", f"{said}\n", f"$${claim.latex}$$\n"]
+
+
+def with_links(text: str) -> str:
+    """The text with a link for each page that it names by its path."""
+    return re.sub(r"docs/\w+\.md", r"[\g<0>](\g<0>)", text)
 
 
 def setting_numbers(shown: Shown, settings: Listed, commands: Listed) -> str:
