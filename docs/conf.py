@@ -141,11 +141,18 @@ def _signature(app, what, name, found, options, signature, returned):
     return ("(**fields)", returned) if signature == "(*_, **given)" else None
 
 
+def _property(app, what, name, found, options, lines):
+    """Keep the sentence of a property whole, in which a colon would end its type."""
+    if what == "property":
+        lines[:] = [line.replace(": ", "; ") for line in lines]
+
+
 def _with_layout(app, doctree, docname):
     """Change what Sphinx has read of a page, before it is written."""
     page_layout.with_titles(doctree, app.env.titles)
     page_layout.with_captions(doctree)
     page_layout.with_words(doctree)
+    page_layout.with_symbols(doctree)
     page_layout.with_broken_commands(doctree)
     if not docname.endswith("/api"):
         page_layout.with_cells(doctree)
@@ -219,6 +226,7 @@ def setup(app):
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_math, None))
     app.connect("source-read", _with_contents)
     app.connect("autodoc-process-signature", _signature)
+    app.connect("autodoc-process-docstring", _property, priority=400)  # before napoleon reads it
     app.connect("doctree-resolved", _with_layout)
     app.connect("html-page-context", _with_page_facts)
     app.connect("builder-inited", _start_page)

@@ -23,9 +23,14 @@ _TIGHT = 103
 """The characters that no cell of a row can break, with two for the room between columns, from which letters are
 smaller still."""
 _DATE = re.compile(r"\d{4}-\d\d")
-_TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+")
-"""An interval, a number with its error, a range: what a line of a cell does not break."""
+_TOGETHER = re.compile(r"\[[^\[\]]{1,24}\]|[\d.%]+ ± [\d.%]+|[-−]?[\d.]+ to [-−]?[\d.]+|\b[dnLVkhs] = [\d.]+\w?")
+"""An interval, a number with its error, a range, a size: what a line of a cell does not break."""
+_POWER = re.compile(r"(?<=\de)-(?=\d)")
+"""The sign in a number's power of ten, behind which browsers break."""
 _VERDICT = re.compile(r"(holds|undecided|premise fails|fails)(,? with a correction|, loose)?( at .*| by .*)?")
+_SYMBOL = re.compile(r"((?<!\w)(?:[WX]\^[A-Z]|√d_k|d_k|sigma_e|σ_e|W_emb)(?![A-Za-z0-9]))")
+_LATEX = {"√d_k": r"\sqrt{d_k}", "sigma_e": r"\sigma_e", "σ_e": r"\sigma_e", "W_emb": r"W_{\mathrm{emb}}"}
+"""What a text names in letters, and how it is set where that is not as it is typed."""
 _OPERATORS = "ln log exp max min sup sign Var tr diag det cos sin tanh erf arccos softmax"
 
 
@@ -53,6 +58,10 @@ def mathml(formula: str) -> str:
     for command, sign in {r"\lVert": "‖", r"\rVert": "‖", r"\lvert": "|", r"\rvert": "|"}.items():
         formula = formula.replace(f">{command}<", f">{sign}<")  # the converter leaves them behind \Big
     formula = re.sub(r"<mo>(&#x02016;|‖|\||&#x0007C;|&#x02223;)</mo>", r'<mo stretchy="false">\1</mo>', formula)
+    # A bar is a norm's; the one that a condition stands behind is another sign, and has its room.
+    formula = re.sub(
+        r'<mo stretchy="false">(\||&#x0007C;)</mo>', r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', formula
+    )
     formula = re.sub(r"<mo>(/|∂|∞|&#x0002F;|&#x02202;|&#x0221E;)</mo>", r'<mo lspace="0" rspace="0">\1</mo>', formula)
     formula = formula.replace("<mi>&#x0007E;</mi>", '<mo lspace="0.28em" rspace="0.28em">∼</mo>')
     # Browsers do not stretch a bar that has scripts: these get an empty base as high as the bar.
@@ -94,6 +103,21 @@ def with_signs(doctree: nodes.document) -> None:
                 parent[at - 1] = nodes.Text(before[:-1])
             if closes:
                 parent[at + 1] = nodes.Text(after[1:])
+
+
+def with_symbols(doctree: nodes.document) -> None:
+    """Set a matrix or a width that a page names in letters, such as W^Q and d_k, as the formulas beside it."""
+    as_typed = (nodes.math, nodes.math_block, nodes.FixedTextElement, nodes.literal, nodes.title, nodes.Invisible)
+    for part in list(doctree.findall(nodes.Text)):
+        pieces = _SYMBOL.split(part)
+        if len(pieces) > 1 and not isinstance(part.parent, as_typed):
+            shown = [
+                nodes.math("", _LATEX.get(piece, piece)) if place % 2 else nodes.Text(piece)
+                for place, piece in enumerate(pieces)
+                if piece
+            ]
+            at = part.parent.index(part)
+            part.parent[at : at + 1] = shown
 
 
 def with_flags(doctree: nodes.document) -> None:
@@ -182,7 +206,8 @@ def with_cells(doctree: nodes.document) -> None:
                 if (place == 0 and max(len(text), longest[0] - 8) <= _NAME) or _DATE.fullmatch(text):
                     cell["classes"].append("whole")
                 for part in list(cell.findall(nodes.Text)):
-                    if (kept := _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)) != part:
+                    kept = _TOGETHER.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), part)
+                    if (kept := _POWER.sub("-\N{WORD JOINER}", kept)) != part:
                         part.parent.replace(part, nodes.Text(kept))
         if sum(longest) > _DENSE:
             table["classes"].append("dense")
@@ -193,6 +218,7 @@ def with_cells(doctree: nodes.document) -> None:
             continue
         table["classes"].append("cards")
         names = list(head[0].findall(nodes.entry))
+        _name_cards([row[0] for row in rows], names[0].astext())
         for row in rows:
             for cell, name in zip(row[1:], names[1:], strict=True):
                 if name.astext() and cell.astext():
@@ -201,6 +227,19 @@ def with_cells(doctree: nodes.document) -> None:
                     cell.insert(0, label)
                 elif not cell.astext():
                     cell["classes"].append("empty")
+
+
+def _name_cards(firsts: list[nodes.entry], name: str) -> None:
+    """Say on a phone of a number what it is, and for "..." at a cell's head what stands above it."""
+    above = ""
+    for cell in firsts:
+        text = cell.astext()
+        if text.startswith(("...", "…")):
+            cell.insert(0, nodes.inline("", above, classes=["column", "above"]))
+        else:
+            above = text
+            if name and re.fullmatch(r"[\d.]+", text):
+                cell.insert(0, nodes.inline("", f"{name} =", classes=["column"]))
 
 
 def _least_width(rows: list[Any]) -> int:

@@ -323,8 +323,10 @@ def test_the_toml_file_shown_is_a_sweep(tmp_path):
 
 def test_the_tables_of_the_setting_are_complete():
     page = (ROOT / "docs" / "setting.md").read_text(encoding="utf-8")
+    empty = '""'
     for f in fields(Stack):
-        assert f"| `{f.name}` | {f'`{f.default}`' if isinstance(f.default, str) else f.default} |" in page, f.name
+        default = f"`{f.default or empty}`" if isinstance(f.default, str) else f.default
+        assert f"| `{f.name}` | {default} |" in page, f.name
     for name in QUANTITIES:
         assert f"`{name}`" in page or f"`{name.removeprefix('encoder_')}`" in page
 

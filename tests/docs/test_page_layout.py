@@ -25,6 +25,51 @@ def test_signs_have_the_room_of_print():
     assert "<munder><mo>lim</mo>" in shown(r"\lim_{d\to\infty} x_d")
 
 
+def test_a_bar_is_a_norm_and_a_condition_keeps_its_room():
+    tight = '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>'
+    assert shown(r"|g|/|W|").count(tight) == 4
+    assert shown(r"p \mid q").count('<mo stretchy="false">&#x02223;</mo>') == 1
+
+
+def test_matrices_named_in_letters_are_set_and_code_is_not():
+    line = nodes.paragraph()
+    line += [nodes.Text("what W^Q and √d_k receive, not dW_emb or "), nodes.literal("", "W^Q")]
+    page = new_document("a page")
+    page += line
+    page_layout.with_symbols(page)
+    assert [each.astext() for each in page.findall(nodes.math)] == ["W^Q", r"\sqrt{d_k}"]
+    assert line.astext() == r"what W^Q and \sqrt{d_k} receive, not dW_emb or W^Q"
+
+
+def table_of(*texts):
+    table, group = nodes.table(), nodes.tgroup()
+    head, body = nodes.thead(), nodes.tbody()
+    for number, words in enumerate(texts):
+        row = nodes.row()
+        for text in words:
+            entry = nodes.entry()
+            entry += nodes.paragraph("", text)
+            row += entry
+        (body if number else head).append(row)
+    group += [head, body]
+    table += group
+    page = new_document("a page")
+    page += table
+    return page
+
+
+def test_a_card_says_what_its_number_is_and_what_dots_stand_for():
+    wide = "a cell that is long enough for a phone to make a card of its row"
+    page = table_of(["n", "what"], ["64", wide], ["a part, first", wide], ["... second", wide])
+    page_layout.with_cells(page)
+    titles = [row[0].astext() for row in page.findall(nodes.row)]
+    assert [" ".join(title.split()) for title in titles] == ["n", "n = 64", "a part, first", "a part, first ... second"]
+    sizes = table_of(["rate", "size"], ["2e-05", "at n = 1024, [1e-05, 2]"])
+    page_layout.with_cells(sizes)
+    assert "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}1024" in sizes.astext()
+    assert sizes.astext().count("e-\N{WORD JOINER}05") == 2
+
+
 def test_a_high_bar_keeps_its_scripts():
     found = shown(r"\Big\lVert x\Big\rVert_F^2")
     assert found.count("minsize") == found.count("‖") == 2
