@@ -130,8 +130,8 @@ def _numbered(settings: str) -> str:
 
 def heading(claim: Claim) -> list[str]:
     """A claim's name, its statement and formula, and where it is attained."""
-    said = with_links(f"{_capital(claim.statement)}. {claim.tight}")
-    return [f"\n## {claim.id}\n", f"{said}\n", f"$${claim.latex}$$\n"]
+    text = with_links(f"{_capital(claim.statement)}. {claim.tight}")
+    return [f"\n## {claim.id}\n", f"{text}\n", f"$${claim.latex}$$\n"]
 
 
 def with_links(text: str) -> str:
