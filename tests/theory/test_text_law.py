@@ -1,5 +1,6 @@
 """Random text by a law: its counts, its limits, and the mean over texts that are sampled and predicted exactly."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -125,6 +126,24 @@ def test_rows_of_one_word():
     np.testing.assert_allclose(words.held, 1.0)
     np.testing.assert_allclose(of_rows, 0.7 + (np.maximum(seen, 1.0) - 1.0) * 1.4 + 0.0 * weights)
     np.testing.assert_allclose(of_probes, 1.0 / np.maximum(seen, 1.0) + 0.0 * of_probes)
+
+
+def test_what_rows_that_hold_one_word_see():
+    """Pairs of one word that two rows see, over all texts of two sequences of three of three words."""
+    law = TextLaw.of_counts([5, 2, 1])
+    tokens = TextLayout.of(token_groups(3, causal=True).repeated(2), law)
+    texts = np.array(list(itertools.product(range(3), repeat=6)))
+    chances, same, itself = law.frequencies[texts].prod(1), law.within, np.eye(6)
+    equal = (texts[:, :, None] == texts[:, None, :]) * (1.0 - itself) + same * itself
+    sees = np.kron(np.eye(2), np.tril(np.ones((3, 3))))
+    pairs = sees @ equal @ sees.T / sees.sum(1)[:, None] / sees.sum(1) / same
+    # A row with itself holds a word as two do.
+    of_word = np.where(itself > 0, law.frequencies[texts][:, :, None], texts[:, :, None] == texts[:, None, :])
+    places = tokens.beside, tokens.probes
+    for at, share in zip(places, (np.where(itself > 0, 1.0, 1.0 - of_word), of_word), strict=True):
+        weights = chances[:, None, None] * share
+        expected = (weights * pairs).sum(0) / weights.sum(0)
+        np.testing.assert_allclose(tokens.coincidences[np.ix_(at, at)], expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("fields", [{"mask": "causal"}, QUERIES | {"mask": "causal", "positions": "learned"}])

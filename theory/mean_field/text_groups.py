@@ -209,18 +209,21 @@ class TextLayout(GroupLayout):
     def coincidences(self) -> Array:
         """How much likelier than κ it is that two rows see the same word, given whether they hold one, (2 R, 2 R).
 
-        Rows that hold word w see it themselves: of the m tokens that each sees a share (a + (m − a) f_w)/m is w, a of
-        them known. Rows that differ see so much less of the same words.
+        Rows that hold word w see it themselves: of the m tokens that each sees a known ones, and the others are w with
+        the chance f_w, so that two rows have a a' + (a (m' - a') + a' (m - a)) f_w + (m - a) (m' - a') κ pairs of one
+        word. Rows that differ see so much less of the same words. A row with itself knows one token, which is no pair.
         """
         law, shape = self.frequencies, (len(self.sizes),) * 2
-        pair = law**2 / (law**2).sum()
-        both, left = pair @ (law * (1.0 - law)), pair @ (1.0 - law) ** 2
+        same = float((law**2).sum())
+        word = float((law**3).sum()) / same
         share = (self.seen / self.sizes)[np.ix_(self.beside, self.beside)]
         seen, inside = np.maximum(self.seen_all[self.beside], 1.0), self.one_sequence[np.ix_(self.beside, self.beside)]
         known = (1.0 + inside * share) / seen
+        either, both = known + known.T, known * known.T
         # Keys that both see are counted where a token meets itself.
-        met = inside * (share + share.T) / (seen * seen.T)
-        excess = both * (known + known.T) + left * known * known.T - met
+        met = inside * (share + share.T) / (seen * seen.T) * (1.0 - same)
+        excess = both + (either - 2.0 * both) * word - (either - both) * same - met
+        with_diagonal(excess, (2.0 * (seen - 1.0) / seen**2)[:, 0] * (word - same))
         kappa, out = self.repeats, np.ones(shape)
         out[np.ix_(self.probes, self.probes)] += excess / np.maximum(kappa, 1e-300) * (kappa > 0)
         fewer = excess / np.maximum(1.0 - kappa, 1e-300) * (kappa < 1) * (1.0 - np.eye(len(kappa)))
