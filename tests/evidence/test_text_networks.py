@@ -5,7 +5,6 @@ MULTI30K names the folder of train.en. Networks are drawn on DEVICE, or are thos
 """
 
 import itertools
-import json
 import os
 import warnings
 from functools import partial
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from tests.helpers.evidence_file import DEVICE, kept_case, record
-from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, squares
+from tests.helpers.text_networks import CLASSES, SEQUENCES, Setting, draw, drawn, squares
 from theory.configurations.vectors import learned_vectors
 from theory.first_step.noise_scale import noise_scale
 
@@ -32,7 +31,7 @@ PLAIN = [f"{tied}.{units}" for tied in ("tied", "untied") for units in ("gelu", 
 SIZES = [f"{width}-{depth}-{tokens}" for width, depth, tokens in itertools.product((256, 512), (4, 8), (64, 128))]
 SETTINGS = {
     "networks": [f"{size}-{net}-{text}" for size in SIZES for net in PLAIN for text in ("bigrams", "windows")]
-    + [f"256-4-64-{net}-independent" for net in PLAIN],
+    + [f"256-4-{tokens}-{net}-independent" for tokens in (64, 128) for net in PLAIN],
     "classes": [f"{size}-{net}-windows" for size in SIZES for net in CLASSES]
     + [f"{width}-4-64-{net}-bigrams" for width in (256, 512) for net in CLASSES],
     "widths": [f"1024-4-64-tied.{units}-bigrams" for units in ("gelu", "swiglu")],
@@ -52,12 +51,12 @@ def draws_of(name: str) -> int:
     return gated.get(setting.width, DRAWS[setting.width])
 
 
-def drawn(name: str, folder: Path) -> dict[str, Any]:
+def networks_of(name: str, folder: Path) -> dict[str, Any]:
     """The networks of a setting: those of TEXT_DRAWS, or drawn here."""
-    file = Path(DRAWN or folder / DEVICE) / f"{name}.json"
-    if not DRAWN:
-        draw(Setting.of(name), draws_of(name), file)
-    return dict(json.loads(file.read_text(encoding="utf-8")))
+    if DRAWN:
+        return drawn(name, Path(DRAWN))
+    draw(Setting.of(name), range(draws_of(name)), folder / DEVICE / f"{name}.json")
+    return drawn(name, folder / DEVICE)
 
 
 def beside(name: str, networks: dict[str, Any]) -> dict[str, Any]:
@@ -94,9 +93,9 @@ def found(kind: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Every setting of a kind."""
     cases = {}
     for name in SETTINGS[kind]:
-        if DRAWN and not (Path(DRAWN) / f"{name}.json").is_file():
+        networks = networks_of(name, folder)
+        if not networks["draws"]:
             continue  # not drawn there
-        networks = drawn(name, folder)
         cases[name] = kept_case(folder, f"{name} {len(networks['draws'])}", partial(beside, name, networks))
     return cases
 

@@ -1,8 +1,9 @@
 """Gradients of plain modules, and of transformers' classes, on batches of a text: one JSON file a setting.
 
-    MULTI30K=FOLDER DEVICE=cuda python -m tests.helpers.text_networks SETTING DRAWS OUT
+    MULTI30K=FOLDER DEVICE=cuda python -m tests.helpers.text_networks SETTING... DRAWS OUT
 
-MULTI30K holds train.en, or the ids that `--ids` made of it there, and a text is never part of this repository.
+DRAWS is a number, or FIRST:END for a share of them, which several machines or processes may have. MULTI30K holds
+train.en, or the ids that `--ids` made of it there, and a text is never part of this repository.
 """
 
 import json
@@ -214,16 +215,24 @@ def _squares_of_class(setting: Setting, seed: int, dtype: torch.dtype) -> dict[s
     return by_role | {"others": rest, "loss": float(loss.detach())}
 
 
-def draw(setting: Setting, draws: int, file: Path) -> None:
-    """Write the file of so many networks, at least every `SECONDS`; those that it has stay."""
+def draw(setting: Setting, seeds: range, file: Path) -> None:
+    """Write the file of the networks of these seeds, at least every `SECONDS`; those that it has stay."""
     kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"draws": []}
     about = {"device": processor(DEVICE), "torch": torch.__version__}
     written = time.monotonic()
-    for seed in range(len(kept["draws"]), draws):
+    for seed in seeds[len(kept["draws"]) :]:
         kept["draws"].append(squares(setting, seed))
-        if seed == draws - 1 or time.monotonic() - written > SECONDS:
+        if seed == seeds[-1] or time.monotonic() - written > SECONDS:
             write_whole(file, json.dumps(about | kept).encode())
             written = time.monotonic()
+
+
+def drawn(name: str, folder: Path) -> dict[str, Any]:
+    """The networks of a setting that a folder has, of all shares; without draws where it has none."""
+    files = sorted(folder.glob(f"{name}.*json"), key=lambda file: int(file.name[len(name) + 1 : -5] or 0))
+    shares = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    devices = sorted({share["device"] for share in shares})
+    return {"draws": [each for share in shares for each in share["draws"]], "device": " and ".join(devices)}
 
 
 def main() -> None:
@@ -232,9 +241,10 @@ def main() -> None:
         np.save(Path(sys.argv[2]) / f"multi30k-{VOCAB}.npy", words().astype(np.int16))
         return
     torch.set_num_threads(1)
-    names, draws, folder = sys.argv[1:-2], int(sys.argv[-2]), Path(sys.argv[-1])
+    names, folder = sys.argv[1:-2], Path(sys.argv[-1])
+    first, end = (int(number) for number in f"0:{sys.argv[-2]}".split(":")[-2:])
     for name in names:
-        draw(Setting.of(name), draws, folder / f"{name}.json")
+        draw(Setting.of(name), range(first, end), folder / (f"{name}.{first}.json" if first else f"{name}.json"))
 
 
 if __name__ == "__main__":
